@@ -1,0 +1,60 @@
+"""What makers publish about their devices: memory, rates, usual link (`profiles/devices.json`)."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from baechi.records import files
+from baechi.records.device import Link
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def profiles_folder() -> Path:
+    """The folder of shipped profiles: inside an installed package, beside it in a checkout."""
+    inside = _PACKAGE / "profiles"
+    return inside if inside.is_dir() else _PACKAGE.parent / "profiles"
+
+
+@cache
+def _devices() -> dict[str, dict[str, Any]]:
+    return dict(files.read("devices", profiles_folder() / "devices.json")["devices"])
+
+
+def known_kinds() -> tuple[str, ...]:
+    """The kinds of device that have a datasheet, sorted."""
+    return tuple(sorted(_devices()))
+
+
+def datasheet(kind: str) -> dict[str, Any]:
+    """The published figures of a device.
+
+    Args:
+        kind: such as `"A100-80GB"`; see `known_kinds`.
+
+    Returns:
+        `memory_bytes`, `bytes_per_s` and `flops_per_s` (by dtype name), as `Device` takes them.
+
+    Raises:
+        ValueError: no datasheet of that kind.
+    """
+    sheet = _sheet(kind)
+    return {key: sheet[key] for key in ("memory_bytes", "bytes_per_s", "flops_per_s")}
+
+
+def usual_link(kind: str) -> Link:
+    """The link by which devices of this kind are usually joined, one direction.
+
+    Args:
+        kind: see `known_kinds`.
+
+    Raises:
+        ValueError: no datasheet of that kind.
+    """
+    return Link(**_sheet(kind)["link"])
+
+
+def _sheet(kind: str) -> dict[str, Any]:
+    if kind not in _devices():
+        raise ValueError(f"no datasheet of a device {kind!r}: known are {', '.join(known_kinds())}")
+    return _devices()[kind]

@@ -1,0 +1,77 @@
+"""A device and a link: what a cluster is made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from baechi.errors import RecordError
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator (or the host) as placers see it.
+
+    Args:
+        name: how it is addressed everywhere, such as `"cuda:0"`.
+        kind: its hardware, such as `"A100-80GB"`; layer times may be given by kind.
+        memory_bytes: how many bytes of it a plan may use.
+        speed: divides layer times that are one number (1 = the device that was measured).
+        flops_per_s: peak arithmetic rate by dtype name, such as `{"float32": 19.5e12}`.
+        bytes_per_s: rate of its memory.
+
+    Raises:
+        RecordError: a value is negative or missing; all faults at once.
+    """
+
+    name: str
+    kind: str = "cpu"
+    memory_bytes: int = 0
+    speed: float = 1.0
+    flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    bytes_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flops_per_s", MappingProxyType(dict(self.flops_per_s)))
+        faults = []
+        if not self.name:
+            faults.append("the name is empty")
+        if not 0 <= self.memory_bytes < float("inf"):
+            faults.append(f"memory_bytes is {self.memory_bytes}, not a finite number of at least 0")
+        if not 0 < self.speed < float("inf"):
+            faults.append(f"speed is {self.speed}, not a finite number above 0")
+        if self.bytes_per_s < 0 or any(rate <= 0 for rate in self.flops_per_s.values()):
+            faults.append(f"a rate is not positive ({dict(self.flops_per_s)}, {self.bytes_per_s})")
+        if faults:
+            raise RecordError(f"device {self.name!r} is malformed:", tuple(faults))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rates = dict(self.flops_per_s)
+        return (
+            Device,
+            (self.name, self.kind, self.memory_bytes, self.speed, rates, self.bytes_per_s),
+        )
+
+
+@dataclass(frozen=True)
+class Link:
+    """The way from one device to another: a transfer of b bytes takes `latency_s + b / bytes_per_s`.
+
+    Args:
+        latency_s: seconds before the first byte arrives.
+        bytes_per_s: rate after that.
+        peer: whether the devices copy directly, not through the host.
+
+    Raises:
+        RecordError: a value is out of range.
+    """
+
+    latency_s: float = 10e-6
+    bytes_per_s: float = 16e9
+    peer: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.latency_s < float("inf") or not self.bytes_per_s > 0:
+            raise RecordError(
+                f"link is malformed: latency_s {self.latency_s} must be at least 0 and "
+                f"bytes_per_s {self.bytes_per_s} above 0"
+            )

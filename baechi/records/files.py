@@ -1,0 +1,60 @@
+"""Records as JSON files: one envelope with a kind and a schema number, sorted and diffable."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from baechi.errors import RecordError
+
+SCHEMA = 1
+
+
+def pack(kind: str, body: dict[str, Any]) -> str:
+    """Write a record's body as JSON text.
+
+    Args:
+        kind: what the record is: `"graph"`, `"cluster"`, `"plan"`, `"timeline"`.
+        body: JSON-able content.
+
+    Returns:
+        Text, one item a line where it helps a diff.
+    """
+    return json.dumps({"baechi": kind, "schema": SCHEMA, **body}, indent=1) + "\n"
+
+
+def unpack(kind: str, text: str, source: str = "text") -> dict[str, Any]:
+    """Read a record's body from JSON text.
+
+    Args:
+        kind: what is expected.
+        text: what `pack` wrote.
+        source: where the text came from, for the error.
+
+    Returns:
+        The body.
+
+    Raises:
+        RecordError: no JSON, another kind, or a schema this version does not read.
+    """
+    try:
+        body = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{source} is no JSON ({error}): is the file cut short?") from error
+    found = body.get("baechi") if isinstance(body, dict) else None
+    if found != kind:
+        raise RecordError(f"{source} holds no baechi {kind} (found: {found!r})")
+    if body.get("schema") != SCHEMA:
+        raise RecordError(
+            f"{source} has schema {body.get('schema')!r}, this version reads {SCHEMA}: write it anew"
+        )
+    return dict(body)
+
+
+def read(kind: str, path: str | Path) -> dict[str, Any]:
+    """Read a record's body from a file; see `unpack`."""
+    return unpack(kind, Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def write(kind: str, body: dict[str, Any], path: str | Path) -> None:
+    """Write a record's body to a file; see `pack`."""
+    Path(path).write_text(pack(kind, body), encoding="utf-8")

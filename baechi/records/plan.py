@@ -1,0 +1,198 @@
+"""A plan: which device runs each layer, and in which order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from baechi.errors import PlanError
+from baechi.records import device_map, files
+from baechi.records.cluster import Cluster
+from baechi.records.doors import open_door
+from baechi.records.graph import LayerGraph
+from baechi.records.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement that was tried.
+
+    Args:
+        placer: who made it.
+        step_s: its predicted step time in seconds; None if it was not placed.
+        peak_bytes: its predicted peak by device.
+        note: why it was not taken, if there is more to say than its figures.
+    """
+
+    placer: str
+    step_s: float | None = None
+    peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Devices and order for the layers of a graph on a cluster. Anyone can build one.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices.
+        device_of: device name of every node but inputs.
+        order: every node but inputs, once, each after those it depends on; what a device runs is
+            this order, restricted to its layers. Code order unless given.
+        placer: who made the plan.
+        candidates: what else was tried.
+
+    Raises:
+        PlanError: a node without a device or with an unknown one, a group or pin that is torn, an
+            order that misses a layer or runs against an edge; every fault listed.
+    """
+
+    graph: LayerGraph
+    cluster: Cluster
+    device_of: Mapping[str, str]
+    order: tuple[str, ...] = ()
+    placer: str = "hand"
+    candidates: tuple[Candidate, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "device_of", MappingProxyType(dict(self.device_of)))
+        object.__setattr__(self, "order", tuple(self.order) or tuple(self.graph.placed()))
+        faults = [*_device_faults(self), *_group_faults(self), *_order_faults(self)]
+        if faults:
+            raise PlanError("the plan is malformed:", tuple(faults))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Plan.from_json, (self.to_json(),))
+
+    def order_on(self, device: str) -> tuple[str, ...]:
+        """What a device runs, in order.
+
+        Args:
+            device: a device's name.
+        """
+        return tuple(name for name in self.order if self.device_of[name] == device)
+
+    @property
+    def devices_used(self) -> tuple[str, ...]:
+        """The devices that run something, in the cluster's order."""
+        used = set(self.device_of.values())
+        return tuple(name for name in self.cluster.names if name in used)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The predicted step, simulated when first asked for."""
+        timeline: Timeline = open_door("simulate")(self)
+        return timeline
+
+    @classmethod
+    def from_device_map(
+        cls, graph: LayerGraph, cluster: Cluster, mapping: Mapping[str, int | str]
+    ) -> "Plan":
+        """A plan made by hand, as accelerate's users write it.
+
+        Args:
+            graph: the layer graph.
+            cluster: the devices.
+            mapping: device (name or index) by module name; a name covers what is below it, the
+                longest one counts, `""` covers all. Glue goes with the layers it works for.
+
+        Returns:
+            A plan in code order.
+
+        Raises:
+            PlanError: a layer that no name covers, a device that is not there, or one group (tied
+                weights, a layer writing in place) torn over two devices.
+        """
+        return cls(graph, cluster, device_map.devices_from_map(graph, cluster, mapping), placer="device_map")
+
+    def to_device_map(self) -> dict[str, str]:
+        """The plan as a device map: the shortest module names that say where each layer lies."""
+        return device_map.map_from_devices(self.graph, self.device_of)
+
+    def to_json(self) -> str:
+        """The plan as JSON text, its graph and cluster included."""
+        return files.pack("plan", self._body())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read what `to_json` wrote.
+
+        Args:
+            text: JSON text.
+
+        Raises:
+            RecordError: the text holds no plan, or a malformed one.
+        """
+        return cls._from_body(files.unpack("plan", text))
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file."""
+        files.write("plan", self._body(), path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        """Read a plan from a file; see `from_json`."""
+        return cls._from_body(files.read("plan", path))
+
+    def _body(self) -> dict[str, Any]:
+        candidates = [[c.placer, c.step_s, dict(c.peak_bytes), c.note] for c in self.candidates]
+        return {
+            "placer": self.placer,
+            "cluster": self.cluster.body(),
+            "device_of": dict(self.device_of),
+            "order": list(self.order),
+            "candidates": candidates,
+            "graph": self.graph.body(),
+        }
+
+    @classmethod
+    def _from_body(cls, body: Mapping[str, Any]) -> "Plan":
+        return cls(
+            graph=LayerGraph.from_body(body["graph"]),
+            cluster=Cluster.from_body(body["cluster"]),
+            device_of=body["device_of"],
+            order=tuple(body["order"]),
+            placer=body["placer"],
+            candidates=tuple(Candidate(*candidate) for candidate in body["candidates"]),
+        )
+
+
+def _device_faults(plan: Plan) -> list[str]:
+    placed = set(plan.graph.placed())
+    faults = [f"layer {name} has no device" for name in plan.graph.placed() if name not in plan.device_of]
+    faults += [f"{name} is no layer of the graph" for name in plan.device_of if name not in placed]
+    known = set(plan.cluster.names)
+    for name, device in plan.device_of.items():
+        if device not in known:
+            faults.append(f"layer {name} is on {device!r}: the devices are {', '.join(plan.cluster.names)}")
+    return faults
+
+
+def _group_faults(plan: Plan) -> list[str]:
+    faults = []
+    for members in plan.graph.groups().values():
+        where = {plan.device_of.get(member): member for member in reversed(members)}
+        if len(where) > 1:
+            places = ", ".join(f"{member} on {device}" for device, member in where.items())
+            faults.append(f"these must share a device: {places}")
+    for name in plan.graph.placed():
+        pin = plan.graph.nodes[name].get("pin")
+        if pin is not None and plan.device_of.get(name) != pin:
+            faults.append(f"layer {name} is pinned to {pin}, and placed on {plan.device_of.get(name)}")
+    return faults
+
+
+def _order_faults(plan: Plan) -> list[str]:
+    place = {name: index for index, name in enumerate(plan.order)}
+    placed = set(plan.graph.placed())
+    faults = [f"the order misses {name}" for name in plan.graph.placed() if name not in place]
+    faults += [f"the order names {name}, no layer of the graph" for name in plan.order if name not in placed]
+    if len(place) != len(plan.order):
+        faults.append("the order names a layer twice")
+    for source, target in plan.graph.edges:
+        if source in place and target in place and place[source] > place[target]:
+            faults.append(f"the order runs {target} before {source}, which it depends on")
+    return faults

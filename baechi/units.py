@@ -1,0 +1,75 @@
+"""The one place where units are converted: inside the code there are bytes and seconds only."""
+
+import re
+
+_FACTORS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_bytes(size: int | float | str) -> int:
+    """Turn a size into bytes.
+
+    Args:
+        size: bytes as a number, or text such as `"16GiB"`, `"10 GB"`, `"4_000_000"`.
+
+    Returns:
+        The size in bytes, rounded down.
+
+    Raises:
+        ValueError: the text is no size, or the size is negative or not finite.
+    """
+    if isinstance(size, str):
+        match = _SIZE.fullmatch(size)
+        factor = _FACTORS.get(match[2].lower()) if match else None
+        if match is None or factor is None:
+            known = ", ".join(unit for unit in ("B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB"))
+            raise ValueError(f"{size!r} is no size: write a number and a unit ({known}), as in '16GiB'")
+        number = match[1].replace("_", "")
+        return int(float(number) * factor) if "." in number else int(number) * factor
+    if isinstance(size, bool) or not 0 <= size < float("inf"):
+        raise ValueError(f"{size!r} is no size: it must be a finite number of bytes, at least 0")
+    return int(size)
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Write bytes for a person: `1.50 GiB`, `320 B`.
+
+    Args:
+        size_bytes: bytes, possibly negative.
+
+    Returns:
+        Text with a binary unit.
+    """
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Write seconds for a person: `1.20 s`, `3.50 ms`, `12.0 µs`.
+
+    Args:
+        seconds: a duration in seconds.
+
+    Returns:
+        Text with a unit.
+    """
+    if abs(seconds) >= 1:
+        return f"{seconds:.2f} s"
+    if abs(seconds) >= 1e-3:
+        return f"{seconds * 1e3:.2f} ms"
+    return f"{seconds * 1e6:.1f} µs"
