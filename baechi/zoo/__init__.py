@@ -1,7 +1,11 @@
 """The placement paper's three models, as a user of plain PyTorch would write them.
 
-A function a model, each gives the model and example inputs, at full size or small enough for a
+Each has a function that gives the model and example inputs, at full size or small enough for a
 test, on any device; `MODELS` finds the function by the model's name. Nothing here knows of baechi.
+The paper: Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020.
+
+The functions take the names of the files beside them: `baechi.zoo.gnmt` is the function; classes of
+the file come by `from baechi.zoo.gnmt import GNMT`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +30,9 @@ class _Size(NamedTuple):
     lengths: tuple[int, int]  # of source and target, in tokens; height and width, in pixels
 
 
-# Full: batches and lengths as in the placement paper's experiments. The small images are the least
-# that leave a grid of 2x2 to the last blocks: batch normalization needs more than one value.
+# Full: batches and lengths of the order that the placement paper used. The small images are the
+# least that leave a grid of 2x2 to the last blocks: in training, batch normalization needs more
+# than one value of a channel.
 _INCEPTION = {
     "full": _Size({}, 32, (299, 299)),
     "small": _Size(

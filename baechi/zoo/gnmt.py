@@ -27,7 +27,7 @@ FIRST_RESIDUAL = 2  # index of the first layer whose input is added to its outpu
 class BidirectionalLSTM(nn.Module):
     """Two LSTMs that read each sentence in opposite directions; neither waits for the other.
 
-    They are two modules, because the paper runs them side by side on two devices (Section 3.3).
+    They are two modules, because the paper computes them side by side (Figure 1, Section 3.2).
 
     Args:
         inputs: features of a token.

@@ -2,8 +2,9 @@
 
 Source: Szegedy, Vanhoucke, Ioffe, Shlens and Wojna, "Rethinking the Inception Architecture for
 Computer Vision", 2015 (arXiv:1512.00567): Table 1 gives the outline, Figures 5 to 7 and 10 the
-blocks, Section 4 the auxiliary classifier. Channel counts inside the blocks, which the paper leaves
-open, are those of the model that its authors released; so is the one 5x5 convolution in block A.
+blocks, Section 4 the auxiliary classifier. Where the paper leaves sizes open, or differs, this is
+the model that its authors released: the channels inside the blocks, the last two convolutions of
+the stem, the 5x5 convolution of block A (two 3x3 in Figure 5).
 
     image -> stem -> A A A -> B -> C C C C -> D -> E E -> pool -> dropout -> classifier
      299             35x35        17x17             8x8           (auxiliary after the last C)
@@ -213,7 +214,7 @@ class AuxiliaryHead(nn.Module):
 
 
 def _stem(scale: Scale) -> nn.Sequential:
-    """The plain convolutions that take a 299x299 image to the 35x35 grid (Table 1)."""
+    """The plain convolutions that take a 299x299 image to the 35x35 grid."""
     return nn.Sequential(
         ConvUnit(3, scale(32), 3, stride=2, pad=False),
         ConvUnit(scale(32), scale(32), 3, pad=False),

@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, length, features) to (batch, heads, length, features / heads)."""
-        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return x.view(x.size(0), x.size(1), self.heads, -1).transpose(1, 2)
 
 
 class FeedForward(nn.Module):

@@ -2,6 +2,6 @@
 
 from .base import Architecture, loss_of
 from .hugging_face import HELD_IN, OTHERS
-#from .own import OWN
+from .own import OWN
 
 __all__ = ["HELD_IN", "OTHERS", "OWN", "Architecture", "loss_of"]

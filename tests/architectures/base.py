@@ -1,4 +1,4 @@
-"""The row of the architecture table and the loss its tests differentiate."""
+"""The row of the architecture table, its seeded inputs and the loss its tests differentiate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+VOCABULARY = 99
+"""The number of token ids, of which the first three are special."""
 
 _CACHES = frozenset({"past_key_values", "cache_params", "state", "mems"})
 
@@ -20,10 +23,6 @@ class Architecture:
     build: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Any]]
 
-    def __str__(self) -> str:
-        """Return the name, which serves as the test's identifier."""
-        return self.name
-
 
 def seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """Return `build` with its random numbers fixed and the caller's generator left alone."""
@@ -34,6 +33,16 @@ def seeded(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
             return build()
 
     return build_seeded
+
+
+def token_ids(*shape: int, seed: int = 1) -> Tensor:
+    """Return ordinary token ids."""
+    return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def noise(*shape: int, seed: int = 1) -> Tensor:
+    """Return normally distributed numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

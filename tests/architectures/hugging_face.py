@@ -7,165 +7,528 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .base import Architecture, seeded
+from .base import VOCABULARY, Architecture, noise, seeded, token_ids
 
 Inputs = Callable[[], dict[str, Any]]
 
 _LENGTH = 12
-_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_BASE = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-_SMALL = _BASE | {"intermediate_size": 64, "max_position_embeddings": 64} | _IDS
-_GROUPED = _SMALL | {"num_key_value_heads": 2}
-_GPT = {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64} | _IDS
-_SEQ2SEQ = {
-    "vocab_size": 99,
-    "d_model": 32,
+_TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_BARE = _TOKENS | {"hidden_size": 32, "num_hidden_layers": 2}
+_SMALL = _TOKENS | _LAYERS | {"intermediate_size": 64, "max_position_embeddings": 64}
+_GROUPED = _SMALL | {"num_key_value_heads": 2, "head_dim": 8}
+_GPT = _TOKENS | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 32,
+}
+_HALVES = {
     "encoder_layers": 2,
     "decoder_layers": 2,
     "encoder_attention_heads": 4,
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 64,
     "decoder_ffn_dim": 64,
-    "max_position_embeddings": 64,
-    "decoder_start_token_id": 2,
-} | _IDS
-_T5 = {
-    "vocab_size": 99,
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_decoder_layers": 2,
-    "num_heads": 4,
-    "decoder_start_token_id": 0,
-} | _IDS
-_VISION = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "image_size": 16,
-    "patch_size": 4,
 }
-_CLIP = {"text_config": _SMALL, "vision_config": _VISION, "projection_dim": 16}
+_BART = _TOKENS | _HALVES | {"d_model": 32, "max_position_embeddings": 64}
+_T5 = _TOKENS | {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+_VISION = _LAYERS | {"intermediate_size": 64, "image_size": 16, "patch_size": 4}
 _RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "layer_type": "basic"}
-_BACKBONE = {"model_type": "resnet", "out_features": ["stage2"]} | _RESNET
-_SPEECH = {
-    "conv_dim": [16, 16],
-    "conv_kernel": [10, 4],
-    "conv_stride": [5, 4],
-    "num_conv_pos_embeddings": 8,
-    "num_conv_pos_embedding_groups": 2,
-    "mask_time_prob": 0.0,
-}
-_LLAMA = {"model_type": "llama"} | _GROUPED
-_BERT = {"model_type": "bert"} | _SMALL
 
 
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(1)
-
-
-def _ids(*shape: int) -> Tensor:
-    """Return token ids clear of the special ones."""
-    return torch.randint(3, 99, shape, generator=_generator())
-
-
-def _noise(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=_generator())
-
-
-def _text() -> dict[str, Any]:
-    """Return a padded batch of sentences."""
-    ids, mask = _ids(2, _LENGTH), torch.ones(2, _LENGTH, dtype=torch.long)
+def _sentences() -> dict[str, Any]:
+    """Return sentences, one of them padded."""
+    ids, mask = token_ids(2, _LENGTH), torch.ones(2, _LENGTH, dtype=torch.long)
     ids[1, -3:] = mask[1, -3:] = 0
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def _unpadded() -> dict[str, Any]:
-    return {"input_ids": _ids(2, _LENGTH)}
-
-
 def _language() -> dict[str, Any]:
-    """Return sentences with themselves as labels."""
-    ids = _ids(2, _LENGTH)
-    return {"input_ids": ids, "labels": ids.clone()}
+    """Return sentences that are their own labels."""
+    return {"input_ids": token_ids(2, _LENGTH), "labels": token_ids(2, _LENGTH)}
 
 
-def _masked_language() -> dict[str, Any]:
-    text = _text()
-    return text | {"labels": text["input_ids"].masked_fill(text["attention_mask"] == 0, -100)}
+def _masked() -> dict[str, Any]:
+    """Return sentences that are their own labels, one of them padded."""
+    sentences = _sentences()
+    padding = sentences["attention_mask"] == 0
+    return sentences | {"labels": sentences["input_ids"].masked_fill(padding, -100)}
 
 
-def _sentences() -> dict[str, Any]:
-    return _text() | {"labels": torch.tensor([0, 1])}
+def _classified() -> dict[str, Any]:
+    return _sentences() | {"labels": torch.tensor([0, 1])}
 
 
 def _questions() -> dict[str, Any]:
+    """Return sentences with the span of an answer."""
     start, end = torch.tensor([1, 2]), torch.tensor([3, 5])
-    return _text() | {"start_positions": start, "end_positions": end}
+    return _sentences() | {"start_positions": start, "end_positions": end}
 
 
 def _translation() -> dict[str, Any]:
-    return _text() | {"labels": _ids(2, 7)}
+    return _sentences() | {"labels": token_ids(2, 7)}
 
 
-def _paired() -> dict[str, Any]:
-    return _text() | {"decoder_input_ids": _ids(2, 7)}
-
-
-def _images(side: int = 16, **more: Tensor) -> Inputs:
-    """Return inputs of two square images and `more` beside them."""
+def _images(side: int = 16, **more: Any) -> Inputs:
+    """Return inputs of two square images and copies of `more`."""
 
     def inputs() -> dict[str, Any]:
-        return {"pixel_values": _noise(2, 3, side, side)} | deepcopy(more)
+        return {"pixel_values": noise(2, 3, side, side)} | deepcopy(more)
 
     return inputs
 
 
-def _captioned(side: int = 16, **more: Any) -> Inputs:
-    """Return inputs of two images with a sentence each and `more` beside them."""
+def _captioned(**more: Any) -> Inputs:
+    """Return inputs of two images with a sentence each and copies of `more`."""
 
     def inputs() -> dict[str, Any]:
-        return _images(side)() | _text() | deepcopy(more)
+        return _images(**more)() | _sentences()
 
     return inputs
 
 
-def _row(name: str, model: str, inputs: Inputs, **settings: Any) -> Architecture:
-    """Return the table row of the transformers class `model` under the configuration `settings`."""
+def _interleaved() -> dict[str, Any]:
+    """Return sentences in which sixteen placeholders (id 3) stand for the patches of an image."""
+    ids = token_ids(2, 24).clamp(min=5)
+    ids[:, 1:17] = 3
+    return _images()() | {"input_ids": ids, "labels": ids.clone()}
+
+
+def _patched() -> dict[str, Any]:
+    """Return sentences in which four placeholders stand for an image given as sixteen patches."""
+    ids = token_ids(2, _LENGTH).clamp(min=5)
+    ids[:, 1:6] = torch.tensor([4, 3, 3, 3, 3])
+    return {
+        "input_ids": ids,
+        "labels": ids.clone(),
+        "mm_token_type_ids": (ids == 3).int(),
+        "pixel_values": noise(32, 3 * 2 * 16),
+        "image_grid_thw": torch.tensor([[1, 4, 4], [1, 4, 4]]),
+    }
+
+
+def _spectra() -> dict[str, Any]:
+    return {"input_features": noise(2, 8, 24), "labels": token_ids(2, 7)}
+
+
+def _waves() -> dict[str, Any]:
+    return {"input_values": noise(2, 800), "labels": token_ids(2, 5)}
+
+
+def _spoken() -> dict[str, Any]:
+    """Return sentences with the spectra of their speech and voice."""
+    spectra = {"decoder_input_values": noise(2, 6, 8), "labels": noise(2, 6, 8, seed=2)}
+    return _sentences() | spectra | {"speaker_embeddings": noise(2, 8)}
+
+
+def _series() -> dict[str, Any]:
+    """Return the past and the future of two time series."""
+    return {
+        "past_values": noise(2, 10).abs(),
+        "past_time_features": noise(2, 10, 1),
+        "past_observed_mask": torch.ones(2, 10),
+        "static_categorical_features": torch.tensor([[0], [2]]),
+        "future_values": noise(2, 4).abs(),
+        "future_time_features": noise(2, 4, 1),
+    }
+
+
+def _episodes() -> dict[str, Any]:
+    """Return four steps of two reinforcement learning episodes."""
+    return {
+        "states": noise(2, 4, 5),
+        "actions": noise(2, 4, 3),
+        "rewards": noise(2, 4, 1),
+        "returns_to_go": noise(2, 4, 1),
+        "timesteps": torch.arange(4).repeat(2, 1),
+        "attention_mask": torch.ones(2, 4, dtype=torch.long),
+    }
+
+
+def _row(name: str, model: str, inputs: Inputs, *settings: dict[str, Any]) -> Architecture:
+    """Return the row of the transformers class `model` configured by the union of `settings`."""
 
     def build() -> nn.Module:
         import transformers
 
         architecture = getattr(transformers, model)
-        module: nn.Module = architecture(architecture.config_class(**deepcopy(settings)))
+        merged = {key: value for part in settings for key, value in part.items()}
+        module: nn.Module = architecture(architecture.config_class(**deepcopy(merged)))
         return module
 
     return Architecture(name, seeded(build), inputs)
 
 
 _CLASSES = torch.tensor([0, 1])
+_MAP = torch.ones(2, 32, 32, dtype=torch.long)
 
-HELD_IN = (
-    _row("llama", "LlamaForCausalLM", _language, **_GROUPED),
-    _row("gpt2", "GPT2LMHeadModel", _language, **_GPT),
-    _row("bert", "BertForSequenceClassification", _sentences, **_SMALL),
-    _row("t5", "T5ForConditionalGeneration", _translation, **_T5),
-    _row("bart", "BartForConditionalGeneration", _translation, **_SEQ2SEQ),
-    _row("clip", "CLIPModel", _captioned(return_loss=True), **_CLIP),
-    _row("vit", "ViTForImageClassification", _images(labels=_CLASSES), **_VISION),
+HELD_IN: tuple[Architecture, ...] = (
+    _row("llama", "LlamaForCausalLM", _language, _GROUPED),
+    _row("gpt2", "GPT2LMHeadModel", _language, _GPT),
+    _row("bert", "BertForSequenceClassification", _classified, _SMALL),
+    _row("t5", "T5ForConditionalGeneration", _translation, _T5, {"decoder_start_token_id": 0}),
+    _row("bart", "BartForConditionalGeneration", _translation, _BART),
+    _row(
+        "clip",
+        "CLIPModel",
+        _captioned(return_loss=True),
+        {"text_config": _SMALL, "vision_config": _VISION, "projection_dim": 16},
+    ),
+    _row("vit", "ViTForImageClassification", _images(labels=_CLASSES), _VISION),
     _row(
         "mixtral",
         "MixtralForCausalLM",
         _language,
-        **_GROUPED,
-        num_local_experts=4,
-        output_router_logits=True,
+        _GROUPED,
+        {"num_local_experts": 4, "output_router_logits": True},
     ),
 )
-OTHERS = (
-    _row("mistral", "MistralForCausalLM", _language, **_GROUPED, sliding_window=4),
+
+_DECODERS = (
+    _row("mistral", "MistralForCausalLM", _language, _GROUPED, {"sliding_window": 4}),
+    _row("qwen3", "Qwen3Model", _sentences, _GROUPED),
+    _row("gemma2", "Gemma2ForCausalLM", _language, _GROUPED, {"sliding_window": 4}),
+    _row("falcon", "FalconForCausalLM", _language, _TOKENS, _LAYERS),
+    _row(
+        "gpt_neo",
+        "GPTNeoModel",
+        _sentences,
+        _TOKENS,
+        {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4},
+        {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64},
+    ),
+    _row("opt", "OPTForCausalLM", _masked, _SMALL, {"ffn_dim": 64, "word_embed_proj_dim": 16}),
+    _row("bloom", "BloomForCausalLM", _masked, _TOKENS, {"hidden_size": 32, "n_head": 4}),
+    _row(
+        "stablelm",
+        "StableLmModel",
+        _sentences,
+        _GROUPED,
+        {"use_parallel_residual": True, "qk_layernorm": True},
+    ),
+    _row("qwen2_moe", "Qwen2MoeForCausalLM", _language, _GROUPED, _EXPERTS),
+    _row(
+        "qwen3_next",
+        "Qwen3NextModel",
+        _sentences,
+        _GROUPED,
+        _EXPERTS,
+        {"linear_num_key_heads": 2, "linear_num_value_heads": 2},
+        {"linear_key_head_dim": 8, "linear_value_head_dim": 8},
+        {"layer_types": ["linear_attention", "full_attention"]},
+    ),
+    _row(
+        "deepseek_v3",
+        "DeepseekV3Model",
+        _sentences,
+        _SMALL,
+        {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1},
+        {"moe_intermediate_size": 16, "first_k_dense_replace": 1, "num_key_value_heads": 4},
+        {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8},
+        {"qk_rope_head_dim": 4, "qk_nope_head_dim": 4},
+    ),
+    _row(
+        "gpt_oss",
+        "GptOssModel",
+        _sentences,
+        _GROUPED,
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
+    ),
+    _row(
+        "jamba",
+        "JambaForCausalLM",
+        _language,
+        _GROUPED,
+        {"num_experts": 4, "output_router_logits": True, "attn_layer_period": 2},
+        {"attn_layer_offset": 1, "mamba_d_state": 4, "use_mamba_kernels": False},
+    ),
+    _row("mamba", "MambaForCausalLM", _language, _BARE, {"state_size": 4}),
+    _row(
+        "mamba2",
+        "Mamba2Model",
+        _sentences,
+        _BARE,
+        {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4},
+    ),
+    _row(
+        "recurrent_gemma",
+        "RecurrentGemmaForCausalLM",
+        _language,
+        _GROUPED,
+        {"lru_width": 32, "attention_window_size": 8, "block_types": ["recurrent", "attention"]},
+    ),
+)
+
+_ENCODERS = (
+    _row(
+        "distilbert",
+        "DistilBertForQuestionAnswering",
+        _questions,
+        _TOKENS,
+        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64},
+    ),
+    _row("albert", "AlbertModel", _sentences, _SMALL, {"embedding_size": 16}),
+    _row(
+        "deberta_v2",
+        "DebertaV2Model",
+        _sentences,
+        _SMALL,
+        {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8},
+        {"conv_kernel_size": 3},
+    ),
+    _row("longformer", "LongformerModel", _sentences, _SMALL, {"attention_window": 4}),
+    _row(
+        "xlnet",
+        "XLNetModel",
+        _sentences,
+        _TOKENS,
+        {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
+    ),
+    _row(
+        "funnel",
+        "FunnelModel",
+        _sentences,
+        _TOKENS,
+        {"block_sizes": [1, 1], "num_decoder_layers": 1},
+        {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64},
+    ),
+    _row(
+        "mobilebert",
+        "MobileBertForMaskedLM",
+        _masked,
+        _SMALL,
+        {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
+    ),
+    _row("fnet", "FNetModel", lambda: {"input_ids": token_ids(2, _LENGTH)}, _SMALL),
+    _row(
+        "perceiver",
+        "PerceiverForMaskedLM",
+        _masked,
+        {"vocab_size": VOCABULARY, "d_model": 16, "d_latents": 16, "num_latents": 6},
+        {"num_self_attends_per_block": 2, "num_blocks": 2, "max_position_embeddings": _LENGTH},
+        {"num_self_attention_heads": 2, "num_cross_attention_heads": 2, "qk_channels": 8},
+        {"v_channels": 16},
+    ),
+)
+
+_PAIRS = (
+    _row(
+        "led",
+        "LEDForConditionalGeneration",
+        _translation,
+        _BART,
+        {"attention_window": 4, "max_encoder_position_embeddings": 64},
+        {"max_decoder_position_embeddings": 64},
+    ),
+    _row(
+        "switch_transformers",
+        "SwitchTransformersForConditionalGeneration",
+        _translation,
+        _T5,
+        {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 4},
+        {"decoder_start_token_id": 0, "num_decoder_layers": 2},
+    ),
+    _row(
+        "prophetnet",
+        "ProphetNetForConditionalGeneration",
+        _translation,
+        _TOKENS,
+        {"num_encoder_layers": 2, "num_encoder_attention_heads": 4, "encoder_ffn_dim": 64},
+        {"num_decoder_layers": 2, "num_decoder_attention_heads": 4, "decoder_ffn_dim": 64},
+        {"hidden_size": 32, "max_position_embeddings": 64},
+    ),
+    _row(
+        "encoder_decoder",
+        "EncoderDecoderModel",
+        _translation,
+        {"encoder": _SMALL | {"model_type": "bert"}, "decoder_start_token_id": 1},
+        {"decoder": _GPT | {"model_type": "gpt2", "add_cross_attention": True}},
+        {"pad_token_id": 0},
+    ),
+)
+
+_VISUAL = (
+    _row(
+        "beit",
+        "BeitModel",
+        _images(),
+        _VISION,
+        {"use_relative_position_bias": True},
+    ),
+    _row(
+        "swin",
+        "SwinModel",
+        _images(),
+        {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1]},
+        {"num_heads": [2, 4], "window_size": 2},
+    ),
+    _row(
+        "convnext",
+        "ConvNextModel",
+        _images(),
+        {"hidden_sizes": [8, 16], "depths": [1, 2], "num_stages": 2},
+    ),
+    _row("resnet", "ResNetForImageClassification", _images(labels=_CLASSES), _RESNET),
+    _row(
+        "mobilenet_v2",
+        "MobileNetV2Model",
+        _images(64),
+        {"depth_multiplier": 0.1, "min_depth": 4, "depth_divisible_by": 4},
+        {"initializer_range": 0.4},
+    ),
+    _row(
+        "segformer",
+        "SegformerForSemanticSegmentation",
+        _images(32, labels=_MAP),
+        {"num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [8, 16]},
+        {"sr_ratios": [2, 1], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 2]},
+        {"num_attention_heads": [1, 2], "decoder_hidden_size": 16},
+    ),
+    _row(
+        "upernet",
+        "UperNetForSemanticSegmentation",
+        _images(32, labels=_MAP),
+        {
+            "backbone_config": {
+                "model_type": "convnext",
+                "hidden_sizes": [8] * 4,
+                "depths": [1] * 4,
+                "out_features": ["stage1", "stage2", "stage3", "stage4"],
+            }
+        },
+        {"hidden_size": 16, "pool_scales": [1, 2]},
+        {"auxiliary_in_channels": 8, "auxiliary_channels": 8},
+    ),
+    _row(
+        "detr",
+        "DetrForObjectDetection",
+        _images(32),
+        _HALVES,
+        {"backbone_config": _RESNET | {"model_type": "resnet", "out_features": ["stage2"]}},
+        {"d_model": 32, "num_queries": 5, "auxiliary_loss": True},
+    ),
+    _row(
+        "vit_mae",
+        "ViTMAEForPreTraining",
+        _images(),
+        _VISION,
+        {"decoder_hidden_size": 16, "decoder_num_hidden_layers": 1},
+        {"decoder_num_attention_heads": 2, "decoder_intermediate_size": 32},
+    ),
+)
+
+_AUDIBLE = (
+    _row(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        _spectra,
+        _BART,
+        {"num_mel_bins": 8, "max_source_positions": 12, "max_target_positions": 16},
+        {"decoder_start_token_id": 1},
+    ),
+    _row(
+        "wav2vec2",
+        "Wav2Vec2ForCTC",
+        _waves,
+        _SMALL,
+        {"conv_dim": [16, 16], "conv_kernel": [10, 4], "conv_stride": [5, 4]},
+        {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2},
+        {"apply_spec_augment": False, "ctc_loss_reduction": "mean"},
+    ),
+    _row(
+        "speecht5",
+        "SpeechT5ForTextToSpeech",
+        _spoken,
+        _TOKENS,
+        _HALVES,
+        {"hidden_size": 32, "num_mel_bins": 8, "reduction_factor": 1, "speaker_embedding_dim": 8},
+        {"speech_decoder_prenet_units": 16, "speech_decoder_postnet_units": 16},
+        {"speech_decoder_postnet_layers": 2, "apply_spec_augment": False},
+        {"max_text_positions": 64, "max_speech_positions": 64},
+    ),
+)
+
+_MULTIMODAL = (
+    _row(
+        "blip",
+        "BlipForConditionalGeneration",
+        _captioned(labels=token_ids(2, _LENGTH)),
+        {"text_config": _SMALL | {"encoder_hidden_size": 32, "sep_token_id": 2}},
+        {"vision_config": _VISION, "projection_dim": 16, "image_text_hidden_size": 16},
+    ),
+    _row(
+        "vilt",
+        "ViltForQuestionAnswering",
+        _captioned(labels=torch.ones(2, 2)),
+        _SMALL,
+        _VISION,
+    ),
+    _row(
+        "llava",
+        "LlavaForConditionalGeneration",
+        _interleaved,
+        {"text_config": _GROUPED | {"model_type": "llama"}, "image_token_index": 3},
+        {"vision_config": _VISION | {"model_type": "clip_vision_model"}},
+    ),
+    _row(
+        "qwen2_vl",
+        "Qwen2VLForConditionalGeneration",
+        _patched,
+        {
+            "text_config": _GROUPED
+            | {
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "mrope_section": [1, 1, 2],
+                }
+            },
+            "vision_config": {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4}
+            | {"patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2},
+        },
+        {"image_token_id": 3, "vision_start_token_id": 4, "tie_word_embeddings": True},
+    ),
+    _row(
+        "groupvit",
+        "GroupViTModel",
+        _captioned(return_loss=True),
+        {"text_config": _SMALL, "projection_dim": 16, "projection_intermediate_dim": 32},
+        {
+            "vision_config": _VISION
+            | {"depths": [1, 1], "num_group_tokens": [4, 2], "num_output_groups": [4, 2]}
+        },
+    ),
+)
+
+_SEQUENTIAL = (
+    _row(
+        "time_series_transformer",
+        "TimeSeriesTransformerForPrediction",
+        _series,
+        _HALVES,
+        {"d_model": 16, "prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2]},
+        {"num_time_features": 1, "num_static_categorical_features": 1},
+        {"cardinality": [3], "embedding_dimension": [2]},
+    ),
+    _row(
+        "decision_transformer",
+        "DecisionTransformerModel",
+        _episodes,
+        _GPT,
+        {"state_dim": 5, "act_dim": 3, "hidden_size": 32, "max_ep_len": 20},
+    ),
+)
+
+OTHERS: tuple[Architecture, ...] = (
+    *_DECODERS,
+    *_ENCODERS,
+    *_PAIRS,
+    *_VISUAL,
+    *_AUDIBLE,
+    *_MULTIMODAL,
+    *_SEQUENTIAL,
 )

@@ -1,0 +1,18 @@
+"""Devices as the runtime sees them: places, copies, weights; the one room that may say CUDA."""
+
+from baechi.backend.abstract import AbstractBackend
+from baechi.backend.torch_devices import TorchDevices
+from baechi.backend.virtual import VirtualDevices
+from baechi.records.cluster import Cluster
+
+
+def backend_of(cluster: Cluster) -> AbstractBackend:
+    """The backend that runs a cluster.
+
+    Args:
+        cluster: emulated, or with device names that torch understands.
+    """
+    return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
+
+
+__all__ = ["AbstractBackend", "backend_of"]

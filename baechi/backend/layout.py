@@ -1,0 +1,60 @@
+"""Copying a tensor with its layout, since kernels may round differently on another one."""
+
+import torch
+
+_ALIGNMENT_BYTES = 64
+
+
+def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor to a device; strides and alignment stay what they were.
+
+    A transposed, sliced or expanded tensor that arrived contiguous could take another path
+    through a kernel and differ in the last bit from the single-device run. So the copy has the
+    same strides, and its first element is aligned as the original's is.
+
+    Args:
+        tensor: any tensor; what has no strides (sparse, nested, quantized) is copied by `to`.
+        device: where the copy lies.
+
+    Returns:
+        A new storage, never an alias, outside autograd.
+    """
+    with torch.no_grad():
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+            return tensor.detach().to(device, copy=True)
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        source = _without_repeats(tensor.detach())
+        if _overlaps(source):
+            return tensor.detach().to(device, copy=True)
+        target = _empty_like(source, device)
+        target.copy_(source, non_blocking=True)
+        return target.as_strided(tensor.shape, tensor.stride())
+
+
+def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """An expanded tensor, each element once: dimensions of stride 0 shrunk to size 1."""
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two of its indices may name one element (`unfold` makes such views)."""
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < reach:
+            return True
+        reach += (size - 1) * stride if size else 0
+    return False
+
+
+def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    shift_bytes = (tensor.storage_offset() * tensor.element_size()) % _ALIGNMENT_BYTES
+    shift = shift_bytes // tensor.element_size()
+    span = 0
+    if tensor.numel():
+        span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = torch.empty(shift + span, dtype=tensor.dtype, device=device)
+    return flat.as_strided(tensor.shape, tensor.stride(), shift)

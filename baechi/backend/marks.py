@@ -1,0 +1,73 @@
+"""A mark on a storage: where it lies, and when it was made.
+
+The mark hangs on the `UntypedStorage` object, which lives as long as the storage does, so views
+share it, and it is gone with the storage. (A table by address would be wrong: addresses are used
+again at once.)
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+WEIGHT = -1
+UNSET = -2
+
+_NAME = "_baechi_mark"
+
+
+@dataclass(slots=True)
+class Mark:
+    """What is known of a storage.
+
+    Args:
+        place: where it lies on an emulated cluster; None if it belongs nowhere yet.
+        made: the turn in the step at which a layer or glue last wrote it; `WEIGHT` is before them
+            all, `UNSET` if nobody has said.
+    """
+
+    place: str | None = None
+    made: int = UNSET
+
+
+def mark_of(tensor: torch.Tensor) -> Mark | None:
+    """The mark of a tensor's storage, if it has one."""
+    mark: Mark | None = getattr(carrier(tensor), _NAME, None)
+    return mark
+
+
+def set_mark(tensor: torch.Tensor, mark: Mark) -> None:
+    """Put a mark on a tensor's storage."""
+    setattr(carrier(tensor), _NAME, mark)
+
+
+def remove_mark(tensor: torch.Tensor) -> None:
+    """Take the mark off a tensor's storage."""
+    vars(carrier(tensor)).pop(_NAME, None)
+
+
+def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) -> None:
+    """Say where a result lies and when it was made.
+
+    Args:
+        tensor: an output of a layer or of glue.
+        place: where it ran; None if the result belongs nowhere yet.
+        turn: the turn in the step.
+        renew: whether the storage was written now; else only one without a turn gets it, since a
+            view is as old as what it is a view of.
+    """
+    mark = mark_of(tensor)
+    if mark is None:
+        set_mark(tensor, Mark(place, turn))
+        return
+    mark.place = mark.place or place
+    if renew or mark.made == UNSET:
+        mark.made = turn
+
+
+def carrier(tensor: torch.Tensor) -> Any:
+    """The object that stands for a tensor's memory: its storage, or itself if it has none."""
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:  # sparse and functorch tensors
+        return tensor

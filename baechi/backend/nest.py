@@ -1,0 +1,124 @@
+"""Tensors inside nested values: arguments and outputs as models really pass them."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+
+TensorMap = Callable[[torch.Tensor], torch.Tensor]
+
+
+def map_tensors(change: TensorMap, value: Any) -> Any:
+    """Apply a function to every tensor in a value, and keep everything else as it is.
+
+    Looks into lists, tuples, named tuples, mappings (Hugging Face's outputs and encodings are
+    some), dataclasses and types registered with `torch.utils._pytree`. Other objects, such as
+    key-value caches, are handed on untouched.
+
+    Args:
+        change: given a tensor, returns the one to put in its place.
+        value: anything.
+
+    Returns:
+        The very same object if no tensor changed, so that identity and aliasing stay as the
+        model's code had them; else a copy with the changed tensors.
+    """
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if value is None or isinstance(value, (int, float, str, bool)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return _map_sequence(change, value)
+    if isinstance(value, Mapping):
+        return _map_mapping(change, value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _map_dataclass(change, value)
+    if type(value) in pytree.SUPPORTED_NODES:
+        return _map_registered(change, value)
+    return value
+
+
+def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in the values, in order; see `map_tensors` for where it looks.
+
+    Args:
+        *values: anything.
+    """
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    for value in values:
+        map_tensors(note, value)
+    return iter(found)
+
+
+def named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in a value with the path that leads to it.
+
+    Args:
+        name: the path of the value itself, such as `"x"`; parts below it are joined by dots.
+        value: anything.
+    """
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from named_tensors(f"{name}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from named_tensors(f"{name}.{index}", item)
+    else:
+        for index, tensor in enumerate(tensors_in(value)):
+            yield f"{name}.{index}", tensor
+
+
+def _map_sequence(change: TensorMap, value: list[Any] | tuple[Any, ...]) -> Any:
+    items = [map_tensors(change, item) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    if isinstance(value, PackedSequence):  # its batch sizes belong to the host, wherever its data lies
+        items[1] = value[1]
+    if hasattr(value, "_fields"):  # a named tuple takes its items one by one
+        return type(value)(*items)
+    return type(value)(items)
+
+
+def _map_mapping(change: TensorMap, value: Mapping[Any, Any]) -> Any:
+    items = {key: map_tensors(change, item) for key, item in value.items()}
+    changed = {key: item for key, item in items.items() if item is not value[key]}
+    if not changed:
+        return value
+    if not isinstance(value, MutableMapping):
+        return items
+    result = copy.copy(value)
+    for key, item in changed.items():
+        result[key] = item
+    return result
+
+
+def _map_dataclass(change: TensorMap, value: Any) -> Any:
+    names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    items = {name: map_tensors(change, getattr(value, name)) for name in names}
+    changed = {name: item for name, item in items.items() if item is not getattr(value, name)}
+    if not changed:
+        return value
+    result = copy.copy(value)
+    for name, item in changed.items():
+        object.__setattr__(result, name, item)  # frozen ones too
+    return result
+
+
+def _map_registered(change: TensorMap, value: Any) -> Any:
+    node = pytree.SUPPORTED_NODES[type(value)]
+    children, context = node.flatten_fn(value)
+    items = [map_tensors(change, child) for child in children]
+    if all(new is old for new, old in zip(items, children, strict=True)):
+        return value
+    return node.unflatten_fn(items, context)

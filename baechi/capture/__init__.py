@@ -1,0 +1,37 @@
+"""Module and inputs -> layer graph: what the model computes, and the bytes that it takes."""
+
+from torch import nn
+
+from baechi.capture.build import Builder
+from baechi.capture.granularity import Names, choose
+from baechi.capture.run import run_once
+from baechi.records.graph import LayerGraph
+from baechi.records.inputs import Inputs
+
+
+def capture(
+    model: nn.Module, inputs: Inputs, *, training: bool, no_split_module_classes: Names | None = None
+) -> LayerGraph:
+    """Capture the layer graph of a model.
+
+    Args:
+        model: the model; left exactly as found.
+        inputs: arguments of a call.
+        training: whether memory is that of training (gradients, what autograd keeps) or inference.
+        no_split_module_classes: class names, classes or qualified names kept whole; by default
+            layers are modules without children, and modules that read their children's weights.
+
+    Returns:
+        The graph, in code order, with bytes and analytic counts and without seconds.
+
+    Raises:
+        CaptureError: the model does not run with these inputs.
+        ValueError: `no_split_module_classes` names what the model does not have.
+    """
+    trace = run_once(model, inputs, training=training)
+    graph = Builder(trace, choose(model, trace, no_split_module_classes)).build()
+    graph.graph["model"] = type(model).__name__
+    return graph
+
+
+__all__ = ["capture"]

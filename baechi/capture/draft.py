@@ -1,0 +1,106 @@
+"""A node of the layer graph while it is being drafted, and what it costs in bytes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from baechi.capture.trace import Op, Storage
+
+
+@dataclass(slots=True, eq=False)
+class Draft:
+    """A node: what it is, what it did, what memory it made and owns.
+
+    Args:
+        name: the node's name.
+        kind: `"layer"` or `"glue"`.
+        module: qualified name of the module it is a call of, or that its code stands in.
+        type: class name of a layer, function name of glue.
+        first, last: numbers of its first and last event.
+        made: storages that its operations made, each with the event that made it.
+        weights: storages of parameters and buffers that it owns.
+        escaped: storages of `made` that something outside of it reads or gets.
+        flops, moved_bytes: by dtype name.
+    """
+
+    name: str
+    kind: str
+    module: str
+    type: str
+    first: int
+    last: int
+    made: dict[int, tuple[Storage, int]] = field(default_factory=dict)
+    weights: list[Storage] = field(default_factory=list)
+    escaped: set[int] = field(default_factory=set)
+    flops: dict[str, int] = field(default_factory=dict)
+    moved_bytes: dict[str, int] = field(default_factory=dict)
+
+    def note(self, op: Op, event: int) -> None:
+        """Count an operation.
+
+        Args:
+            op: the operation.
+            event: its number.
+        """
+        self.last = max(self.last, event)
+        self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
+        self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
+        for use in op.makes:
+            self.made.setdefault(use.storage.index, (use.storage, event))
+
+    def attributes(self, *, training: bool, names: dict[int, list[str]]) -> dict[str, Any]:
+        """The attributes of the finished node; amounts of 0 are left out.
+
+        Args:
+            training: whether gradients and what autograd keeps are counted.
+            names: qualified names of the weights in each storage, by storage index.
+        """
+        amounts = {
+            "param_bytes": _size(w for w in self.weights if w.parameter),
+            "buffer_bytes": _size(w for w in self.weights if not w.parameter),
+            "output_bytes": _size(self._escaped()),
+            "temp_bytes": self._peak_bytes() - _size(self._kept(training=training)),
+            "flops": sum(self.flops.values()),
+            "moved_bytes": sum(self.moved_bytes.values()),
+        }
+        if training:
+            amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
+            amounts["saved_bytes"] = _size(s for s, _ in self.made.values() if s.saved)
+            amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
+            amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_temp_bytes())
+        attributes: dict[str, Any] = {"kind": self.kind, "module": self.module, "type": self.type}
+        attributes |= {name: amount for name, amount in amounts.items() if amount > 0}
+        if self.moved_bytes:
+            attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
+        if self.weights:
+            attributes["weights"] = [name for w in self.weights for name in names[w.index]]
+        return attributes
+
+    def _escaped(self) -> list[Storage]:
+        return [storage for index, (storage, _) in self.made.items() if index in self.escaped]
+
+    def _kept(self, *, training: bool) -> list[Storage]:
+        """What is still there when the node is done: its outputs, and what autograd keeps."""
+        return [s for index, (s, _) in self.made.items() if index in self.escaped or (training and s.saved)]
+
+    def _peak_bytes(self) -> int:
+        """The most bytes of its own storages that were alive at once while it ran."""
+        changes: list[tuple[int, int, int]] = []
+        for storage, event in self.made.values():
+            changes.append((event, 0, storage.size_bytes))
+            if storage.died is not None and storage.died <= self.last:
+                changes.append((storage.died, 1, -storage.size_bytes))
+        live = peak = 0
+        for _, _, change in sorted(changes):
+            live += change
+            peak = max(peak, live)
+        return max(peak, _size(s for s, _ in self.made.values() if s.died is None or s.died > self.last))
+
+    def _backward_temp_bytes(self) -> int:
+        """Gradients of what is inside a layer: one being read, one being written, at a time."""
+        inside = [s for index, (s, _) in self.made.items() if index not in self.escaped and s.requires_grad]
+        return sum(sorted(storage.size_bytes for storage in inside)[-2:])
+
+
+def _size(storages: Iterable[Storage]) -> int:
+    return sum(storage.size_bytes for storage in storages)

@@ -1,0 +1,163 @@
+"""Running the model once under watch: with fake tensors where they can go, else with real ones."""
+
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from baechi.backend.nest import map_tensors, named_tensors
+from baechi.capture.snapshot import left_as_found
+from baechi.capture.trace import Trace
+from baechi.capture.watch import watching
+from baechi.errors import CaptureError
+from baechi.records.inputs import Inputs
+
+logger = logging.getLogger(__name__)
+
+
+def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
+    """Run the model once and write down what happens.
+
+    Under `FakeTensorMode` nothing is computed and no memory is allocated, so a model on the
+    `meta` device will do. A model whose control flow looks at values runs again with real tensors.
+
+    Args:
+        model: the model; left exactly as found.
+        inputs: arguments of the call; a model that writes its inputs writes copies of them.
+        training: run in training mode with gradients, or in evaluation mode without.
+
+    Returns:
+        The trace.
+
+    Raises:
+        CaptureError: the model does not run with these inputs.
+    """
+    _check_signature(model, inputs)
+    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    try:
+        return _run(model, inputs, training=training, fake=True)
+    except Exception as refused:  # whatever the model's code raises when it meets a fake tensor
+        if on_meta:
+            raise CaptureError(
+                f"the model is on the meta device and does not run with fake tensors ({_line(refused)}): "
+                "load its weights to capture it with real ones"
+            ) from refused
+        logger.info("capturing with real tensors: fake ones cannot go here (%s)", _line(refused))
+    try:
+        return _run(model, inputs, training=training, fake=False)
+    except Exception as error:
+        raise CaptureError(
+            f"the model does not run with the example inputs {inputs!r}: {_line(error)}"
+        ) from error
+
+
+def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool) -> Trace:
+    with ExitStack() as stack:
+        stack.enter_context(left_as_found(model, values=not fake))
+        stack.enter_context(torch.set_grad_enabled(training))
+        if training != model.training:
+            model.train(training)
+        mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
+        if mode is not None:
+            stack.enter_context(mode)
+            stack.enter_context(_complaints_muted())
+            stack.enter_context(_meta_weights_faked(model, mode))
+        given = (inputs.args, inputs.kwargs)
+        args, kwargs = map_tensors(lambda tensor: _stand_in_tensor(tensor, mode), given)
+        with watching(model, training=training) as watch:
+            watch.note_inputs(_named_inputs(model, args, kwargs))
+            model(*args, **kwargs)
+        return watch.trace
+
+
+@contextmanager
+def _complaints_muted() -> Iterator[None]:
+    """An operator that refuses fake tensors is logged as an error by torch; here it is expected."""
+    torch_log = logging.getLogger("torch._subclasses.fake_tensor")
+    before = torch_log.disabled
+    torch_log.disabled = True
+    try:
+        yield
+    finally:
+        torch_log.disabled = before
+
+
+def _stand_in_tensor(tensor: torch.Tensor, mode: FakeTensorMode | None) -> torch.Tensor:
+    if mode is None:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    if tensor.is_meta:
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, requires_grad=tensor.requires_grad
+        )
+    return mode.from_tensor(tensor)
+
+
+@contextmanager
+def _meta_weights_faked(model: nn.Module, mode: FakeTensorMode) -> Iterator[None]:
+    """Weights on `meta` become fake ones on the CPU: fake tensors of two devices do not mix."""
+    fakes: dict[int, torch.Tensor] = {}
+    storages: dict[torch.UntypedStorage, torch.Tensor] = {}
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            for name, weight in table.items():
+                if weight is None or not weight.is_meta:
+                    continue
+                if id(weight) not in fakes:
+                    fakes[id(weight)] = _fake_of(weight, storages)
+                table[name] = fakes[id(weight)]  # type: ignore[assignment]
+    yield  # left_as_found, which is around this, puts the weights back
+
+
+def _fake_of(weight: torch.Tensor, storages: dict[torch.UntypedStorage, torch.Tensor]) -> torch.Tensor:
+    storage = weight.untyped_storage()
+    if storage not in storages:
+        storages[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8)
+    flat = storages[storage].view(weight.dtype)
+    fake = flat.as_strided(weight.shape, weight.stride(), weight.storage_offset())
+    if isinstance(weight, nn.Parameter):
+        return nn.Parameter(fake, requires_grad=weight.requires_grad)
+    return fake
+
+
+def _signature(model: nn.Module) -> inspect.Signature | None:
+    try:
+        return inspect.signature(model.forward)
+    except (TypeError, ValueError):  # a forward without a readable signature (script modules)
+        return None
+
+
+def _check_signature(model: nn.Module, inputs: Inputs) -> None:
+    signature = _signature(model)
+    if signature is None:
+        return
+    try:
+        signature.bind(*inputs.args, **inputs.kwargs)
+    except TypeError as error:
+        raise CaptureError(
+            f"the model does not take the example inputs {inputs!r}: {error}; "
+            f"its forward is {type(model).__name__}.forward{signature}"
+        ) from error
+
+
+def _named_inputs(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    signature = _signature(model)
+    positional: list[str] = []
+    if signature is not None:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = [p.name for p in signature.parameters.values() if p.kind in kinds]
+    for index, value in enumerate(args):
+        yield from named_tensors(positional[index] if index < len(positional) else str(index), value)
+    for name, value in kwargs.items():
+        yield from named_tensors(name, value)
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

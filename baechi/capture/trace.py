@@ -1,0 +1,144 @@
+"""What happened while the model ran once, as plain data: calls, operations, storages.
+
+The modes and stand-ins of `watch` write it; `build` reads it and decides what becomes a node, so
+granularity is decided after the fact and the model runs once.
+
+    Trace
+    ├── storages   what memory there was: weights, inputs, and what operations made
+    └── events     Enter(call) .. Op .. Op .. Exit(call), in code order
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """Memory behind one or more tensors.
+
+    Args:
+        index: its number in the trace.
+        size_bytes: how large it is.
+        weight: the first qualified name of a parameter or buffer in it; None if it is no weight.
+        parameter: whether a parameter lies in it (else it is a buffer's).
+        trained: whether a parameter in it requires a gradient.
+        input: path of the model input it came in with, if it did.
+        saved: whether autograd kept it for backward.
+        requires_grad: whether a tensor in it takes part in backward.
+        died: number of the event at which nobody held it any more; None if it outlived the run.
+    """
+
+    index: int
+    size_bytes: int
+    weight: str | None = None
+    parameter: bool = False
+    trained: bool = False
+    input: str | None = None
+    saved: bool = False
+    requires_grad: bool = False
+    died: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A tensor that was read or made.
+
+    Args:
+        storage: its memory.
+        view: offset, sizes and strides, which tell two views of one storage apart.
+        size_bytes: elements times their size: what travels if it is sent.
+    """
+
+    storage: Storage
+    view: tuple[object, ...]
+    size_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of one module's forward.
+
+    Args:
+        module: qualified name; "" is the root.
+        type: class name.
+        turn: how many calls of the module came before.
+        parent: the call it was made in; None for the root.
+        leaf: whether the module has no children that could be layers.
+        inside: every module called within, by qualified name.
+    """
+
+    module: str
+    type: str
+    turn: int
+    parent: "Call | None"
+    leaf: bool
+    inside: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """One outermost call of a torch function, such as `torch.cat` or `x + y`.
+
+    Args:
+        name: its name.
+        reads: the tensors it was given.
+    """
+
+    name: str
+    reads: tuple[Use, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Control enters a call with its arguments, or leaves it with its outputs."""
+
+    kind: Literal["enter", "exit"]
+    call: Call
+    uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation that computed or wrote something (views and queries are none).
+
+    Args:
+        name: the operator's name.
+        call: the innermost module call around it.
+        function: the torch function it belongs to, if one was called by name.
+        reads, writes, makes: tensors it read, wrote in place, and made anew.
+        flops: arithmetic operations, where the operator has a formula.
+        moved_bytes: bytes read and written.
+        dtype: name of the dtype it computes in.
+    """
+
+    name: str
+    call: Call
+    function: Function | None
+    reads: tuple[Use, ...]
+    writes: tuple[Use, ...]
+    makes: tuple[Use, ...]
+    flops: int
+    moved_bytes: int
+    dtype: str
+
+
+Event = Boundary | Op
+
+
+@dataclass(slots=True)
+class Trace:
+    """One run of the model.
+
+    Args:
+        training: whether it ran in training mode, with gradients.
+        storages: every storage seen.
+        events: what happened, in code order.
+        weights: storage of each parameter and buffer, by qualified name (ties have several names).
+        modules: class name of every module, by qualified name.
+    """
+
+    training: bool
+    storages: list[Storage] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    weights: dict[str, Storage] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)

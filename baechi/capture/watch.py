@@ -1,0 +1,244 @@
+"""Watching a model run: stand-ins see module calls, two modes see functions and operations.
+
+    model(inputs)
+      └─ stand-in for each forward        -> Boundary(enter), Boundary(exit)
+           └─ TorchFunctionMode           -> which torch function the code called (glue's name)
+                └─ autograd
+                     └─ TorchDispatchMode -> Op: what was read, written, made; flops and bytes
+
+Tensors are known by their storage: the record hangs on the `UntypedStorage` object.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from baechi.backend.intercept import has_stand_in, original_forward, stand_in, step_back
+from baechi.backend.marks import carrier
+from baechi.backend.nest import tensors_in
+from baechi.capture.operators import aliases, flops_of, moved_bytes, writes_of
+from baechi.capture.trace import Boundary, Call, Function, Op, Storage, Trace, Use
+
+_RECORD = "_baechi_record"
+_WATCH = "_baechi_watch"
+
+
+class Watch:
+    """The state of one capture: the trace so far, and where in the model's code we are.
+
+    Args:
+        model: the model.
+        training: whether it runs in training mode, with gradients.
+    """
+
+    def __init__(self, model: nn.Module, *, training: bool) -> None:
+        self.trace = Trace(training)
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.turns: dict[str, int] = {}
+        self.call: Call | None = None
+        self.function: Function | None = None
+        self.marked: list[Any] = []
+        self._note_weights(model)
+
+    def _note_weights(self, model: nn.Module) -> None:
+        self.trace.modules = {name: type(module).__name__ for name, module in model.named_modules()}
+        weights: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        weights.update(model.named_buffers(remove_duplicate=False))
+        for name, tensor in weights.items():
+            storage = self.storage_of(tensor)
+            storage.weight = storage.weight or name
+            storage.parameter |= isinstance(tensor, nn.Parameter)
+            storage.trained |= tensor.requires_grad
+            self.trace.weights[name] = storage
+
+    def note_inputs(self, named: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Say which tensors come in from outside.
+
+        Args:
+            named: path and tensor.
+        """
+        for path, tensor in named:
+            storage = self.storage_of(tensor)
+            if storage.weight is None and storage.input is None:
+                storage.input = path
+
+    def storage_of(self, tensor: torch.Tensor) -> Storage:
+        """The record of a tensor's storage, made when first seen."""
+        holder = carrier(tensor)
+        record: Storage | None = getattr(holder, _RECORD, None)
+        if record is None:
+            record = Storage(len(self.trace.storages), _size_bytes(tensor))
+            self.trace.storages.append(record)
+            self.attach(holder, record)
+        record.requires_grad |= tensor.requires_grad
+        return record
+
+    def attach(self, holder: Any, record: Storage) -> None:
+        """Hang a record on a storage object, and note when the last tensor lets go of it."""
+        setattr(holder, _RECORD, record)
+        self.marked.append(weakref.ref(holder))
+        weakref.finalize(holder, self._died, record).atexit = False
+
+    def _died(self, record: Storage) -> None:
+        record.died = len(self.trace.events)
+
+    def use(self, tensor: torch.Tensor) -> Use:
+        """A tensor as it is used now."""
+        view: tuple[object, ...] = ()
+        if tensor.layout == torch.strided and not tensor.is_nested:
+            view = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
+        return Use(self.storage_of(tensor), view, tensor.numel() * tensor.element_size())
+
+    def uses(self, *values: Any) -> tuple[Use, ...]:
+        """Every tensor in the values."""
+        return tuple(self.use(tensor) for tensor in tensors_in(*values))
+
+    def forget(self) -> None:
+        """Take the records off storages that live on (the model's)."""
+        for reference in self.marked:
+            holder = reference()
+            if holder is not None:
+                vars(holder).pop(_RECORD, None)
+
+
+@contextmanager
+def watching(model: nn.Module, *, training: bool) -> Iterator[Watch]:
+    """Watch what runs inside; everything is taken off again afterwards.
+
+    Args:
+        model: the model, without stand-ins.
+        training: whether it runs in training mode, with gradients.
+
+    Yields:
+        The watch, whose `trace` fills.
+    """
+    watch = Watch(model, training=training)
+    with ExitStack() as stack:
+        stack.callback(watch.forget)
+        for module in model.modules():
+            if not has_stand_in(module):
+                module.__dict__[_WATCH] = watch
+                stack.callback(module.__dict__.pop, _WATCH, None)
+                stand_in(module, _called)
+                stack.callback(step_back, module)
+        if training:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_saver(watch), lambda kept: kept))
+        stack.enter_context(_Operations(watch))
+        stack.enter_context(_Functions(watch))
+        yield watch
+
+
+def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for a module's forward: note the way in and the way out."""
+    watch: Watch = module.__dict__[_WATCH]
+    name = watch.names[id(module)]
+    turn = watch.turns.get(name, 0)
+    watch.turns[name] = turn + 1
+    outer, function = watch.call, watch.function
+    call = Call(name, type(module).__name__, turn, outer, _is_leaf(module))
+    ancestor = outer
+    while ancestor is not None:
+        ancestor.inside.add(name)
+        ancestor = ancestor.parent
+    watch.trace.events.append(Boundary("enter", call, watch.uses(args, kwargs)))
+    watch.call, watch.function = call, None
+    try:
+        result = original_forward(module)(*args, **kwargs)
+        watch.trace.events.append(Boundary("exit", call, watch.uses(result)))
+        return result
+    finally:
+        watch.call, watch.function = outer, function
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Whether nothing inside could be a layer: no children but the parametrizations of its weights."""
+    return all(name == "parametrizations" for name, _ in module.named_children())
+
+
+def _saver(watch: Watch) -> Any:
+    def save(tensor: torch.Tensor) -> torch.Tensor:
+        watch.storage_of(tensor).saved = True
+        return tensor
+
+    return save
+
+
+class _Functions(TorchFunctionMode):
+    """Notes the torch function that the model's own code calls; what it calls in turn is inside it."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        watch, kwargs = self.watch, kwargs or {}
+        name = getattr(func, "__name__", type(func).__name__)
+        if name == "__get__" or watch.function is not None:
+            return func(*args, **kwargs)
+        watch.function = Function(name, watch.uses(args, kwargs))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            watch.function = None
+
+
+class _Operations(TorchDispatchMode):
+    """Notes what each operation reads, writes and makes."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim" or self.watch.call is None:
+            return func(*args, **kwargs)
+        watch = self.watch
+        given = list(tensors_in(args, kwargs))
+        reads = tuple(watch.use(tensor) for tensor in given)
+        result = func(*args, **kwargs)
+        made = list(tensors_in(result))
+        if aliases(func) and given:
+            for tensor in made:  # a view of a weight is another storage object while tensors are fake
+                holder = carrier(tensor)
+                if getattr(holder, _RECORD, None) is None:
+                    watch.attach(holder, reads[0].storage)
+            return result
+        written = tuple(watch.use(tensor) for tensor in writes_of(func, args, kwargs))
+        known = {id(use.storage) for use in (*reads, *written)}
+        makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
+        if makes or written:
+            self._note(func, args, kwargs, result, (reads, written, makes))
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, uses: tuple[Any, Any, Any]) -> None:
+        watch, (reads, writes, makes) = self.watch, uses
+        assert watch.call is not None
+        floating = [t for t in tensors_in(args, kwargs, result) if t.is_floating_point()]
+        dtype = str(floating[0].dtype if floating else torch.float32).removeprefix("torch.")
+        watch.trace.events.append(
+            Op(
+                name=func.overloadpacket.__name__,
+                call=watch.call,
+                function=watch.function,
+                reads=reads,
+                writes=writes,
+                makes=makes,
+                flops=flops_of(func, args, kwargs, result),
+                moved_bytes=moved_bytes(func, args, kwargs, result),
+                dtype=dtype,
+            )
+        )
+
+
+def _size_bytes(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().nbytes()
+    except NotImplementedError:
+        return tensor.numel() * tensor.element_size()

@@ -1,0 +1,41 @@
+"""Where glue runs when its inputs lie on several devices: one rule, for the graph and the runtime.
+
+An operation between layers (`x + y`, `torch.cat`) runs where the tensor lies that it writes in
+place, else where its largest input lies, since the others must travel; among equals where the
+newest lies. (In `residual + hidden` both are equally large. Running where the oldest lies would
+tie a whole residual stream to the device of its first layer.)
+"""
+
+from collections.abc import Sequence
+
+
+def anchor(candidates: Sequence[tuple[int, int]]) -> int:
+    """Choose the input that the others travel to.
+
+    Args:
+        candidates: for each input that lies on a device, its bytes and the turn it was made at.
+
+    Returns:
+        Index of the largest, the newest among equals, the first among equals in that too.
+    """
+    return max(range(len(candidates)), key=lambda index: (*candidates[index], -index))
+
+
+def writes_first(function: str) -> bool:
+    """Whether a torch function writes its first argument in place, by its name.
+
+    Args:
+        function: such as `"add_"`, `"__iadd__"`, `"__setitem__"`.
+    """
+    if function.startswith("__"):
+        return function == "__setitem__" or function in _IN_PLACE_OPERATORS
+    return function.endswith("_")
+
+
+_IN_PLACE_OPERATORS = frozenset(
+    f"__i{operator}__"
+    for operator in (
+        "add", "and", "div", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
+        "truediv", "xor",
+    )
+)  # fmt: skip
