@@ -40,6 +40,14 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def is_free(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor belongs nowhere yet: made in the step, of nothing that has a place.
+
+        Args:
+            tensor: any tensor.
+        """
+
+    @abstractmethod
     def adopt(self, tensor: torch.Tensor, place: str) -> bool:
         """Let a tensor that belongs nowhere yet belong to its first user.
 

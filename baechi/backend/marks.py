@@ -65,6 +65,12 @@ def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) ->
         mark.made = turn
 
 
+def made_at(tensor: torch.Tensor) -> int:
+    """The turn at which a tensor's storage was last written, as far as anybody said."""
+    mark = mark_of(tensor)
+    return UNSET if mark is None else mark.made
+
+
 def carrier(tensor: torch.Tensor) -> Any:
     """The object that stands for a tensor's memory: its storage, or itself if it has none."""
     try:

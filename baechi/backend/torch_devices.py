@@ -29,6 +29,9 @@ class TorchDevices(AbstractBackend):
     def copy(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         return copy_with_layout(tensor, torch.device(place))
 
+    def is_free(self, tensor: torch.Tensor) -> bool:
+        return False
+
     def adopt(self, tensor: torch.Tensor, place: str) -> bool:
         return False
 

@@ -6,6 +6,7 @@ the node whose device it lies on. Nodes that must share a device are joined on t
 
 - a layer with the node that holds what it writes in place, or what its output is a view of;
 - layers that hold the same weights, and the calls of one module;
+- a layer with the holder of what it reads without having been given it;
 - glue with the holder of the input that the others travel to (`cost.anchor`);
 - glue that works on model inputs only with whoever uses its result first.
 """
@@ -121,6 +122,8 @@ class Builder:
         draft.note(op, number)
         for use in op.reads:
             self._read(draft.name, use)
+            if layer is not None:
+                self._stay_with_unseen(draft, use.storage)
         for use in op.writes:
             self._write(draft, use.storage, number)
         for use in op.makes:
@@ -184,6 +187,15 @@ class Builder:
             draft.weights.append(storage)
         elif join:
             self.groups.join(state.holder, draft.name)
+
+    def _stay_with_unseen(self, draft: Draft, storage: Storage) -> None:
+        """What a layer reads and was not given as an argument, nobody can bring: it must lie there.
+
+        A module handed over as an argument, or a cache, is how that happens.
+        """
+        given = any(use.storage is storage for use in self.given[draft.name])
+        if not given and storage.index not in draft.made:
+            self._join_holder(draft.name, self.states[storage.index])
 
     def _join_holder(self, name: str, state: _State) -> None:
         if state.holder is not None:
@@ -263,6 +275,8 @@ class Builder:
         sizes = self.groups.sizes()
         for name, draft in self.drafts.items():
             attributes = draft.attributes(training=self.trace.training, names=names)
+            if draft.first == len(self.trace.events):
+                attributes["unread"] = True
             if sizes[self.groups.first(name)] > 1:
                 attributes["colocate"] = self.groups.first(name)
             graph.add_node(name, **attributes)

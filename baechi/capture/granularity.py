@@ -5,13 +5,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from baechi.backend.fast_paths import FUSED
 from baechi.capture.trace import Boundary, Call, Op, Trace
 
 Names = Iterable[str | type[nn.Module]]
-
-_FAST_PATHS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
-"""In evaluation these read their children's weights themselves, in one fused kernel, if no torch
-function mode is on. Taken apart they would round differently than on one device."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None) -> Granularit
 
     A layer is a module without children; a module that the user names; or one whose code reads
     weights (its own, or its children's behind their backs) while it calls no child that has
-    weights, such as `nn.MultiheadAttention`.
+    weights, such as `nn.MultiheadAttention`. What torch fuses (`backend.fast_paths`) stays whole.
 
     Args:
         model: the model.
@@ -61,7 +58,7 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None) -> Granularit
     """
     modules = dict(model.named_modules())
     named = _named(modules, no_split or ())
-    fast = {name for name, module in modules.items() if isinstance(module, _FAST_PATHS)}
+    fast = {name for name, module in modules.items() if isinstance(module, FUSED)}
     leaves = {e.call.module for e in trace.events if isinstance(e, Boundary) and e.call.leaf}
     return Granularity(frozenset(leaves | named | fast | _readers(modules, trace)))
 

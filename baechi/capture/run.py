@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, named_tensors
-from baechi.capture.snapshot import left_as_found
 from baechi.capture.trace import Trace
 from baechi.capture.watch import watching
 from baechi.errors import CaptureError

@@ -36,6 +36,10 @@ class VirtualDevices(AbstractBackend):
         set_mark(copied, Mark(place, made.made if made else UNSET))
         return copied
 
+    def is_free(self, tensor: torch.Tensor) -> bool:
+        mark = mark_of(tensor)
+        return mark is not None and mark.place is None
+
     def adopt(self, tensor: torch.Tensor, place: str) -> bool:
         mark = mark_of(tensor)
         if mark is None or mark.place is not None:

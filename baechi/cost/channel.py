@@ -1,0 +1,57 @@
+"""When transfers start and end: the one rule, for placers, simulator and emulated devices.
+
+A channel carries one transfer at a time, first come, first served. With `reception="serial"` each
+device has one channel for all that it receives (design document, section 1.3.3); with `"free"`
+each ordered pair of devices has its own. To ignore the queue makes a step look up to two times
+shorter than it is, and the placements that follow from it are as much worse.
+"""
+
+from collections.abc import Iterable
+
+from baechi.records import Cluster
+
+
+class Channels:
+    """The queues of a cluster's channels. Devices are their place in it, the host comes after the last.
+
+    Args:
+        cluster: the devices, and how they receive.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        ends = len(cluster) + 1
+        self._stride = ends if cluster.reception == "free" else 0
+        self._free_s = [0.0] * (ends * ends if self._stride else ends)
+
+    def book(self, source: int, target: int, ready_s: float, duration_s: float) -> tuple[float, float]:
+        """Put a transfer at the end of its queue.
+
+        Args:
+            source: where the tensor is.
+            target: where it goes.
+            ready_s: when it can leave.
+            duration_s: how long it travels.
+
+        Returns:
+            When it starts and when it has arrived.
+        """
+        channel = self._stride * source + target
+        start_s = max(ready_s, self._free_s[channel])
+        self._free_s[channel] = start_s + duration_s
+        return start_s, self._free_s[channel]
+
+    def last_arrival_s(self, target: int, transfers: Iterable[tuple[float, int, float]]) -> float:
+        """When the last of several transfers would have arrived, if they were booked now.
+
+        Args:
+            target: where they go.
+            transfers: `(ready_s, source, duration_s)` of each, in the order of booking.
+        """
+        free_s: dict[int, float] = {}
+        last_s = 0.0
+        for ready_s, source, duration_s in transfers:
+            channel = self._stride * source + target
+            end_s = max(ready_s, free_s.get(channel, self._free_s[channel])) + duration_s
+            free_s[channel] = end_s
+            last_s = max(last_s, end_s)
+        return last_s

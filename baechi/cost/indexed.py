@@ -1,0 +1,159 @@
+"""A layer graph as small integers, for inner loops.
+
+A layer's index is its place in the topological order that every stage uses: code order where that
+is topological (it is, for captured graphs), else the topological order nearest to it. So indexes
+decide ties, and equal graphs are treated equally whatever sets and hashes do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from baechi.cost.transfer import tensors
+from baechi.records import Cluster, LayerGraph
+
+FROM_HOST = -1
+"""The source of a tensor that is an input of the model."""
+
+
+@dataclass(frozen=True)
+class IndexedGraph:
+    """The layers (all nodes but inputs), the tensors between them, and their groups.
+
+    Args:
+        names: by layer, in topological order.
+        source: by tensor, the layer that makes it, or `FROM_HOST`.
+        size_bytes: by tensor.
+        consumers: by tensor, the layers that read it.
+        reads, makes: by layer, tensors; inputs of the model are read and not made.
+        borrows: by layer, whether it hands on memory of its inputs (a view, a write in place).
+        before, after: by layer, the layers that it is only ordered behind, and in front of.
+        members: by group, its layers; groups are ordered by their first layer.
+        group_of: by layer, its group.
+    """
+
+    names: Sequence[str]
+    source: Sequence[int]
+    size_bytes: Sequence[int]
+    consumers: Sequence[Sequence[int]]
+    reads: Sequence[Sequence[int]]
+    makes: Sequence[Sequence[int]]
+    borrows: Sequence[bool]
+    before: Sequence[Sequence[int]]
+    after: Sequence[Sequence[int]]
+    members: Sequence[Sequence[int]]
+    group_of: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def of(cls, graph: LayerGraph) -> "IndexedGraph":
+        """Index a graph.
+
+        Args:
+            graph: the layer graph.
+        """
+        names = topological_names(graph)
+        index = {name: place for place, name in enumerate(names)}
+        reads: list[list[int]] = [[] for _ in names]
+        makes: list[list[int]] = [[] for _ in names]
+        found = [t for t in tensors(graph) if t.consumers]
+        source = [index.get(tensor.source, FROM_HOST) for tensor in found]
+        consumers = [sorted([index[name] for name in tensor.consumers]) for tensor in found]
+        for number, maker in enumerate(source):
+            if maker != FROM_HOST:
+                makes[maker].append(number)
+            for reader in consumers[number]:
+                reads[reader].append(number)
+        sizes = [tensor.size_bytes for tensor in found]
+        borrows = [_borrows(graph, name, [sizes[t] for t in makes[index[name]]]) for name in names]
+        before, after = _order_only(graph, index)
+        members, group_of = _groups(graph, index)
+        return cls(names, source, sizes, consumers, reads, makes, borrows, before, after, members, group_of)
+
+
+def topological_names(graph: LayerGraph) -> list[str]:
+    """The layers in the topological order nearest to code order.
+
+    Args:
+        graph: the layer graph.
+
+    Returns:
+        Every node but inputs; among those that could come next, the first in code order does.
+    """
+    names = list(graph.placed())
+    index = {name: place for place, name in enumerate(names)}
+    edges = [
+        (index[source], [index[target] for target in targets])
+        for source, targets in graph.adjacency()
+        if source in index
+    ]
+    if all(target > source for source, targets in edges for target in targets):
+        return names
+    missing = [0] * len(names)
+    for _, targets in edges:
+        for target in targets:
+            missing[target] += 1
+    ready = [place for place, count in enumerate(missing) if count == 0]
+    heapify(ready)
+    after = dict(edges)
+    order = []
+    while ready:
+        place = heappop(ready)
+        order.append(names[place])
+        for target in after[place]:
+            missing[target] -= 1
+            if missing[target] == 0:
+                heappush(ready, target)
+    return order
+
+
+def seconds_by_device(
+    graph: LayerGraph, names: Sequence[str], cluster: Cluster, attribute: str
+) -> list[list[float]]:
+    """Times of layers on devices.
+
+    Args:
+        graph: the layer graph.
+        names: layers.
+        cluster: the devices.
+        attribute: `"forward_s"` or `"backward_s"`.
+
+    Returns:
+        `seconds[device][layer]`; devices of one kind and speed share their list.
+
+    Raises:
+        RecordError: times are given by kind, and not for one of the devices.
+    """
+    known: dict[tuple[str, float], list[float]] = {}
+    for device in cluster.devices:
+        key = (device.kind, device.speed)
+        if key not in known:
+            known[key] = [graph.seconds(name, attribute, *key) for name in names]
+    return [known[device.kind, device.speed] for device in cluster.devices]
+
+
+def _borrows(graph: LayerGraph, name: str, made_bytes: Sequence[int]) -> bool:
+    """Whether a layer hands on more than the new memory it made; what it returns counts as 1 byte."""
+    return max(made_bytes, default=1) > (graph.nodes[name].get("output_bytes") or 0)
+
+
+def _order_only(graph: LayerGraph, index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
+    before: list[list[int]] = [[] for _ in index]
+    after: list[list[int]] = [[] for _ in index]
+    for source, edges in graph.adjacency():
+        for target, data in edges.items():
+            if data.get("order_only") and source in index:
+                before[index[target]].append(index[source])
+                after[index[source]].append(index[target])
+    return before, after
+
+
+def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[list[int]], list[int]]:
+    members = sorted(sorted([index[name] for name in group]) for group in graph.groups().values())
+    group_of = [0] * len(index)
+    for number, group in enumerate(members):
+        for layer in group:
+            group_of[layer] = number
+    return members, group_of

@@ -1,0 +1,128 @@
+"""What a layer takes of its device's memory: the one table, for placers, simulator and reports.
+
+After the design document, section 1.3.1; (a) parameters, (b) output, (c) gradients of parameters,
+(d) gradient of the output, (e) what a layer needs only while it runs:
+
+                inference       training
+    permanent   (a)             (a) + (c) + optimizer state + what autograd keeps
+    temporary   (b) + (e)       (d) + (e)
+
+Autograd keeps part of (b) only. An output, or the part of it, that autograd does not keep lives in
+training as outputs do in inference: until the last layer that reads it has run. It counts as
+temporary where it is larger than (d). What arrives from other devices counts there as long as it
+lives; it depends on the placement, so it is in no table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from baechi.records import LayerGraph
+
+STATE_PER_GRAD_BYTE: dict[str | None, int] = {
+    None: 0,
+    "sgd": 0,
+    "momentum": 1,
+    "adagrad": 1,
+    "rmsprop": 1,
+    "adadelta": 2,
+    "adam": 2,
+    "adamw": 2,
+}
+"""Bytes that an optimizer keeps for each byte of gradient (only trained parameters have one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that a layer takes, by how long they live.
+
+    Args:
+        resident_bytes: parameters and buffers; in training, gradients and optimizer state: always.
+        saved_bytes: what autograd keeps, from the layer's forward to the end of its backward.
+        output_bytes: output that autograd does not keep: until it was last read.
+        temp_bytes: while the layer runs, forward or backward.
+        upstream_bytes: the gradient of its output, while its backward runs.
+    """
+
+    resident_bytes: int
+    saved_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    upstream_bytes: int
+
+    @property
+    def permanent_bytes(self) -> int:
+        """What stays when the layer has run forward."""
+        return self.resident_bytes + self.saved_bytes
+
+    @property
+    def forward_bytes(self) -> int:
+        """What comes on top while the layer runs forward."""
+        return self.output_bytes + self.temp_bytes
+
+    @property
+    def backward_bytes(self) -> int:
+        """What comes on top while the layer runs backward."""
+        return self.upstream_bytes + self.temp_bytes
+
+    @property
+    def temporary_bytes(self) -> int:
+        """The most that comes on top while the layer runs."""
+        return max(self.output_bytes, self.upstream_bytes) + self.temp_bytes
+
+
+def state_per_grad_byte(optimizer: str | None) -> int:
+    """Bytes of optimizer state for each byte of gradient.
+
+    Args:
+        optimizer: an optimizer's name, in any case; None for none.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    name = optimizer.lower() if isinstance(optimizer, str) else optimizer
+    if name not in STATE_PER_GRAD_BYTE:
+        known = ", ".join(repr(key) for key in STATE_PER_GRAD_BYTE)
+        raise ValueError(f"optimizer {optimizer!r} is unknown: known are {known}")
+    return STATE_PER_GRAD_BYTE[name]
+
+
+def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Footprint]:
+    """The table for every layer.
+
+    Args:
+        graph: the layer graph; `graph.training` chooses the column.
+        optimizer: name of the optimizer that will train it; `graph.graph["optimizer"]` unless given.
+
+    Returns:
+        By layer, in code order; fractions of bytes rounded up.
+
+    Raises:
+        ValueError: the optimizer is unknown.
+    """
+    state = state_per_grad_byte(graph.graph.get("optimizer") if optimizer is None else optimizer)
+    row = _in_training if graph.training else _in_inference
+    return {
+        name: row(data, state) for name, data in graph.nodes(data=True) if data.get("kind") != "input"
+    }
+
+
+def _in_inference(data: Mapping[str, Any], state: int) -> Footprint:
+    del state
+    get = data.get
+    resident = ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0)
+    return Footprint(resident, 0, ceil(get("output_bytes") or 0), ceil(get("temp_bytes") or 0), 0)
+
+
+def _in_training(data: Mapping[str, Any], state: int) -> Footprint:
+    get = data.get
+    trained = ceil(get("grad_bytes") or 0) * (1 + state)
+    saved = ceil(get("saved_bytes") or 0)
+    return Footprint(
+        resident_bytes=ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0) + trained,
+        saved_bytes=saved,
+        output_bytes=max(0, ceil(get("output_bytes") or 0) - saved),
+        temp_bytes=ceil(get("temp_bytes") or 0),
+        upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
+    )

@@ -1,0 +1,34 @@
+"""Seconds from datasheets: what a layer computes and moves against what a device can do."""
+
+from collections.abc import Iterable
+
+from baechi.cost.roofline import layer_s
+from baechi.records.device import Device
+from baechi.records.graph import LayerGraph
+
+
+def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:
+    """Put estimated seconds onto a graph, by kind of device.
+
+    Args:
+        graph: a captured graph, with `flops`, `moved_bytes` and `dtype`.
+        devices: one time is made for each kind among them.
+        launch_s: seconds of host time to issue one layer's kernels.
+
+    Raises:
+        ValueError: a device has no rates.
+    """
+    by_kind = {device.kind: device for device in devices}
+    for name in graph.placed():
+        data = graph.nodes[name]
+        data["forward_s"] = {kind: _seconds(graph, name, d, False) for kind, d in by_kind.items()}
+        data["host_forward_s"] = launch_s
+        if graph.training:
+            data["backward_s"] = {kind: _seconds(graph, name, d, True) for kind, d in by_kind.items()}
+            data["host_backward_s"] = launch_s
+
+
+def _seconds(graph: LayerGraph, name: str, device: Device, backward: bool) -> float:
+    flops, moved_bytes = graph.amount(name, "flops"), graph.amount(name, "moved_bytes")
+    dtype = graph.nodes[name].get("dtype", "float32")
+    return layer_s(device, flops, moved_bytes, dtype, backward=backward) / device.speed

@@ -1,0 +1,200 @@
+"""Seconds by running the model as it is: the design document's profiler (section 1.3.1, item 3).
+
+Forward: a stand-in for each layer's `forward` reads the clock. Backward: every node of the
+autograd graph has a sequence number; those made while a layer ran are its own, and hooks before
+and after each of them read the clock.
+
+    layer          a        b            c
+    sequence    0 . . 3  4 . . 9   (10) 11 . 14        (10) is glue: its backward is nobody's
+"""
+
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend.intercept import original_forward, stand_in, step_back
+from baechi.backend.left_as_found import left_as_found
+from baechi.backend.nest import map_tensors, tensors_in
+from baechi.cost.roofline import layer_s
+from baechi.errors import CaptureError
+from baechi.records.datasheet import datasheet
+from baechi.records.device import Device
+from baechi.records.device_map import ROOT
+from baechi.records.graph import LayerGraph
+from baechi.records.inputs import Inputs
+
+logger = logging.getLogger(__name__)
+
+_CLOCK = "_baechi_clock"
+
+
+def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int = 20) -> None:
+    """Put measured seconds onto a graph, as one number for each layer.
+
+    The first quarter of the rounds is dropped, the median of the others is taken. Glue is not
+    timed: it gets its estimate, scaled as the layers' measurements relate to theirs.
+
+    Args:
+        model: the model, on the CPU; left exactly as found.
+        inputs: arguments of the call.
+        graph: its captured graph.
+        rounds: how often the model runs, at least 1.
+
+    Raises:
+        ValueError: `rounds` is below 1.
+        CaptureError: the model does not run, or has nothing to run backward from.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
+    samples: list[_Round] = []
+    with left_as_found(model, values=True), torch.set_grad_enabled(graph.training):
+        model.train(graph.training)
+        for _ in range(rounds):
+            samples.append(_one_round(model, inputs, graph))
+    kept = samples[rounds // 4 :]
+    for attribute in ("forward_s", "backward_s") if graph.training else ("forward_s",):
+        _write(graph, attribute, [getattr(sample, attribute) for sample in kept])
+    _scale_glue(graph)
+    logger.info("measured %d layers over %d rounds", len(samples[0].forward_s), len(kept))
+
+
+@dataclass(slots=True)
+class _Round:
+    """The clock of one round.
+
+    Args:
+        names: qualified name by module id.
+        turns: how often each module was called.
+        forward_s, backward_s: by layer.
+        starts, ends, owners: sequence numbers of each layer call, and the layer, in call order.
+    """
+
+    names: dict[int, str] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+    forward_s: dict[str, float] = field(default_factory=dict)
+    backward_s: dict[str, float] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)
+
+    def owner_of(self, sequence: int) -> str | None:
+        """The layer whose forward made an autograd node."""
+        index = bisect_right(self.starts, sequence) - 1
+        return self.owners[index] if index >= 0 and sequence < self.ends[index] else None
+
+
+def _one_round(model: nn.Module, inputs: Inputs, graph: LayerGraph) -> _Round:
+    sample = _Round()
+    args, kwargs = map_tensors(_fresh, (inputs.args, inputs.kwargs))
+    with _clocked(model, graph, sample):
+        try:
+            result = model(*args, **kwargs)
+        except Exception as error:
+            raise CaptureError(f"the model does not run with {inputs!r}: {error}") from error
+    if graph.training:
+        _time_backward(result, sample)
+    return sample
+
+
+def _fresh(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def _clocked(model: nn.Module, graph: LayerGraph, sample: _Round) -> Iterator[None]:
+    modules = {name or ROOT: module for name, module in model.named_modules()}
+    layers = {graph.nodes[n].get("module", n) for n in graph.placed() if graph.nodes[n]["kind"] == "layer"}
+    with ExitStack() as stack:
+        for name in sorted(layers & modules.keys()):
+            module = modules[name]
+            sample.names[id(module)] = name
+            module.__dict__[_CLOCK] = sample
+            stack.callback(module.__dict__.pop, _CLOCK, None)
+            stand_in(module, _timed)
+            stack.callback(step_back, module)
+        yield
+
+
+def _timed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    sample: _Round = module.__dict__[_CLOCK]
+    name = sample.names[id(module)]
+    turn = sample.turns.get(name, 0)
+    sample.turns[name] = turn + 1
+    layer = f"{name}#{turn}" if turn else name
+    first = torch._C._autograd._get_sequence_nr()
+    start_s = time.perf_counter()
+    result = original_forward(module)(*args, **kwargs)
+    sample.forward_s[layer] = time.perf_counter() - start_s
+    sample.starts.append(first)
+    sample.ends.append(torch._C._autograd._get_sequence_nr())
+    sample.owners.append(layer)
+    return result
+
+
+def _time_backward(result: Any, sample: _Round) -> None:
+    outputs = [t for t in tensors_in(result) if t.requires_grad and t.is_floating_point()]
+    if not outputs:
+        raise CaptureError("the model is in training mode, and no output of it requires a gradient")
+    for node in _autograd_nodes([output.grad_fn for output in outputs]):
+        owner = sample.owner_of(node._sequence_nr())
+        if owner is not None:
+            _clock_node(node, owner, sample)
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+
+
+def _autograd_nodes(roots: list[Any]) -> Iterator[Any]:
+    seen: set[Any] = set()
+    waiting = [root for root in roots if root is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
+
+
+def _clock_node(node: Any, owner: str, sample: _Round) -> None:
+    started: list[float] = []
+
+    def before(grads: Any) -> None:
+        started.append(time.perf_counter())
+
+    def after(grads_in: Any, grads_out: Any) -> None:
+        taken_s = time.perf_counter() - started.pop()
+        sample.backward_s[owner] = sample.backward_s.get(owner, 0.0) + taken_s
+
+    node.register_prehook(before)
+    node.register_hook(after)
+
+
+def _write(graph: LayerGraph, attribute: str, samples: list[dict[str, float]]) -> None:
+    for name in graph.placed():
+        taken = [sample[name] for sample in samples if name in sample]
+        graph.nodes[name][attribute] = median(taken) if taken else 0.0
+        if taken and attribute == "forward_s":
+            graph.nodes[name]["spread_s"] = max(taken) - min(taken)
+
+
+def _scale_glue(graph: LayerGraph) -> None:
+    for attribute, backward in (("forward_s", False), ("backward_s", True)):
+        layers = [n for n in graph.placed() if graph.nodes[n]["kind"] == "layer"]
+        guessed_s = sum(_guess_s(graph, name, backward) for name in layers)
+        measured_s = sum(graph.amount(name, attribute) for name in layers)
+        for name in graph.placed():
+            if graph.nodes[name]["kind"] == "glue" and guessed_s and (graph.training or not backward):
+                graph.nodes[name][attribute] = _guess_s(graph, name, backward) * measured_s / guessed_s
+
+
+def _guess_s(graph: LayerGraph, name: str, backward: bool) -> float:
+    host = Device("this machine", **datasheet("CPU"))
+    flops, moved_bytes = graph.amount(name, "flops"), graph.amount(name, "moved_bytes")
+    return layer_s(host, flops, moved_bytes, backward=backward)

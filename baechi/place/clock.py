@@ -1,0 +1,89 @@
+"""Times while placing: when devices and channels are free, and when tensors are where.
+
+What it says of a transfer is the rule of `baechi.cost.channel`, applied in the order of placing. A
+tensor that is on a device already is not sent there again.
+"""
+
+from baechi.cost.channel import Channels
+from baechi.place.task import Task
+
+_ABSENT = -1.0
+
+
+class Clock:
+    """The schedule so far.
+
+    Args:
+        task: what is to be placed.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._channels = Channels(task.cluster)
+        self._ready_s = [0.0] * len(task.indexed.source)
+        self._home = [task.host] * len(task.indexed.source)
+        self._at_s = [[_ABSENT] * len(task.indexed.source) for _ in task.devices]
+        self._behind_s = [0.0] * len(task.indexed)
+        self.free_s = [0.0 for _ in task.devices]
+        self.booked = [0 for _ in task.devices]  # transfers to each device
+
+    def earliest_s(self, layer: int) -> float:
+        """When all that a layer depends on has run: it starts nowhere before.
+
+        Args:
+            layer: a layer, all of whose predecessors have run.
+        """
+        made_s = [self._ready_s[tensor] for tensor in self._task.indexed.reads[layer]]
+        return max(self._behind_s[layer], *made_s) if made_s else self._behind_s[layer]
+
+    def inputs_there_s(self, layer: int, device: int) -> float:
+        """When a layer's inputs could all be on a device. Never gets less by what is placed later.
+
+        Args:
+            layer: a layer, all of whose predecessors have run.
+            device: a device.
+        """
+        at_s = self._at_s[device]
+        latest_s = self._behind_s[layer]
+        absent = []
+        for tensor in self._task.indexed.reads[layer]:
+            if at_s[tensor] == _ABSENT:
+                absent.append(tensor)
+            elif at_s[tensor] > latest_s:
+                latest_s = at_s[tensor]
+        if not absent:
+            return latest_s
+        transfers = [
+            (self._ready_s[tensor], self._home[tensor], self._travel_s(tensor, device))
+            for tensor in self._in_queue_order(absent)
+        ]
+        return max(latest_s, self._channels.last_arrival_s(device, transfers))
+
+    def run(self, layer: int, device: int) -> None:
+        """Let a layer run next on a device, and its absent inputs travel there.
+
+        Args:
+            layer: a layer, all of whose predecessors have run.
+            device: where it runs.
+        """
+        indexed, at_s = self._task.indexed, self._at_s[device]
+        start_s = max(self.free_s[device], self._behind_s[layer])
+        for tensor in self._in_queue_order([t for t in indexed.reads[layer] if at_s[t] == _ABSENT]):
+            home, ready_s = self._home[tensor], self._ready_s[tensor]
+            _, at_s[tensor] = self._channels.book(home, device, ready_s, self._travel_s(tensor, device))
+            self.booked[device] += 1
+        start_s = max([start_s, *[at_s[tensor] for tensor in indexed.reads[layer]]])
+        end_s = start_s + self._task.work_s[device][layer]
+        self.free_s[device] = end_s
+        for tensor in indexed.makes[layer]:
+            self._home[tensor] = device
+            self._ready_s[tensor] = at_s[tensor] = end_s
+        for follower in indexed.after[layer]:
+            self._behind_s[follower] = max(self._behind_s[follower], end_s)
+
+    def _in_queue_order(self, tensors: list[int]) -> list[int]:
+        """First come, first served."""
+        return sorted(tensors, key=self._ready_s.__getitem__) if len(tensors) > 1 else tensors
+
+    def _travel_s(self, tensor: int, device: int) -> float:
+        return self._task.travel_s(self._home[tensor], device, self._task.indexed.size_bytes[tensor])

@@ -1,0 +1,24 @@
+"""Devices by memory alone: the largest group first, each where it leaves the least room."""
+
+from baechi.place.ledger import Ledger
+from baechi.place.task import ANYWHERE, Task
+from baechi.place.walk import best_fit
+
+
+def pack(task: Task, ledger: Ledger) -> int | None:
+    """Place every group by best fit decreasing.
+
+    Args:
+        task: what is to be placed.
+        ledger: memory; groups that it has placed already stay there.
+
+    Returns:
+        The first layer of the group that found no room; None if all did.
+    """
+    groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
+    for group in sorted(groups, key=lambda group: -task.group_bytes[group].total_bytes):
+        device = best_fit(task, lambda device, group=group: ledger.group_short_bytes(group, device))
+        if device is None:
+            return task.indexed.members[group][0]
+        ledger.place(group, device)
+    return None

@@ -1,0 +1,63 @@
+"""A random placement: what tests of transparency run, and what a placer must beat easily."""
+
+from dataclasses import dataclass
+from random import Random
+
+from baechi.place.ledger import Ledger
+from baechi.place.rescue import rescue
+from baechi.place.task import ANYWHERE, Task
+from baechi.place.walk import walk
+from baechi.records import Cluster, LayerGraph, Plan
+
+
+@dataclass(frozen=True)
+class RandomPlacer:
+    """Each group on a random device, and every device used if there are groups enough.
+
+    Args:
+        seed: equal seeds give equal plans.
+    """
+
+    seed: int
+
+    def __call__(self, graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+        """Place at random, within memory; see `Placer`.
+
+        Args:
+            graph: the layer graph.
+            cluster: the devices.
+            optimizer: whose state counts in training.
+
+        Returns:
+            A plan in topological order.
+
+        Raises:
+            PlacementError: no plan was found that fits, not even by a placer that tries to.
+        """
+        task = Task(graph, cluster, optimizer)
+        ledger = Ledger(task)
+        chance = Random(self.seed)
+        _cover(task, ledger, chance)
+
+        def choose(layer: int) -> int | None:
+            devices = chance.sample(task.devices, len(task.devices))
+            return next((d for d in devices if ledger.short_bytes(layer, d) <= 0), None)
+
+        stuck = walk(task, ledger, choose)
+        if stuck is not None:
+            return rescue(task, f"random:{self.seed}", stuck)
+        return task.plan(f"random:{self.seed}", ledger.device_of, range(len(task.indexed)))
+
+
+def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
+    """Put a random group on each device that has none by its pin."""
+    groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
+    chance.shuffle(groups)
+    for device in task.devices:
+        if device in task.pins:
+            continue
+        fitting = (group for group in groups if ledger.group_short_bytes(group, device) <= 0)
+        group = next(fitting, None)
+        if group is not None:
+            groups.remove(group)
+            ledger.place(group, device)

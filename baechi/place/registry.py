@@ -1,0 +1,60 @@
+"""The placers by name: a new one is its file and a line here."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+from baechi.place.abstract import Placer
+from baechi.place.m_etf import m_etf
+from baechi.place.m_topo import m_topo
+from baechi.place.random import RandomPlacer
+from baechi.place.single import single
+from baechi.records import Cluster, LayerGraph, Plan
+
+PLACERS: dict[str, Placer] = {
+    "single": single,
+    "m-topo": m_topo,
+    "m-etf": m_etf,
+}
+
+SEEDED: dict[str, Callable[[int], Placer]] = {
+    "random": RandomPlacer,
+}
+"""Placers that are named with a seed, as in `"random:7"`."""
+
+
+def find(placer: str | Callable[..., Any]) -> Placer:
+    """The placer that a user means.
+
+    Args:
+        placer: a name, or a callable `(graph, cluster) -> Plan`, which may also take `optimizer`.
+
+    Raises:
+        ValueError: no placer has that name, or its seed is no whole number.
+        TypeError: neither a name nor a callable.
+    """
+    if callable(placer):
+        return _as_placer(placer)
+    if not isinstance(placer, str):
+        raise TypeError(f"a placer is a name or a callable, not {placer!r}")
+    if placer in PLACERS:
+        return PLACERS[placer]
+    name, colon, seed = placer.partition(":")
+    if name in SEEDED and seed.isdecimal():
+        return SEEDED[name](int(seed))
+    if name in SEEDED:
+        raise ValueError(f"placer {placer!r} needs a seed, a whole number: write '{name}:7'")
+    known = ", ".join([*map(repr, PLACERS), *(f"'{family}:SEED'" for family in SEEDED)])
+    raise ValueError(f"there is no placer {placer!r}: there are {known}, or pass a function")
+
+
+def _as_placer(function: Callable[..., Any]) -> Placer:
+    takes_optimizer = "optimizer" in signature(function).parameters
+
+    def place(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+        plan = function(graph, cluster, **({"optimizer": optimizer} if takes_optimizer else {}))
+        if not isinstance(plan, Plan):
+            raise TypeError(f"the placer {function!r} must return a Plan, not {plan!r}")
+        return plan
+
+    return place

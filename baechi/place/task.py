@@ -1,0 +1,196 @@
+"""What a placer has to do, with everything worked out once: indexes, bytes, seconds, pins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
+from baechi.cost.memory import footprints
+from baechi.cost.transfer import link_table, transfer_s
+from baechi.errors import PlacementError
+from baechi.records import Candidate, Cluster, LayerGraph, Plan
+
+ANYWHERE = -1
+"""The pin of a group that is not pinned, and the device of a group that is not placed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBytes:
+    """What a group takes of its device, without what it receives from others.
+
+    Args:
+        permanent_bytes: of all its layers together.
+        forward_bytes: the most that comes on top while one of them runs forward.
+        final_bytes: in training, what they return from the model, there while backward runs.
+        backward_bytes: the most that comes on top while one of them runs backward.
+    """
+
+    permanent_bytes: int
+    forward_bytes: int
+    final_bytes: int
+    backward_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """What the group takes alone on a device."""
+        return self.permanent_bytes + max(self.forward_bytes, self.final_bytes + self.backward_bytes)
+
+
+class Task:
+    """A graph to place on a cluster. Layers, groups, tensors and devices are indexes.
+
+    In training what counts is the whole step, so a layer weighs its forward and its backward, and
+    a tensor the way there and its gradient's way back: backward runs the forward's schedule in
+    reverse, on the same devices and over the reverse links.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices; the host's index is that after the last.
+        optimizer: whose state counts in training; see `baechi.cost.memory`.
+
+    Raises:
+        PlacementError: a pin names no device, or two pins tear a group.
+        ValueError: the optimizer is unknown.
+    """
+
+    def __init__(self, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> None:
+        self.graph = graph
+        self.cluster = cluster
+        self.indexed = IndexedGraph.of(graph)
+        self.memory_bytes = [device.memory_bytes for device in cluster.devices]
+        table = footprints(graph, optimizer)
+        self.footprints = [table[name] for name in self.indexed.names]
+        self.links = link_table(cluster)
+        self.pins = self._pins()
+
+    @property
+    def training(self) -> bool:
+        """Whether a step has a backward."""
+        return self.graph.training
+
+    @property
+    def host(self) -> int:
+        """The host's index."""
+        return len(self.cluster)
+
+    @property
+    def devices(self) -> range:
+        """The devices' indexes."""
+        return range(len(self.cluster))
+
+    @cached_property
+    def group_bytes(self) -> list[GroupBytes]:
+        """By group: what it takes of its device."""
+        stays = self._stays()
+        groups = []
+        for members in self.indexed.members:
+            parts = [self.footprints[layer] for layer in members]
+            finals = [self.footprints[layer].output_bytes for layer in members if stays[layer]]
+            backward = max([part.backward_bytes for part in parts]) if self.training else 0
+            groups.append(
+                GroupBytes(
+                    permanent_bytes=sum([part.permanent_bytes for part in parts]),
+                    forward_bytes=max([part.forward_bytes for part in parts]),
+                    final_bytes=sum(finals) if self.training else 0,
+                    backward_bytes=backward,
+                )
+            )
+        return groups
+
+    @cached_property
+    def group_reads(self) -> list[Sequence[int]]:
+        """By group: the tensors that it reads and does not make."""
+        indexed = self.indexed
+        return [
+            indexed.reads[members[0]]
+            if len(members) == 1
+            else sorted({t for layer in members for t in indexed.reads[layer] if self._made_in(t) != group})
+            for group, members in enumerate(indexed.members)
+        ]
+
+    @cached_property
+    def group_makes(self) -> list[Sequence[int]]:
+        """By group: the tensors that it makes."""
+        makes = self.indexed.makes
+        return [
+            makes[members[0]] if len(members) == 1 else [t for layer in members for t in makes[layer]]
+            for members in self.indexed.members
+        ]
+
+    @cached_property
+    def work_s(self) -> list[list[float]]:
+        """`work_s[device][layer]`: seconds of a layer's part of the step."""
+        names = self.indexed.names
+        forward = seconds_by_device(self.graph, names, self.cluster, "forward_s")
+        if not self.training:
+            return forward
+        backward = seconds_by_device(self.graph, names, self.cluster, "backward_s")
+        return [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward, backward, strict=True)]
+
+    def travel_s(self, source: int, target: int, size_bytes: int) -> float:
+        """Seconds that a tensor's travel takes from the step.
+
+        Args:
+            source: a device, or the host.
+            target: a device.
+            size_bytes: the tensor's size.
+        """
+        there_s = transfer_s(self.links[source][target], size_bytes)
+        if not self.training or source == self.host:
+            return there_s
+        return there_s + transfer_s(self.links[target][source], size_bytes)
+
+    def plan(
+        self, placer: str, device_of: Sequence[int], order: Sequence[int], note: str = ""
+    ) -> Plan:
+        """The finished plan.
+
+        Args:
+            placer: who made it.
+            device_of: by group, its device.
+            order: all layers, each after those it depends on.
+            note: what happened on the way, if anything did.
+        """
+        names, group_of, devices = self.indexed.names, self.indexed.group_of, self.cluster.names
+        return Plan(
+            self.graph,
+            self.cluster,
+            {name: devices[device_of[group]] for name, group in zip(names, group_of, strict=True)},
+            tuple([names[layer] for layer in order]),
+            placer=placer,
+            candidates=(Candidate(placer, note=note),) if note else (),
+        )
+
+    def _made_in(self, tensor: int) -> int:
+        maker = self.indexed.source[tensor]
+        return self.indexed.group_of[maker] if maker != FROM_HOST else ANYWHERE
+
+    def _stays(self) -> list[bool]:
+        """Whether a layer's output is there to the end: nobody reads it, or a view of it is returned."""
+        indexed = self.indexed
+        stays = [not tensors for tensors in indexed.makes]
+        for layer in reversed(range(len(indexed))):
+            readers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
+            stays[layer] |= any([stays[reader] and indexed.borrows[reader] for reader in readers])
+        return stays
+
+    def _pins(self) -> list[int]:
+        index = {name: place for place, name in enumerate(self.cluster.names)}
+        pins = [ANYWHERE] * len(self.indexed.members)
+        for layer, name in enumerate(self.indexed.names):
+            pin = self.graph.nodes[name].get("pin")
+            if pin is None:
+                continue
+            group = self.indexed.group_of[layer]
+            if pin not in index:
+                known = ", ".join(index)
+                raise PlacementError(f"layer {name} is pinned to {pin!r}: the devices are {known}", layer=name)
+            if pins[group] not in (ANYWHERE, index[pin]):
+                other = self.cluster.names[pins[group]]
+                raise PlacementError(
+                    f"layer {name} is pinned to {pin!r}, and a layer that must share its device to "
+                    f"{other!r}: pin them to one device",
+                    layer=name,
+                )
+            pins[group] = index[pin]
+        return pins

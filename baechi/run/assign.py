@@ -1,0 +1,159 @@
+"""Model and plan -> the same model, distributed; and back."""
+
+import torch
+from torch import nn
+
+from baechi.backend.fast_paths import FUSED_STACKS
+from baechi.backend.intercept import has_stand_in, stand_in, step_back
+from baechi.backend.marks import remove_mark
+from baechi.backend.torch_devices import TorchDevices
+from baechi.errors import BaechiError
+from baechi.records.device_map import ROOT
+from baechi.records.plan import Plan
+from baechi.run.calls import call_fused_stack, call_layer, call_root
+from baechi.run.first_call import forget_first_call
+from baechi.run.match import homes, modules_of, weights_of
+from baechi.run.refusal import allow_moves, refuse_moves
+from baechi.run.runtime import Binding, Runtime, bind, binding_of, unbind
+from baechi.run.weights import flatten_recurrent, move
+
+DEVICE_MAP = "hf_device_map"
+"""Hugging Face's Trainer leaves placement alone where it finds this attribute."""
+
+
+def assign(
+    model: nn.Module, plan: Plan, *, reorder: bool = True, optimizer: torch.optim.Optimizer | None = None
+) -> nn.Module:
+    """Distribute a model as a plan says: move its weights, wrap its layers.
+
+    A plan on one device moves the weights and wraps nothing.
+
+    Args:
+        model: the model the plan was made for; parameters stay the same objects.
+        plan: device of each layer.
+        reorder: launch layers in the plan's order. (Today layers launch in code order either way.)
+        optimizer: an optimizer made before; its existing state moves with its parameters.
+
+    Returns:
+        The same model.
+
+    Raises:
+        PlanError: the plan is of another model.
+        BaechiError: the model, or a part of it, is distributed already.
+    """
+    refuse_distributed(model)
+    home = homes(model, plan)
+    if any(weight.is_meta for weight in weights_of(model).values()):
+        raise BaechiError(f"this {type(model).__name__} is on the meta device: load its weights, then assign")
+    runtime = Runtime(plan, reorder=reorder)
+    weights = weights_of(model)
+    move(weights, home, runtime.backend, optimizer)
+    if isinstance(runtime.backend, TorchDevices):
+        flatten_recurrent(model)
+    bind(model, Binding(runtime, "root"))
+    if len(plan.devices_used) > 1:
+        _wrap(model, runtime, home)
+    return model
+
+
+def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
+    """Undo `assign`: plain forwards, all weights on one device.
+
+    Args:
+        model: a distributed model (one that waits for its first call, too).
+        device: where the weights go, as torch names it.
+
+    Returns:
+        The same model.
+
+    Raises:
+        BaechiError: the model is not distributed.
+    """
+    binding = binding_of(model)
+    if binding is None and not has_stand_in(model):
+        raise BaechiError(f"this {type(model).__name__} is not distributed: there is nothing to restore")
+    for module in model.modules():
+        step_back(module)
+        unbind(module)
+    allow_moves(model)
+    forget_first_call(model)
+    vars(model).pop(DEVICE_MAP, None)
+    weights = weights_of(model)
+    for weight in weights.values():
+        remove_mark(weight)
+    move(weights, dict.fromkeys(weights, device), TorchDevices((device,)))
+    for weight in weights.values():
+        remove_mark(weight)
+    return model
+
+
+def plan_of(model: nn.Module) -> Plan:
+    """The plan that a distributed model follows.
+
+    Args:
+        model: a distributed model.
+
+    Raises:
+        BaechiError: the model is not distributed, or waits for its first call to be planned.
+    """
+    binding = binding_of(model)
+    if binding is not None:
+        return binding.runtime.plan
+    waits = "is planned at its first call" if has_stand_in(model) else "is not distributed"
+    raise BaechiError(f"this {type(model).__name__} {waits}: it has no plan yet")
+
+
+def refuse_distributed(model: nn.Module) -> None:
+    """Raise if a model, or a part of it, is distributed.
+
+    Args:
+        model: any model.
+
+    Raises:
+        BaechiError: it is.
+    """
+    for name, module in model.named_modules():
+        if binding_of(module) is not None or has_stand_in(module):
+            what = f"its part {name}" if name else f"this {type(model).__name__}"
+            raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
+
+
+def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
+    modules = modules_of(model)
+    devices = _layer_devices(runtime.plan, modules, home)
+    wrapped: set[int] = set()
+    for name, device in devices.items():
+        if id(modules[name]) not in wrapped:
+            wrapped.add(id(modules[name]))
+            bind(modules[name], Binding(runtime, "layer", device))
+            stand_in(modules[name], call_layer)
+    for name, module in modules.items():
+        fused = isinstance(module, FUSED_STACKS)
+        spread = name == ROOT or len(_devices_below(name, devices)) > 1
+        if id(module) not in wrapped and (spread or fused):
+            wrapped.add(id(module))
+            bind(module, Binding(runtime, "root" if name == ROOT else "part"))
+            stand_in(module, call_fused_stack if fused else call_root)
+    refuse_moves(model)
+    setattr(model, DEVICE_MAP, runtime.plan.to_device_map())
+
+
+def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, str]) -> dict[str, str]:
+    """Device of each module that is wrapped as a layer: those of the graph, and leaves it never saw."""
+    devices = {}
+    for node in plan.graph.placed():
+        data = plan.graph.nodes[node]
+        if data.get("kind", "layer") == "layer" and not data.get("unread", False):
+            devices[data.get("module", node)] = plan.device_of[node]
+    for name, module in modules.items():
+        inside = any(name.startswith(f"{layer}.") for layer in devices)
+        if name in devices or inside or next(module.children(), None) is not None:
+            continue
+        own = {home[weight] for weight in home if weight.startswith(f"{name}.")}
+        if len(own) == 1:
+            devices[name] = own.pop()
+    return devices
+
+
+def _devices_below(name: str, devices: dict[str, str]) -> set[str]:
+    return {device for layer, device in devices.items() if layer.startswith(f"{name}.")}

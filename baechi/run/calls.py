@@ -1,0 +1,105 @@
+"""The wrappers around `forward`: module-level functions that find their runtime through the module."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend.intercept import original_forward
+from baechi.backend.nest import map_tensors, tensors_in
+from baechi.run.glue import GlueMode
+from baechi.run.runtime import Binding, binding_of
+from baechi.run.step import Step
+
+
+def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The root, or a part of it that calls layers on several devices.
+
+    Inside a step a part is ordinary code. Called on its own (an encoder used alone, a block that
+    activation checkpointing runs again in backward) it is a step of its own.
+
+    Args:
+        module: the module.
+        *args, **kwargs: as the user gave them.
+
+    Returns:
+        What the module returns, on the device of the inputs.
+    """
+    return _call(module, args, kwargs, original_forward(module))
+
+
+def call_fused_stack(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A stack of fused layers: like a part, with the glue mode off, which would unfuse them.
+
+    Args:
+        module: one of `backend.fast_paths.FUSED_STACKS`.
+        *args, **kwargs: as the model's code gave them.
+
+    Returns:
+        What the module returns.
+    """
+    return _call(module, args, kwargs, functools.partial(_without_glue_mode, module))
+
+
+def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A layer: bring what it was given to its device, run it there.
+
+    The actual arguments decide what travels, never the profile.
+
+    Args:
+        module: the module.
+        *args, **kwargs: as the model's code gave them.
+
+    Returns:
+        What the layer returns, on its device; on that of the inputs if called outside a step.
+    """
+    return _call(module, args, kwargs, functools.partial(_on_its_device, module))
+
+
+def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
+    """Run in the step that this thread is in, or in one of its own."""
+    runtime = _binding(module).runtime
+    if runtime.glue is not None:
+        return run(*args, **kwargs)
+    with runtime.step() as step:
+        result = run(*args, **kwargs)
+    return _home(step, (args, kwargs), result)
+
+
+def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    with _glue(module).off():
+        return original_forward(module)(*args, **kwargs)
+
+
+def _on_its_device(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    device, glue = _binding(module).device, _glue(module)
+    assert device is not None
+    (args, kwargs), loans = glue.step.lend((args, kwargs), device)
+    with glue.off():
+        result = loans.settle(original_forward(module)(*args, **kwargs))
+    glue.step.stamp(result, device, renew=True)
+    return result
+
+
+def _home(step: Step, inputs: Any, result: Any) -> Any:
+    """Bring the outputs to where the inputs lie."""
+    first = next(tensors_in(inputs), None)
+    in_backward = torch._C._current_graph_task_id() != -1  # gradients wait where the outputs lay
+    if first is None or in_backward:
+        return result
+    home = step.backend.place_of(first)
+    return map_tensors(lambda tensor: step.bring(tensor, home), result)
+
+
+def _glue(module: nn.Module) -> GlueMode:
+    glue = _binding(module).runtime.glue
+    assert glue is not None
+    return glue
+
+
+def _binding(module: nn.Module) -> Binding:
+    binding = binding_of(module)
+    assert binding is not None
+    return binding

@@ -1,0 +1,44 @@
+"""A model without example inputs is planned at its first call, with that call's inputs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from baechi.backend.intercept import stand_in, step_back
+from baechi.records.inputs import Inputs
+
+Distribute = Callable[[nn.Module, Inputs], object]
+
+_NAME = "_baechi_first"
+
+
+def plan_at_first_call(model: nn.Module, distribute: Distribute) -> nn.Module:
+    """Let the first call of a model distribute it, and then run it.
+
+    Args:
+        model: the model.
+        distribute: given the model and its first inputs, distributes it.
+
+    Returns:
+        The same model.
+    """
+    model.__dict__[_NAME] = distribute
+    stand_in(model, _first_call)
+    return model
+
+
+def forget_first_call(model: nn.Module) -> None:
+    """Undo `plan_at_first_call` for a model that was not called yet."""
+    model.__dict__.pop(_NAME, None)
+
+
+def _first_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    distribute: Distribute = module.__dict__.pop(_NAME)
+    step_back(module)
+    try:
+        distribute(module, Inputs(*args, **kwargs))
+    except BaseException:
+        plan_at_first_call(module, distribute)
+        raise
+    return module.forward(*args, **kwargs)

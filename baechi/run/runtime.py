@@ -1,0 +1,94 @@
+"""What a distributed model carries with it: the plan, the devices, and the step in flight."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from baechi.backend import backend_of
+from baechi.records.plan import Plan
+from baechi.run.glue import GlueMode
+from baechi.run.step import Step
+
+_NAME = "_baechi"
+
+
+class Runtime:
+    """One distributed model's runtime.
+
+    It holds no module: wrappers find it through their module, so a deep copy of the model gets a
+    runtime of its own and computes with its own weights.
+
+    Args:
+        plan: where each layer runs.
+        reorder: whether layers launch in the plan's order.
+    """
+
+    def __init__(self, plan: Plan, *, reorder: bool = True) -> None:
+        self.plan = plan
+        self.reorder = reorder
+        self.backend = backend_of(plan.cluster)
+        self._thread = threading.local()
+
+    @property
+    def glue(self) -> GlueMode | None:
+        """The mode of the step that this thread is in; None outside a step."""
+        glue: GlueMode | None = getattr(self._thread, "glue", None)
+        return glue
+
+    @contextmanager
+    def step(self) -> Iterator[Step]:
+        """Open a step in this thread."""
+        step = Step(self.backend)
+        self._thread.glue = GlueMode(step)
+        try:
+            with self.backend.checking(), self._thread.glue:
+                yield step
+        finally:
+            self._thread.glue = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
+        copied = Runtime(self.plan, reorder=self.reorder)
+        memo[id(self)] = copied
+        return copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_runtime_of, (self.plan, self.reorder))
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What ties a module to its runtime.
+
+    Args:
+        runtime: the runtime, shared by all modules of a model.
+        role: `"root"`, `"part"` (calls layers on several devices), or `"layer"`.
+        device: where a layer runs; None for the others.
+    """
+
+    runtime: Runtime
+    role: Literal["root", "part", "layer"]
+    device: str | None = None
+
+
+def bind(module: nn.Module, binding: Binding) -> None:
+    """Tie a module to a runtime."""
+    module.__dict__[_NAME] = binding
+
+
+def unbind(module: nn.Module) -> None:
+    """Undo `bind`."""
+    module.__dict__.pop(_NAME, None)
+
+
+def binding_of(module: nn.Module) -> Binding | None:
+    """What ties a module to its runtime, if something does."""
+    binding: Binding | None = module.__dict__.get(_NAME)
+    return binding
+
+
+def _runtime_of(plan: Plan, reorder: bool) -> Runtime:
+    return Runtime(plan, reorder=reorder)
