@@ -1,0 +1,65 @@
+"""baechi: automatic model-parallel placement for PyTorch modules.
+
+    import baechi
+    model = baechi.distribute(model, batch)
+
+Names resolve when first used, so that placing and reading plans need no torch.
+
+`place` and `simulate` are verbs here and rooms (`baechi.place`, `baechi.simulate`) as well: they
+are bound right away, after the rooms, so that the verbs keep the names.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from baechi.planning import place, simulate
+
+if TYPE_CHECKING:
+    from baechi.api import assign, distribute, plan_of, restore
+    from baechi.errors import BaechiError, CaptureError, PlacementError, PlanError, RecordError
+    from baechi.profiling import profile
+    from baechi.records import Cluster, Device, Inputs, LayerGraph, Link, Plan, Timeline
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "baechi.api": ("assign", "distribute", "plan_of", "restore"),
+    "baechi.errors": ("BaechiError", "CaptureError", "PlacementError", "PlanError", "RecordError"),
+    "baechi.profiling": ("profile",),
+    "baechi.records": ("Cluster", "Device", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
+}
+
+__all__ = [
+    "BaechiError",
+    "CaptureError",
+    "Cluster",
+    "Device",
+    "Inputs",
+    "LayerGraph",
+    "Link",
+    "PlacementError",
+    "Plan",
+    "PlanError",
+    "RecordError",
+    "Timeline",
+    "assign",
+    "distribute",
+    "place",
+    "plan_of",
+    "profile",
+    "restore",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(home), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'baechi' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

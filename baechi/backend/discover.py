@@ -11,6 +11,11 @@ RESERVE_BYTES = 512 * 2**20
 """Kept free on each device: the driver's context grows, and the allocator rounds up."""
 
 
+def has_accelerator() -> bool:
+    """Whether this process sees an accelerator."""
+    return torch.cuda.is_available()
+
+
 def discover() -> Cluster:
     """The visible accelerators with the memory that is free on each, less a reserve.
 
@@ -20,7 +25,7 @@ def discover() -> Cluster:
     Raises:
         BaechiError: torch sees no accelerator, or none whose free memory it can tell.
     """
-    if not torch.cuda.is_available():
+    if not has_accelerator():
         raise BaechiError(
             "no accelerator is visible: use baechi.Cluster.virtual(2) to run on emulated devices, "
             "or baechi.Cluster.uniform(2, like='A100-80GB') to plan for others"

@@ -58,7 +58,7 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
 
 def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool) -> Trace:
     with ExitStack() as stack:
-        stack.enter_context(left_as_found(model, values=not fake))
+        stack.enter_context(left_as_found(model))
         stack.enter_context(torch.set_grad_enabled(training))
         if training != model.training:
             model.train(training)

@@ -22,6 +22,7 @@ class IndexedGraph:
 
     Args:
         names: by layer, in topological order.
+        origin: by tensor, the name of the node that makes it.
         source: by tensor, the layer that makes it, or `FROM_HOST`.
         size_bytes: by tensor.
         consumers: by tensor, the layers that read it.
@@ -33,6 +34,7 @@ class IndexedGraph:
     """
 
     names: Sequence[str]
+    origin: Sequence[str]
     source: Sequence[int]
     size_bytes: Sequence[int]
     consumers: Sequence[Sequence[int]]
@@ -67,10 +69,22 @@ class IndexedGraph:
             for reader in consumers[number]:
                 reads[reader].append(number)
         sizes = [tensor.size_bytes for tensor in found]
-        borrows = [_borrows(graph, name, [sizes[t] for t in makes[index[name]]]) for name in names]
-        before, after = _order_only(graph, index)
         members, group_of = _groups(graph, index)
-        return cls(names, source, sizes, consumers, reads, makes, borrows, before, after, members, group_of)
+        before, after = _order_only(graph, index)
+        return cls(
+            names=names,
+            origin=[tensor.source for tensor in found],
+            source=source,
+            size_bytes=sizes,
+            consumers=consumers,
+            reads=reads,
+            makes=makes,
+            borrows=[_borrows(graph, name, [sizes[t] for t in makes[index[name]]]) for name in names],
+            before=before,
+            after=after,
+            members=members,
+            group_of=group_of,
+        )
 
 
 def topological_names(graph: LayerGraph) -> list[str]:

@@ -103,9 +103,7 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
     """
     state = state_per_grad_byte(graph.graph.get("optimizer") if optimizer is None else optimizer)
     row = _in_training if graph.training else _in_inference
-    return {
-        name: row(data, state) for name, data in graph.nodes(data=True) if data.get("kind") != "input"
-    }
+    return {name: row(data, state) for name, data in graph.nodes(data=True) if data.get("kind") != "input"}
 
 
 def _in_inference(data: Mapping[str, Any], state: int) -> Footprint:

@@ -1,15 +1,19 @@
 """Layer graph and cluster in, plan out: pure functions of records, without torch, clock or chance.
 
-    registry       names, and `find`
-    abstract       what a placer is
-    single, m_topo, m_etf, random      one placer a file
-    rescue         what they do at a dead end; refusal: what they say if that fails too
-    listing, clock                     list scheduling
-    walk, filling, packing             placing by memory
-    task, ledger                       what is to be placed; what it needs on each device
+    registry           the placers by name, and `find`
+    abstract           what a placer is
+    single, m_topo, m_etf, random      one placer a file; auto: the best of them
+    rescue, refusal    what they do at a dead end, and what they say if that fails too
+    listing, clock     list scheduling, and its times
+    walk, filling, packing             placing by memory alone
+    task               what is to be placed
+    ledger, books, training_ledger, inference_ledger, level     what it needs on each device
+
+Read `task`, `ledger` and `walk` first, then `m_topo`, then `listing` and `m_etf`.
 """
 
 from baechi.place.abstract import Placer
+from baechi.place.auto import best
 from baechi.place.registry import find
 
-__all__ = ["Placer", "find"]
+__all__ = ["Placer", "best", "find"]

@@ -1,5 +1,8 @@
 """One device after the other, each filled up to a cap, never back."""
 
+from collections.abc import Sequence
+from functools import partial
+
 from baechi.place.ledger import Ledger
 from baechi.place.task import ANYWHERE, Task
 from baechi.place.walk import best_fit
@@ -10,20 +13,18 @@ class Filling:
 
     Args:
         task: what is to be placed.
-        ledger: memory; what it has placed counts against the cap.
-        cap_bytes: how much of a device's memory to fill, whatever the device has.
+        ledger: memory; what it has placed counts against the caps.
+        caps_bytes: by device, how many bytes of groups it may get, each counted as if alone there.
     """
 
-    def __init__(self, task: Task, ledger: Ledger, cap_bytes: float) -> None:
+    def __init__(self, task: Task, ledger: Ledger, caps_bytes: Sequence[float]) -> None:
         self._task = task
         self._ledger = ledger
-        self._cap_bytes = cap_bytes
+        self._left_bytes = list(caps_bytes)
         self._device = 0
-        self._permanent_bytes = [0] * len(task.devices)
-        self._temporary_bytes = [0] * len(task.devices)
         for group, device in enumerate(ledger.device_of):
             if device != ANYWHERE:
-                self._count(group, device)
+                self._left_bytes[device] -= task.group_bytes[group].total_bytes
 
     def choose(self, layer: int) -> int | None:
         """The device of a layer whose group is not placed.
@@ -35,22 +36,11 @@ class Filling:
             The device being filled, else the next that it fits on; when there is no next, the one
             of all devices that would have the least left; None if it fits nowhere.
         """
-        group = self._task.indexed.group_of[layer]
-        while self._device < len(self._task.devices):
-            if self._within_cap(group) and self._ledger.short_bytes(layer, self._device) <= 0:
-                self._count(group, self._device)
+        size = self._task.group_bytes[self._task.indexed.group_of[layer]].total_bytes
+        while self._device < len(self._left_bytes):
+            fits = size <= self._left_bytes[self._device]
+            if fits and self._ledger.short_bytes(layer, self._device) <= 0:
+                self._left_bytes[self._device] -= size
                 return self._device
             self._device += 1
-        return best_fit(self._task, lambda device: self._ledger.short_bytes(layer, device))
-
-    def _within_cap(self, group: int) -> bool:
-        part = self._task.group_bytes[group]
-        permanent = self._permanent_bytes[self._device] + part.permanent_bytes
-        temporary = max(self._temporary_bytes[self._device], part.total_bytes - part.permanent_bytes)
-        return permanent + temporary <= self._cap_bytes
-
-    def _count(self, group: int, device: int) -> None:
-        part = self._task.group_bytes[group]
-        self._permanent_bytes[device] += part.permanent_bytes
-        temporary = part.total_bytes - part.permanent_bytes
-        self._temporary_bytes[device] = max(self._temporary_bytes[device], temporary)
+        return best_fit(self._task, partial(self._ledger.short_bytes, layer))

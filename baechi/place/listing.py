@@ -148,19 +148,20 @@ class Listing:
         self.promised_s[device] -= self._owed_s[layer]
         self.order.append(layer)
         self._ran[layer] = True
-        self._wake(device)
         self._look(device)
+        self._wake()
         followers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
         for follower in (*followers, *indexed.after[layer]):
             self._missing[follower] -= 1
             if self._missing[follower] == 0:
                 self._announce(follower)
 
-    def _wake(self, device: int) -> None:
-        """Look again at layers that found no room, when enough of it got free."""
-        parked, slack = self._parked[device], self.ledger.slack_bytes(device)
-        while parked and parked[0][0] <= slack:
-            _, layer = heappop(parked)
-            if not self._gone(layer, device):
-                self._seen[device][layer] = _NEVER
-                heappush(self._waiting[device], (self.clock.earliest_s(layer), layer))
+    def _wake(self) -> None:
+        """Look again at layers that found no room, where enough of it got free."""
+        for device, parked in enumerate(self._parked):
+            while parked and parked[0][0] <= self.ledger.slack_bytes(device):
+                _, layer = heappop(parked)
+                if not self._gone(layer, device):
+                    self._seen[device][layer] = _NEVER
+                    heappush(self._waiting[device], (self.clock.earliest_s(layer), layer))
+                    self._look(device)

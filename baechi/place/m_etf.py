@@ -14,7 +14,7 @@ gather on the device that is free at the beginning (up to six times slower). So 
 is least: when the device would have ended the group, were it fed without a gap.
 """
 
-from baechi.place.ledger import Ledger
+from baechi.place.books import open_ledger
 from baechi.place.listing import Listing
 from baechi.place.rescue import rescue
 from baechi.place.task import Task
@@ -36,7 +36,7 @@ def m_etf(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) 
         PlacementError: no plan was found that fits.
     """
     task = Task(graph, cluster, optimizer)
-    ledger = Ledger(task)
+    ledger = open_ledger(task)
     listing = Listing(task, ledger, ends_group_first)
     if not listing.fill():
         ran = set(listing.order)

@@ -3,12 +3,12 @@
 Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020. The cap of a
 device is the n-th part of all memory needed and the largest group on top; with that cap n devices
 always suffice, if they have so much memory. Unlike the original we measure groups by the same bytes
-in the cap and in the walk, hold the devices to the memory they have, and put what is left over at
-the end wherever it fits.
+(permanent and temporary, each group as if alone) in the cap and in the walk, hold the devices to the
+memory they have, and put what is left over at the end wherever it fits.
 """
 
+from baechi.place.books import open_ledger
 from baechi.place.filling import Filling
-from baechi.place.ledger import Ledger
 from baechi.place.rescue import rescue
 from baechi.place.task import Task
 from baechi.place.walk import walk
@@ -30,8 +30,8 @@ def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
         PlacementError: no plan was found that fits.
     """
     task = Task(graph, cluster, optimizer)
-    ledger = Ledger(task)
-    stuck = walk(task, ledger, Filling(task, ledger, cap_bytes(task)).choose)
+    ledger = open_ledger(task)
+    stuck = walk(task, ledger, Filling(task, ledger, [cap_bytes(task)] * len(cluster)).choose)
     if stuck is not None:
         return rescue(task, "m-topo", stuck)
     return task.plan("m-topo", ledger.device_of, range(len(task.indexed)))

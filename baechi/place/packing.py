@@ -1,5 +1,7 @@
 """Devices by memory alone: the largest group first, each where it leaves the least room."""
 
+from functools import partial
+
 from baechi.place.ledger import Ledger
 from baechi.place.task import ANYWHERE, Task
 from baechi.place.walk import best_fit
@@ -17,7 +19,7 @@ def pack(task: Task, ledger: Ledger) -> int | None:
     """
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
     for group in sorted(groups, key=lambda group: -task.group_bytes[group].total_bytes):
-        device = best_fit(task, lambda device, group=group: ledger.group_short_bytes(group, device))
+        device = best_fit(task, partial(ledger.group_short_bytes, group))
         if device is None:
             return task.indexed.members[group][0]
         ledger.place(group, device)

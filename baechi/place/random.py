@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
+from baechi.place.books import open_ledger
 from baechi.place.ledger import Ledger
 from baechi.place.rescue import rescue
 from baechi.place.task import ANYWHERE, Task
@@ -35,7 +36,7 @@ class RandomPlacer:
             PlacementError: no plan was found that fits, not even by a placer that tries to.
         """
         task = Task(graph, cluster, optimizer)
-        ledger = Ledger(task)
+        ledger = open_ledger(task)
         chance = Random(self.seed)
         _cover(task, ledger, chance)
 

@@ -39,7 +39,7 @@ def find(placer: str | Callable[..., Any]) -> Placer:
         raise TypeError(f"a placer is a name or a callable, not {placer!r}")
     if placer in PLACERS:
         return PLACERS[placer]
-    name, colon, seed = placer.partition(":")
+    name, _, seed = placer.partition(":")
     if name in SEEDED and seed.isdecimal():
         return SEEDED[name](int(seed))
     if name in SEEDED:

@@ -5,21 +5,26 @@ quarter of memory to spare the originals placed 2 to 40 of 100 graphs). In turn:
 
  1. pack groups by best fit, largest first, and list-schedule them on these devices;
  2. the same devices in topological order, which holds fewer outputs at once;
- 3. fill one device after the other in topological order, which sends the fewest.
+ 3. fill one device after the other in topological order, which sends the fewest: first all to an
+    equal part, which leaves room for what they receive, then fuller and fuller;
+ 4. one device for everything, which sends nothing.
 
 What none of them places is refused, with the first dead end as the reason.
 """
 
 from collections.abc import Sequence
 
+from baechi.place.books import open_ledger
 from baechi.place.filling import Filling
-from baechi.place.ledger import Ledger
 from baechi.place.listing import Listing
 from baechi.place.packing import pack
 from baechi.place.refusal import no_room
+from baechi.place.single import fastest_that_holds_all
 from baechi.place.task import Task
 from baechi.place.walk import walk
 from baechi.records import Plan
+
+_FULLNESS = (1.0, 1.1, 1.25, 1.5, float("inf"))
 
 
 def rescue(task: Task, placer: str, stuck: int) -> Plan:
@@ -36,21 +41,33 @@ def rescue(task: Task, placer: str, stuck: int) -> Plan:
     Raises:
         PlacementError: no way places it.
     """
-    packed = Ledger(task)
+    packed = open_ledger(task)
     refused = pack(task, packed)
     if refused is None:
         devices = list(packed.device_of)
-        listing = Listing(task, Ledger(task, devices), _settled)
+        listing = Listing(task, open_ledger(task, devices), _settled)
         if listing.fill():
             return _plan(task, placer, stuck, devices, listing.order, "packing")
-        packed = Ledger(task, devices)
+        packed = open_ledger(task, devices)
         refused = walk(task, packed, _settled)
         if refused is None:
             return _plan(task, placer, stuck, devices, range(len(task.indexed)), "packing")
-    filled = Ledger(task)
-    if walk(task, filled, Filling(task, filled, float("inf")).choose) is None:
-        return _plan(task, placer, stuck, filled.device_of, range(len(task.indexed)), "filling")
+    for fullness in _FULLNESS:
+        filled = open_ledger(task)
+        if walk(task, filled, Filling(task, filled, _caps_bytes(task, fullness)).choose) is None:
+            return _plan(task, placer, stuck, filled.device_of, range(len(task.indexed)), "filling")
+    whole = fastest_that_holds_all(task)
+    if whole is not None:
+        devices = [whole] * len(task.indexed.members)
+        return _plan(task, placer, stuck, devices, range(len(task.indexed)), "one device")
     raise no_room(task, packed, refused)
+
+
+def _caps_bytes(task: Task, fullness: float) -> list[float]:
+    """All groups shared out in proportion to the devices' memory, and the largest on top."""
+    sizes = [group.total_bytes for group in task.group_bytes]
+    share = fullness * sum(sizes) / max(1, sum(task.memory_bytes))
+    return [share * memory + max(sizes, default=0) for memory in task.memory_bytes]
 
 
 def _settled(*_: object) -> int:

@@ -1,7 +1,7 @@
 """Everything on one device: what every other plan must beat."""
 
 from baechi.errors import PlacementError
-from baechi.place.ledger import Ledger
+from baechi.place.books import open_ledger
 from baechi.place.refusal import no_single_device
 from baechi.place.task import ANYWHERE, Task
 from baechi.records import Cluster, LayerGraph, Plan
@@ -12,7 +12,8 @@ def single(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
 
     Args:
         graph: the layer graph.
-        cluster: the devices; the one with most memory is taken, the first of them among equals.
+        cluster: the devices; of those that hold everything, the fastest is taken, then the one with
+            most memory, then the first.
         optimizer: whose state counts in training.
 
     Returns:
@@ -22,15 +23,40 @@ def single(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
         PlacementError: no device holds everything, or layers are pinned to several.
     """
     task = Task(graph, cluster, optimizer)
-    pinned = sorted({pin for pin in task.pins if pin != ANYWHERE})
+    pinned = pinned_devices(task)
     if len(pinned) > 1:
-        names = " and ".join(repr(cluster.names[device]) for device in pinned)
-        raise PlacementError(f"layers are pinned to {names}: they cannot all lie on one device")
-    devices = pinned or task.devices
-    largest = max(devices, key=lambda device: task.memory_bytes[device])
-    ledger = Ledger(task, [largest] * len(task.indexed.members))
+        names = " and ".join([repr(cluster.names[device]) for device in pinned])
+        first = task.indexed.names[task.indexed.members[task.pins.index(pinned[1])][0]]
+        raise PlacementError(f"layers are pinned to {names}: they cannot share one device", layer=first)
+    device = fastest_that_holds_all(task)
+    if device is None:
+        raise no_single_device(task, pinned or task.devices, bytes_of_all(task))
+    return task.plan("single", [device] * len(task.indexed.members), range(len(task.indexed)))
+
+
+def fastest_that_holds_all(task: Task) -> int | None:
+    """The best device for everything.
+
+    Args:
+        task: what is to be placed.
+
+    Returns:
+        A device; None if memory or pins leave none.
+    """
+    needed_bytes, pinned = bytes_of_all(task), pinned_devices(task)
+    allowed = pinned or list(task.devices)
+    holding = [d for d in allowed if task.memory_bytes[d] >= needed_bytes and len(pinned) <= 1]
+    return min(holding, key=lambda d: (sum(task.work_s[d]), -task.memory_bytes[d]), default=None)
+
+
+def pinned_devices(task: Task) -> list[int]:
+    """The devices that layers are pinned to."""
+    return sorted({pin for pin in task.pins if pin != ANYWHERE})
+
+
+def bytes_of_all(task: Task) -> int:
+    """What all layers need on one device, whichever it is."""
+    ledger = open_ledger(task, [0] * len(task.indexed.members))
     for layer in range(len(task.indexed)):
         ledger.run(layer)
-    if ledger.needed_bytes(largest) > task.memory_bytes[largest]:
-        raise no_single_device(task, devices, ledger.needed_bytes(largest))
-    return task.plan("single", ledger.device_of, range(len(task.indexed)))
+    return ledger.needed_bytes(0)

@@ -21,7 +21,7 @@ class GroupBytes:
     Args:
         permanent_bytes: of all its layers together.
         forward_bytes: the most that comes on top while one of them runs forward.
-        final_bytes: in training, what they return from the model, there while backward runs.
+        final_bytes: what they return from the model, there while backward runs.
         backward_bytes: the most that comes on top while one of them runs backward.
     """
 
@@ -56,17 +56,13 @@ class Task:
     def __init__(self, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> None:
         self.graph = graph
         self.cluster = cluster
+        self.training = graph.training
         self.indexed = IndexedGraph.of(graph)
         self.memory_bytes = [device.memory_bytes for device in cluster.devices]
         table = footprints(graph, optimizer)
         self.footprints = [table[name] for name in self.indexed.names]
         self.links = link_table(cluster)
         self.pins = self._pins()
-
-    @property
-    def training(self) -> bool:
-        """Whether a step has a backward."""
-        return self.graph.training
 
     @property
     def host(self) -> int:
@@ -85,14 +81,12 @@ class Task:
         groups = []
         for members in self.indexed.members:
             parts = [self.footprints[layer] for layer in members]
-            finals = [self.footprints[layer].output_bytes for layer in members if stays[layer]]
-            backward = max([part.backward_bytes for part in parts]) if self.training else 0
             groups.append(
                 GroupBytes(
                     permanent_bytes=sum([part.permanent_bytes for part in parts]),
                     forward_bytes=max([part.forward_bytes for part in parts]),
-                    final_bytes=sum(finals) if self.training else 0,
-                    backward_bytes=backward,
+                    final_bytes=sum([self.footprints[m].output_bytes for m in members if stays[m]]),
+                    backward_bytes=max([part.backward_bytes for part in parts]),
                 )
             )
         return groups
@@ -140,9 +134,7 @@ class Task:
             return there_s
         return there_s + transfer_s(self.links[target][source], size_bytes)
 
-    def plan(
-        self, placer: str, device_of: Sequence[int], order: Sequence[int], note: str = ""
-    ) -> Plan:
+    def plan(self, placer: str, device_of: Sequence[int], order: Sequence[int], note: str = "") -> Plan:
         """The finished plan.
 
         Args:
@@ -175,22 +167,21 @@ class Task:
         return stays
 
     def _pins(self) -> list[int]:
-        index = {name: place for place, name in enumerate(self.cluster.names)}
+        names = self.cluster.names
         pins = [ANYWHERE] * len(self.indexed.members)
         for layer, name in enumerate(self.indexed.names):
             pin = self.graph.nodes[name].get("pin")
             if pin is None:
                 continue
-            group = self.indexed.group_of[layer]
-            if pin not in index:
-                known = ", ".join(index)
-                raise PlacementError(f"layer {name} is pinned to {pin!r}: the devices are {known}", layer=name)
-            if pins[group] not in (ANYWHERE, index[pin]):
-                other = self.cluster.names[pins[group]]
+            if pin not in names:
+                known = ", ".join(names)
+                raise PlacementError(f"{name} is pinned to {pin!r}: the devices are {known}", layer=name)
+            group, device = self.indexed.group_of[layer], names.index(pin)
+            if pins[group] not in (ANYWHERE, device):
                 raise PlacementError(
-                    f"layer {name} is pinned to {pin!r}, and a layer that must share its device to "
-                    f"{other!r}: pin them to one device",
+                    f"{name} is pinned to {pin!r}, and a layer that must share its device to "
+                    f"{names[pins[group]]!r}: pin them to one device",
                     layer=name,
                 )
-            pins[group] = index[pin]
+            pins[group] = device
         return pins

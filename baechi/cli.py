@@ -1,0 +1,48 @@
+"""The command line: thin, everything it does is a function of the library."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from baechi import __version__, report
+from baechi.errors import BaechiError
+from baechi.records.plan import Plan
+
+app = typer.Typer(
+    help="Automatic model-parallel placement for PyTorch modules.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _main() -> None:
+    """Automatic model-parallel placement for PyTorch modules."""
+
+
+@app.command()
+def demo() -> None:
+    """Train a Transformer over four emulated devices, and compare it with one device."""
+    from baechi.demo import run  # torch takes a while to load: only when it is needed
+
+    if not run(Console()):
+        raise typer.Exit(1)
+
+
+@app.command(name="report")
+def report_command(plan: Annotated[Path, typer.Argument(help="A file that Plan.save wrote.")]) -> None:
+    """Say where a plan puts each layer, how full the devices are, and what travels."""
+    console = Console()
+    try:
+        console.print(report.render(Plan.load(plan)))
+    except (BaechiError, FileNotFoundError) as error:
+        Console(stderr=True).print(f"error: {error}", markup=False)
+        raise typer.Exit(2) from error
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    Console().print(__version__)

@@ -1,0 +1,143 @@
+"""Memory while placing for training: nearly everything stays until backward, so the ledger is static.
+
+A placer knows the order in which each device runs its layers, and only guesses the times. The
+ledger promises what follows from the orders alone:
+
+- permanent bytes of all groups placed on a device, the copies that it receives, and the gradients
+  that come back to it from others, are there from the beginning to the end;
+- output that autograd does not keep is there until the last layer on its device that reads it has
+  run; if it is sent away or returned, it stays;
+- one layer at a time needs its temporary bytes.
+
+The peak that `baechi.simulate` finds for the same plan is never above this (`tests/place` try it on
+random graphs). A tensor that several layers of a device read arrives there once and counts once.
+"""
+
+from collections.abc import Sequence
+
+from baechi.cost.indexed import FROM_HOST
+from baechi.place.task import ANYWHERE, Task
+
+
+class TrainingLedger:
+    """The ledger of a graph with backward; see `Ledger`.
+
+    Args:
+        task: what is to be placed.
+        device_of: by group, where it is placed from the beginning.
+    """
+
+    def __init__(self, task: Task, device_of: Sequence[int]) -> None:
+        indexed = task.indexed
+        self.device_of = [ANYWHERE] * len(indexed.members)
+        self._task = task
+        self._always_bytes = [0 for _ in task.devices]
+        self._live_bytes = [0 for _ in task.devices]
+        self._peak_bytes = [0 for _ in task.devices]
+        self._final_bytes = [0 for _ in task.devices]
+        self._backward_bytes = [0 for _ in task.devices]
+        self._home = [task.host if maker == FROM_HOST else ANYWHERE for maker in indexed.source]
+        self._wanted = [0] * len(indexed.source)  # by tensor: devices that read it, as bits
+        self._unread = [sum([len(indexed.consumers[t]) for t in made]) for made in indexed.makes]
+        for group, device in enumerate(device_of):
+            if device != ANYWHERE:
+                self.place(group, device)
+
+    def needed_bytes(self, device: int) -> int:
+        """See `Ledger`."""
+        backward = self._final_bytes[device] + self._backward_bytes[device]
+        return self._always_bytes[device] + max(self._peak_bytes[device], backward)
+
+    def slack_bytes(self, device: int) -> int:
+        """See `Ledger`."""
+        used = self._always_bytes[device] + self._live_bytes[device]
+        return self._task.memory_bytes[device] - used
+
+    def short_bytes(self, layer: int, device: int) -> int:
+        """See `Ledger`."""
+        group = self._task.indexed.group_of[layer]
+        running = self._live_bytes[device] + self._task.footprints[layer].forward_bytes
+        if self.device_of[group] == ANYWHERE:
+            return self._group_short_bytes(group, device, running)
+        needed = max(self.needed_bytes(device), self._always_bytes[device] + running)
+        return needed - self._task.memory_bytes[device]
+
+    def group_short_bytes(self, group: int, device: int) -> int:
+        """See `Ledger`."""
+        return self._group_short_bytes(group, device, 0)
+
+    def place(self, group: int, device: int) -> None:
+        """See `Ledger`."""
+        part = self._task.group_bytes[group]
+        for other, more in self._growth(group, device).items():
+            self._always_bytes[other] += more
+        self.device_of[group] = device
+        self._always_bytes[device] += part.permanent_bytes
+        self._peak_bytes[device] = max(self._peak_bytes[device], part.forward_bytes)
+        self._final_bytes[device] += part.final_bytes
+        self._backward_bytes[device] = max(self._backward_bytes[device], part.backward_bytes)
+        for tensor in self._task.group_reads[group]:
+            self._wanted[tensor] |= 1 << device
+        for tensor in self._task.group_makes[group]:
+            self._home[tensor] = device
+
+    def run(self, layer: int) -> None:
+        """See `Ledger`."""
+        device = self.device_of[self._task.indexed.group_of[layer]]
+        footprint = self._task.footprints[layer]
+        running = self._live_bytes[device] + footprint.forward_bytes
+        self._peak_bytes[device] = max(self._peak_bytes[device], running)
+        self._live_bytes[device] += footprint.output_bytes
+        if not self._task.indexed.borrows[layer]:
+            self._let_inputs_go(layer, device)
+
+    def _group_short_bytes(self, group: int, device: int, running_bytes: int) -> int:
+        """How many bytes are missing on the device, or on one that the placement makes grow."""
+        part = self._task.group_bytes[group]
+        grown = self._growth(group, device)
+        backward = max(self._backward_bytes[device], part.backward_bytes)
+        top = max(
+            running_bytes,
+            part.forward_bytes,
+            self._peak_bytes[device],
+            self._final_bytes[device] + part.final_bytes + backward,
+        )
+        memory = self._task.memory_bytes
+        own = self._always_bytes[device] + grown.pop(device) + part.permanent_bytes + top - memory[device]
+        others = [self.needed_bytes(other) + more - memory[other] for other, more in grown.items()]
+        return max(own, *others) if others else own
+
+    def _let_inputs_go(self, reader: int, device: int) -> None:
+        """Free output on the device that was read for the last time; through views, what they view."""
+        indexed = self._task.indexed
+        done = [reader]
+        while done:
+            for tensor in indexed.reads[done.pop()]:
+                if self._home[tensor] != device:
+                    continue
+                maker = indexed.source[tensor]
+                self._unread[maker] -= 1
+                if self._unread[maker] == 0:
+                    self._live_bytes[device] -= self._task.footprints[maker].output_bytes
+                    if indexed.borrows[maker]:
+                        done.append(maker)
+
+    def _growth(self, group: int, device: int) -> dict[int, int]:
+        """By device: bytes of copies, and of gradients coming back, if the group were placed there."""
+        task, bit = self._task, 1 << device
+        grown = {device: 0}
+        for tensor in task.group_reads[group]:
+            home, size = self._home[tensor], task.indexed.size_bytes[tensor]
+            if home in (ANYWHERE, device) or self._wanted[tensor] & bit:
+                continue
+            grown[device] += size
+            if home != task.host:
+                grown[home] = grown.get(home, 0) + size
+        for tensor in task.group_makes[group]:
+            others, size = self._wanted[tensor] & ~bit, task.indexed.size_bytes[tensor]
+            while others:
+                other = others.bit_length() - 1
+                others ^= 1 << other
+                grown[other] = grown.get(other, 0) + size
+                grown[device] += size
+        return grown

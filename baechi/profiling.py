@@ -1,0 +1,77 @@
+"""From a model to its layer graph, with times and memory on every layer."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from torch import nn
+
+from baechi.backend.discover import has_accelerator
+from baechi.capture import capture
+from baechi.measure import estimate, measure
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.inputs import Inputs
+from baechi.run import refuse_distributed
+
+logger = logging.getLogger(__name__)
+
+Names = Iterable[str | type[nn.Module]]
+Source = Literal["auto", "hooks", "estimate"]
+
+_SOURCES = ("auto", "hooks", "estimate")
+
+
+def profile(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    cluster: Cluster | None = None,
+    training: bool | None = None,
+    no_split_module_classes: Names | None = None,
+    rounds: int = 20,
+    source: Source = "auto",
+) -> LayerGraph:
+    """Capture the layer graph of a model, with times and memory on every layer.
+
+    Args:
+        model: the model; left exactly as found. It may be on the `meta` device for an estimate.
+        example_inputs: as `distribute` takes them.
+        cluster: whose devices the times are for; by default as in `distribute`.
+        training: costs of training or of inference; `model.training` unless given.
+        no_split_module_classes: class names, classes or qualified names kept whole.
+        rounds: how often the model runs when it is measured.
+        source: `"hooks"` runs the model on the CPU and times each layer in place; `"estimate"`
+            takes the devices' datasheets; `"auto"` measures if all devices are this machine's CPU.
+
+    Returns:
+        The layer graph.
+
+    Raises:
+        CaptureError: the model does not run with the example inputs.
+        ValueError: an unknown source, a device without rates, or an unknown class to keep whole.
+        BaechiError: the model is distributed already.
+    """
+    if source not in _SOURCES:
+        raise ValueError(f"source {source!r} is unknown: known are {', '.join(_SOURCES)}")
+    refuse_distributed(model)
+    cluster = default_cluster() if cluster is None else cluster
+    inputs = Inputs.of(example_inputs)
+    training = model.training if training is None else training
+    graph = capture(
+        model, inputs, training=training, no_split_module_classes=no_split_module_classes
+    )
+    measurable = all(device.kind == "cpu" for device in cluster.devices)
+    if source == "hooks" or (source == "auto" and measurable):
+        measure(model, inputs, graph, rounds=rounds)
+    else:
+        estimate(graph, cluster.devices, cluster.launch_s)
+    return graph
+
+
+def default_cluster() -> Cluster:
+    """All visible accelerators; with none, two emulated ones, said in the log."""
+    if has_accelerator():
+        return Cluster.discover()
+    logger.warning("no accelerator is visible: planning for two emulated devices (baechi.Cluster.virtual(2))")
+    return Cluster.virtual(2)

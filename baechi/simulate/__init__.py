@@ -1,0 +1,15 @@
+"""Plan in, timeline out: when what will run where, and how full each device will get.
+
+    step       `simulate`: forward and backward put together
+    engine     the event loop of a phase
+    stage      the plan as indexes; parcels: what moves between its layers
+    memory     how full each device is over time
+    bounds     no step can be shorter
+
+Read `parcels` first, then `engine`.
+"""
+
+from baechi.simulate.bounds import shortest_step_s
+from baechi.simulate.step import simulate
+
+__all__ = ["shortest_step_s", "simulate"]

@@ -1,0 +1,154 @@
+"""The event loop of one phase: devices run their layers in order, parcels travel beside them.
+
+A heap of `(time, priority, counter, event)` in the manner of SimPy: the counter lets ties fall in
+order of entry, so that runs repeat exactly. At one time, what ends ends first (0), then transfers
+leave (1), then layers start (2): memory that gets free at a time can be taken at that time.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Protocol
+
+from baechi.cost.channel import Channels
+from baechi.simulate.parcels import Parcel
+
+
+class Watcher(Protocol):
+    """Who is told what happens, in order of time."""
+
+    def started(self, layer: int) -> None:
+        """A layer starts."""
+
+    def ended(self, layer: int) -> None:
+        """A layer has ended."""
+
+    def left(self, parcel: Parcel) -> None:
+        """A parcel that travels leaves."""
+
+    def arrived(self, parcel: Parcel) -> None:
+        """A parcel that travels has arrived."""
+
+
+class Engine:
+    """One phase, forward or backward.
+
+    Args:
+        seconds: by layer, how long it runs.
+        queues: by device, its layers in the order in which it runs them.
+        parcels: what moves; ready at the same time, the earlier one queues first.
+        travel_s: seconds of a parcel's transfer.
+        channels: what they travel on.
+        watcher: who is told.
+    """
+
+    def __init__(
+        self,
+        seconds: Sequence[float],
+        queues: Sequence[Sequence[int]],
+        parcels: Sequence[Parcel],
+        travel_s: Callable[[Parcel], float],
+        channels: Channels,
+        watcher: Watcher,
+    ) -> None:
+        self.ran: list[tuple[int, float, float]] = []  # layer, start, end
+        self.moved: list[tuple[int, float, float]] = []  # parcel, start, end
+        self._seconds = seconds
+        self._queues = queues
+        self._parcels = parcels
+        self._travel_s = travel_s
+        self._channels = channels
+        self._watcher = watcher
+        self._heap: list[tuple[float, int, int, Callable[[float, int], None], int]] = []
+        self._counter = 0
+        self._next = [0] * len(queues)
+        self._busy = [False] * len(queues)
+        self._device = [0] * len(seconds)
+        for device, queue in enumerate(queues):
+            for layer in queue:
+                self._device[layer] = device
+        self._end_s = [0.0] * len(parcels)
+        self._ungiven = [len(parcel.givers) for parcel in parcels]
+        self._missing = [0] * len(seconds)
+        self._gives: list[list[int]] = [[] for _ in seconds]
+        for number, parcel in enumerate(parcels):
+            for layer in parcel.takers:
+                self._missing[layer] += 1
+            for layer in parcel.givers:
+                self._gives[layer].append(number)
+
+    def run(self, start_s: float) -> float:
+        """Run the phase.
+
+        Args:
+            start_s: when it begins.
+
+        Returns:
+            When its last event is over.
+        """
+        now_s = start_s
+        for number, parcel in enumerate(self._parcels):
+            if not parcel.givers:
+                self._give(start_s, number)
+        for device in range(len(self._queues)):
+            self._at(start_s, 2, self._start, device)
+        while self._heap:
+            now_s, _, _, event, subject = heappop(self._heap)
+            event(now_s, subject)
+        return now_s
+
+    @property
+    def stuck(self) -> list[int]:
+        """The layers at which devices stopped for ever; none, if the orders are topological together."""
+        return [queue[place] for queue, place in zip(self._queues, self._next, strict=True) if queue[place:]]
+
+    def _at(self, time_s: float, priority: int, event: Callable[[float, int], None], subject: int) -> None:
+        self._counter += 1
+        heappush(self._heap, (time_s, priority, self._counter, event, subject))
+
+    def _start(self, now_s: float, device: int) -> None:
+        queue, place = self._queues[device], self._next[device]
+        if self._busy[device] or place == len(queue) or self._missing[queue[place]]:
+            return
+        layer = queue[place]
+        self._busy[device] = True
+        self._next[device] += 1
+        end_s = now_s + self._seconds[layer]
+        self.ran.append((layer, now_s, end_s))
+        self._watcher.started(layer)
+        self._at(end_s, 0, self._end, layer)
+
+    def _end(self, now_s: float, layer: int) -> None:
+        device = self._device[layer]
+        self._busy[device] = False
+        self._watcher.ended(layer)
+        for number in self._gives[layer]:
+            self._ungiven[number] -= 1
+            if self._ungiven[number] == 0:
+                self._give(now_s, number)
+        self._at(now_s, 2, self._start, device)
+
+    def _give(self, now_s: float, number: int) -> None:
+        parcel = self._parcels[number]
+        if not parcel.travels:
+            self._take(now_s, parcel)
+            return
+        duration_s = self._travel_s(parcel)
+        start_s, end_s = self._channels.book(parcel.source, parcel.target, now_s, duration_s)
+        self._end_s[number] = end_s
+        self.moved.append((number, start_s, end_s))
+        self._at(start_s, 1, self._leave, number)
+
+    def _leave(self, now_s: float, number: int) -> None:
+        del now_s
+        self._watcher.left(self._parcels[number])
+        self._at(self._end_s[number], 0, self._arrive, number)
+
+    def _arrive(self, now_s: float, number: int) -> None:
+        self._watcher.arrived(self._parcels[number])
+        self._take(now_s, self._parcels[number])
+
+    def _take(self, now_s: float, parcel: Parcel) -> None:
+        for layer in parcel.takers:
+            self._missing[layer] -= 1
+            if self._missing[layer] == 0:
+                self._at(now_s, 2, self._start, self._device[layer])

@@ -1,0 +1,150 @@
+"""How full each device is, event by event: who watches the engine and counts bytes.
+
+- parameters and buffers, in training gradients and optimizer state: always;
+- what autograd keeps: from a layer's forward to the end of its backward;
+- other output: from the start of its layer until the layers there that read it have ended and the
+  transfers that read it have arrived; what nobody reads is returned to the caller and stays;
+- a view holds what it views as long as it is held itself;
+- a copy from another device: from the start of its transfer until the layers there that read it
+  have ended; in training, where autograd may keep it, until its gradient has gone back;
+- a gradient from another device: from the start of its transfer until the layer that it is for has
+  run backward, where it is part of the gradient of the layer's output;
+- temporary bytes, and the gradient of the output: while the layer runs.
+
+A gradient that waits on the device where it was computed is not counted: the layer that computed it
+has given back what it had saved.
+"""
+
+from baechi.simulate.parcels import NO_TENSOR, Parcel
+from baechi.simulate.stage import Stage
+
+
+class Memory:
+    """Bytes by device, now and at most.
+
+    Args:
+        stage: the plan; what is always there is there from the beginning.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.live_bytes = [0] * stage.host
+        for layer, footprint in enumerate(stage.footprints):
+            self.live_bytes[stage.device_of[layer]] += footprint.resident_bytes
+        self.peak_bytes = list(self.live_bytes)
+
+    def take(self, device: int, size_bytes: int) -> None:
+        """Count bytes that are allocated on a device."""
+        self.live_bytes[device] += size_bytes
+        self.peak_bytes[device] = max(self.peak_bytes[device], self.live_bytes[device])
+
+    def free(self, device: int, size_bytes: int) -> None:
+        """Count bytes that are freed on a device."""
+        self.live_bytes[device] -= size_bytes
+
+
+class ForwardMemory:
+    """Watches a forward.
+
+    Args:
+        stage: the plan.
+        memory: where to count.
+        parcels: what moves.
+    """
+
+    def __init__(self, stage: Stage, memory: Memory, parcels: list[Parcel]) -> None:
+        self._stage = stage
+        self._memory = memory
+        self._held = [0] * len(stage.indexed)
+        self._readers: dict[tuple[int, int], int] = {}
+        for parcel in parcels:
+            if parcel.travels:
+                self._readers[parcel.tensor, parcel.target] = len(parcel.takers)
+            for maker in parcel.givers if parcel.tensor != NO_TENSOR else ():
+                self._held[maker] += 1 if parcel.travels else len(parcel.takers)
+
+    def started(self, layer: int) -> None:
+        """A layer takes what it makes and needs."""
+        footprint = self._stage.footprints[layer]
+        self._memory.take(self._stage.device_of[layer], footprint.saved_bytes + footprint.forward_bytes)
+
+    def ended(self, layer: int) -> None:
+        """A layer gives back what it needed."""
+        self._memory.free(self._stage.device_of[layer], self._stage.footprints[layer].temp_bytes)
+        if not self._stage.indexed.borrows[layer]:
+            self._let_inputs_go(layer)
+
+    def left(self, parcel: Parcel) -> None:
+        """A copy is allocated where it goes."""
+        self._memory.take(parcel.target, parcel.size_bytes)
+
+    def arrived(self, parcel: Parcel) -> None:
+        """A transfer needs its source no more."""
+        for maker in parcel.givers:
+            self._let_go(maker)
+
+    def _let_inputs_go(self, reader: int) -> None:
+        device = self._stage.device_of[reader]
+        for tensor in self._stage.indexed.reads[reader]:
+            if (tensor, device) not in self._readers:
+                self._let_go(self._stage.indexed.source[tensor])
+                continue
+            self._readers[tensor, device] -= 1
+            if self._readers[tensor, device] == 0 and not self._stage.plan.graph.training:
+                self._memory.free(device, self._stage.indexed.size_bytes[tensor])
+
+    def _let_go(self, maker: int) -> None:
+        self._held[maker] -= 1
+        if self._held[maker] == 0:
+            output_bytes = self._stage.footprints[maker].output_bytes
+            self._memory.free(self._stage.device_of[maker], output_bytes)
+            if self._stage.indexed.borrows[maker]:
+                self._let_inputs_go(maker)
+
+
+class BackwardMemory:
+    """Watches a backward.
+
+    Args:
+        stage: the plan.
+        memory: where to count, as the forward left it.
+        forward: what moved in the forward.
+    """
+
+    def __init__(self, stage: Stage, memory: Memory, forward: list[Parcel]) -> None:
+        self._stage = stage
+        self._memory = memory
+        self._received_bytes = [0] * len(stage.indexed)
+        self._uploads = {
+            (parcel.tensor, parcel.target): len(parcel.takers)
+            for parcel in forward
+            if parcel.source == stage.host
+        }
+
+    def started(self, layer: int) -> None:
+        """A layer takes the gradient of its output, as far as it did not arrive, and what it needs."""
+        self._memory.take(self._stage.device_of[layer], self._own_bytes(layer))
+
+    def ended(self, layer: int) -> None:
+        """A layer gives back what it needed, its gradient, and what was kept for it."""
+        device = self._stage.device_of[layer]
+        given_back = self._own_bytes(layer) + self._received_bytes[layer]
+        self._memory.free(device, given_back + self._stage.footprints[layer].saved_bytes)
+        for tensor in self._stage.indexed.reads[layer]:
+            if (tensor, device) in self._uploads:
+                self._uploads[tensor, device] -= 1
+                if self._uploads[tensor, device] == 0:
+                    self._memory.free(device, self._stage.indexed.size_bytes[tensor])
+
+    def left(self, parcel: Parcel) -> None:
+        """A gradient is allocated where it goes."""
+        self._memory.take(parcel.target, parcel.size_bytes)
+        for maker in parcel.takers:
+            self._received_bytes[maker] += parcel.size_bytes
+
+    def arrived(self, parcel: Parcel) -> None:
+        """The copy that the gradient belongs to is needed no more."""
+        self._memory.free(parcel.source, parcel.size_bytes)
+
+    def _own_bytes(self, layer: int) -> int:
+        footprint = self._stage.footprints[layer]
+        return footprint.temp_bytes + max(0, footprint.upstream_bytes - self._received_bytes[layer])

@@ -1,0 +1,105 @@
+"""The predicted step of a plan: forward, then backward in training, as spans, seconds and bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from baechi.cost.channel import Channels
+from baechi.cost.indexed import seconds_by_device
+from baechi.cost.transfer import link_table, transfer_s
+from baechi.records import Cluster, Plan, Span, Timeline
+from baechi.records.cluster import HOST
+from baechi.records.timeline import Phase
+from baechi.simulate.engine import Engine, Watcher
+from baechi.simulate.memory import BackwardMemory, ForwardMemory, Memory
+from baechi.simulate.parcels import Parcel, backward_parcels, forward_parcels
+from baechi.simulate.stage import Stage
+
+
+def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
+    """Predict a step.
+
+    Each device runs its layers in the plan's order, each as soon as its inputs are there. An output
+    is sent once to every device that reads it as soon as it is ready; transfers queue on their
+    channels (`baechi.cost.channel`) and overlap with computing. Backward begins when all forward is
+    over, and is the forward turned around: reversed orders, gradients over the reverse links.
+    The host costs nothing.
+
+    Args:
+        plan: the plan.
+        optimizer: name of the optimizer whose state counts in training;
+            `plan.graph.graph["optimizer"]` unless given.
+
+    Returns:
+        Compute spans of all layers, transfer spans (uploads come from `"host"`), peaks of all
+        devices, and the counters `"transfers"` and `"transfer_bytes"` (gradients and uploads
+        included).
+
+    Raises:
+        RecordError: times are given by kind of device, and not for one of the plan's.
+        ValueError: the optimizer is unknown.
+    """
+    stage = Stage.of(plan, optimizer)
+    memory = Memory(stage)
+    channels = Channels(plan.cluster)
+    forward = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
+    phases = [_phase(stage, "forward", 0.0, forward, channels, ForwardMemory(stage, memory, forward))]
+    if plan.graph.training:
+        backward = backward_parcels(forward, stage.place, stage.host)
+        watcher = BackwardMemory(stage, memory, forward)
+        phases.append(_phase(stage, "backward", phases[0].end_s, backward, channels, watcher))
+    spans = [span for phase in phases for span in phase.spans]
+    return Timeline(
+        spans=tuple(sorted(spans, key=lambda span: span.start_s)),
+        makespan_s=phases[-1].end_s,
+        peak_bytes=dict(zip(plan.cluster.names, memory.peak_bytes, strict=True)),
+        counters={
+            "transfers": sum([len(phase.sent_bytes) for phase in phases]),
+            "transfer_bytes": sum([sum(phase.sent_bytes) for phase in phases]),
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Played:
+    """What happened in a phase: its spans, the bytes of its transfers, its end."""
+
+    spans: list[Span]
+    sent_bytes: list[int]
+    end_s: float
+
+
+def _phase(
+    stage: Stage,
+    phase: Phase,
+    start_s: float,
+    parcels: Sequence[Parcel],
+    channels: Channels,
+    watcher: Watcher,
+) -> _Played:
+    cluster, names = stage.plan.cluster, stage.indexed.names
+    by_device = seconds_by_device(stage.plan.graph, names, cluster, f"{phase}_s")
+    seconds = [by_device[device][layer] for layer, device in enumerate(stage.device_of)]
+    queues = stage.queues if phase == "forward" else [queue[::-1] for queue in stage.queues]
+    links = link_table(cluster)
+
+    def travel_s(parcel: Parcel) -> float:
+        return transfer_s(links[parcel.source][parcel.target], parcel.size_bytes)
+
+    engine = Engine(seconds, queues, parcels, travel_s, channels, watcher)
+    end_s = engine.run(start_s)
+    if engine.stuck:
+        stuck = ", ".join([names[layer] for layer in engine.stuck])
+        raise RuntimeError(f"{phase} stops for ever at {stuck}: the plan's order is not topological")
+    spans = [
+        Span("compute", names[layer], cluster.names[stage.device_of[layer]], begin_s, over_s, phase)
+        for layer, begin_s, over_s in engine.ran
+    ]
+    for number, begin_s, over_s in engine.moved:
+        layer, where = stage.indexed.origin[parcels[number].tensor], _link_name(cluster, parcels[number])
+        spans.append(Span("transfer", layer, where, begin_s, over_s, phase))
+    return _Played(spans, [parcels[number].size_bytes for number, _, _ in engine.moved], end_s)
+
+
+def _link_name(cluster: Cluster, parcel: Parcel) -> str:
+    ends = (*cluster.names, HOST)
+    return f"{ends[parcel.source]}>{ends[parcel.target]}"

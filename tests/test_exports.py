@@ -1,0 +1,56 @@
+"""Public is a list."""
+
+import inspect
+import subprocess
+import sys
+
+import baechi
+
+PUBLIC = {
+    "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of",
+    "Cluster", "Device", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
+    "BaechiError", "CaptureError", "PlacementError", "PlanError", "RecordError",
+}  # fmt: skip
+
+
+def test_the_list_is_the_list() -> None:
+    """What `__all__` names is what this test names, sorted, and `dir` shows no more."""
+    assert set(baechi.__all__) == PUBLIC
+    assert baechi.__all__ == sorted(baechi.__all__)
+    assert set(dir(baechi)) == PUBLIC | {"__version__"}
+
+
+def test_every_name_resolves_and_has_a_docstring() -> None:
+    """Each name is there and says what it does."""
+    for name in PUBLIC:
+        assert inspect.getdoc(getattr(baechi, name)), name
+
+
+def test_functions_document_every_argument() -> None:
+    """Each public verb's docstring names each of its arguments."""
+    for name in PUBLIC:
+        function = getattr(baechi, name)
+        if inspect.isfunction(function):
+            for argument in inspect.signature(function).parameters:
+                assert f"{argument}:" in (inspect.getdoc(function) or ""), f"{name}({argument})"
+
+
+def test_verbs_are_callable_whatever_was_imported_first() -> None:
+    """`baechi.place` is the verb even after the room of that name was imported."""
+    code = "import baechi.place, baechi.simulate, baechi; assert callable(baechi.place) and callable(baechi.simulate)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_planning_loads_no_torch() -> None:
+    """Records and placers work where torch was never imported."""
+    code = (
+        "import sys, baechi; baechi.Plan, baechi.Cluster.uniform(2); "
+        "g = baechi.LayerGraph(); g.add_node('a', forward_s=1.0); "
+        "baechi.place(g, baechi.Cluster.uniform(2)).timeline; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_unknown_names_are_refused() -> None:
+    """A misspelt name is an AttributeError, as for any module."""
+    assert not hasattr(baechi, "distribut")
