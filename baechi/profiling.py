@@ -58,9 +58,7 @@ def profile(
     cluster = default_cluster() if cluster is None else cluster
     inputs = Inputs.of(example_inputs)
     training = model.training if training is None else training
-    graph = capture(
-        model, inputs, training=training, no_split_module_classes=no_split_module_classes
-    )
+    graph = capture(model, inputs, training=training, no_split_module_classes=no_split_module_classes)
     measurable = all(device.kind == "cpu" for device in cluster.devices)
     if source == "hooks" or (source == "auto" and measurable):
         measure(model, inputs, graph, rounds=rounds)

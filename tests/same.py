@@ -42,7 +42,8 @@ def assert_same(reference: Result, result: Result, *, tolerance: float = 0.0) ->
         assert identical(one, other), f"output {index}"
     for name, buffer in reference.buffers.items():
         assert identical(buffer, result.buffers[name]), f"buffer {name}"
-    largest = max([float(g.abs().max()) for g in reference.grads.values() if g is not None and g.numel()] or [0.0])
+    found_grads = [grad for grad in reference.grads.values() if grad is not None and grad.numel()]
+    largest = max([float(grad.abs().max()) for grad in found_grads], default=0.0)
     for name, grad in reference.grads.items():
         found = result.grads[name]
         assert (grad is None) == (found is None), f"gradient of {name}"
@@ -54,4 +55,6 @@ def assert_same(reference: Result, result: Result, *, tolerance: float = 0.0) ->
 def identical(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Same shape, dtype and values, NaN being equal to NaN."""
     same_kind = one.shape == other.shape and one.dtype == other.dtype
-    return same_kind and torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
+    if not (same_kind and torch.equal(one.isnan(), other.isnan())):
+        return False
+    return torch.equal(one.nan_to_num(), other.nan_to_num())

@@ -37,7 +37,10 @@ def test_functions_document_every_argument() -> None:
 
 def test_verbs_are_callable_whatever_was_imported_first() -> None:
     """`baechi.place` is the verb even after the room of that name was imported."""
-    code = "import baechi.place, baechi.simulate, baechi; assert callable(baechi.place) and callable(baechi.simulate)"
+    code = (
+        "import baechi.place, baechi.simulate, baechi; "
+        "assert callable(baechi.place) and callable(baechi.simulate)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

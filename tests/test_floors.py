@@ -39,7 +39,7 @@ def dotted(path: Path) -> str:
 
 
 def room(module: str) -> str:
-    return (module.split(".") + ["__init__"])[1]
+    return [*module.split("."), "__init__"][1]
 
 
 def imports(path: Path) -> set[str]:

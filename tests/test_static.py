@@ -8,7 +8,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(*command: str) -> None:
-    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    line = [sys.executable, "-m", *command]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -11,9 +11,7 @@ class _Transfer(torch.autograd.Function):
     """Identity in value: only the place changes."""
 
     @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, backend: AbstractBackend, target: str
-    ) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, backend: AbstractBackend, target: str) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.backend = backend
         ctx.source = backend.place_of(tensor)

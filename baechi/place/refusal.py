@@ -26,14 +26,14 @@ def no_room(task: Task, ledger: Ledger, layer: int) -> PlacementError:
     else:  # its device is decided, and gets too full when it runs
         needed_bytes, devices = task.footprints[layer].forward_bytes, [device]
     pinned = ", pinned there" if task.pins[group] != ANYWHERE else ""
-    short = {d: ledger.short_bytes(layer, d) for d in devices}
     return _refusal(
         task,
         indexed.names[layer],
-        f"no room for layer {indexed.names[layer]}{shared}{pinned}: needs {format_bytes(needed_bytes)} "
+        f"no room for layer {indexed.names[layer]}{shared}{pinned}: needs {format_bytes(needed_bytes)}, "
         "and copies of what it reads from other devices",
         {d: max(0, task.memory_bytes[d] - ledger.needed_bytes(d)) for d in devices},
-        short,
+        {d: ledger.short_bytes(layer, d) for d in devices},
+        "another device",
     )
 
 
@@ -51,34 +51,33 @@ def no_single_device(task: Task, devices: Sequence[int], needed_bytes: int) -> P
         task,
         largest,
         f"no device holds all layers: they need {format_bytes(needed_bytes)}, "
-        f"most of it {largest} ({format_bytes(max(groups))})",
+        f"the largest part {largest} with {format_bytes(max(groups))}",
         {device: task.memory_bytes[device] for device in devices},
         {device: needed_bytes - task.memory_bytes[device] for device in devices},
+        "a placer that uses several devices",
     )
 
 
 def _refusal(
-    task: Task, layer: str, what: str, free_bytes: dict[int, int], short_bytes: dict[int, int]
+    task: Task,
+    layer: str,
+    what: str,
+    free_bytes: dict[int, int],
+    short_bytes: dict[int, int],
+    cure: str,
 ) -> PlacementError:
-    names = task.cluster.names
+    names, memory = task.cluster.names, task.memory_bytes
     lines = [
-        f"  {names[device]}: {format_bytes(free)} of {format_bytes(task.memory_bytes[device])} free, "
+        f"  {names[device]}: {format_bytes(free)} of {format_bytes(memory[device])} free, "
         f"{format_bytes(short_bytes[device])} short"
         for device, free in free_bytes.items()
     ]
     least = sum([group.permanent_bytes for group in task.group_bytes])
-    helps = ["devices with more memory", "another device", "a smaller batch"]
-    if task.training:
-        helps.append("an optimizer with less state")
+    sums = f"All layers need at least {format_bytes(least)}, the devices have {format_bytes(sum(memory))}."
+    leaner = ", an optimizer with less state" if task.training else ""
+    help_ = f"What would help: {cure}, devices with more memory{leaner}, or a smaller batch."
     return PlacementError(
-        "\n".join(
-            [
-                what,
-                *lines,
-                f"All layers need at least {format_bytes(least)}, the devices have "
-                f"{format_bytes(sum(task.memory_bytes))}. What would help: {', or '.join(helps)}.",
-            ]
-        ),
+        "\n".join([what, *lines, sums, help_]),
         layer=layer,
         short_bytes={names[device]: short for device, short in short_bytes.items()},
     )

@@ -3,19 +3,20 @@
 Greedy placers fill devices in the order of time, and end with room in all the wrong places (with a
 quarter of memory to spare the originals placed 2 to 40 of 100 graphs). In turn:
 
- 1. pack groups by best fit, largest first, and list-schedule them on these devices;
- 2. the same devices in topological order, which holds fewer outputs at once;
- 3. fill one device after the other in topological order, which sends the fewest: first all to an
-    equal part, which leaves room for what they receive, then fuller and fuller;
- 4. one device for everything, which sends nothing.
+1. pack groups by best fit, largest first, and list-schedule them on these devices; or run them
+   there in topological order, which holds fewer outputs at once;
+2. fill one device after the other in topological order, which sends the fewest tensors: first all to
+   an equal part, which leaves room for what they receive, then fuller and fuller;
+3. one device for everything, which sends nothing.
 
-What none of them places is refused, with the first dead end as the reason.
+What none of them places is refused, with the dead end of the packing as the reason.
 """
 
 from collections.abc import Sequence
 
 from baechi.place.books import open_ledger
 from baechi.place.filling import Filling
+from baechi.place.ledger import Ledger
 from baechi.place.listing import Listing
 from baechi.place.packing import pack
 from baechi.place.refusal import no_room
@@ -25,6 +26,9 @@ from baechi.place.walk import walk
 from baechi.records import Plan
 
 _FULLNESS = (1.0, 1.1, 1.25, 1.5, float("inf"))
+
+_Found = tuple[Sequence[int], Sequence[int]] | None
+"""Device by group and the order of the layers; None if there was no room."""
 
 
 def rescue(task: Task, placer: str, stuck: int) -> Plan:
@@ -41,41 +45,51 @@ def rescue(task: Task, placer: str, stuck: int) -> Plan:
     Raises:
         PlacementError: no way places it.
     """
+    for name, way in (("packing", _packed), ("filling", _filled), ("one device", _whole)):
+        found = way(task)
+        if found is not None:
+            note = f"found no room for {task.indexed.names[stuck]}: placed by {name} instead"
+            return task.plan(placer, *found, note)
+    raise no_room(task, *_dead_end(task))
+
+
+def _packed(task: Task) -> _Found:
     packed = open_ledger(task)
-    refused = pack(task, packed)
-    if refused is None:
-        devices = list(packed.device_of)
-        listing = Listing(task, open_ledger(task, devices), _settled)
-        if listing.fill():
-            return _plan(task, placer, stuck, devices, listing.order, "packing")
-        packed = open_ledger(task, devices)
-        refused = walk(task, packed, _settled)
-        if refused is None:
-            return _plan(task, placer, stuck, devices, range(len(task.indexed)), "packing")
-    for fullness in _FULLNESS:
-        filled = open_ledger(task)
-        if walk(task, filled, Filling(task, filled, _caps_bytes(task, fullness)).choose) is None:
-            return _plan(task, placer, stuck, filled.device_of, range(len(task.indexed)), "filling")
-    whole = fastest_that_holds_all(task)
-    if whole is not None:
-        devices = [whole] * len(task.indexed.members)
-        return _plan(task, placer, stuck, devices, range(len(task.indexed)), "one device")
-    raise no_room(task, packed, refused)
+    if pack(task, packed) is not None:
+        return None
+    listing = Listing(task, open_ledger(task, packed.device_of), _decided)
+    if listing.fill():
+        return packed.device_of, listing.order
+    walked = walk(task, open_ledger(task, packed.device_of), _decided)
+    return (packed.device_of, range(len(task.indexed))) if walked is None else None
 
 
-def _caps_bytes(task: Task, fullness: float) -> list[float]:
-    """All groups shared out in proportion to the devices' memory, and the largest on top."""
+def _filled(task: Task) -> _Found:
     sizes = [group.total_bytes for group in task.group_bytes]
-    share = fullness * sum(sizes) / max(1, sum(task.memory_bytes))
-    return [share * memory + max(sizes, default=0) for memory in task.memory_bytes]
+    share = sum(sizes) / max(1, sum(task.memory_bytes))
+    for fullness in _FULLNESS:
+        ledger = open_ledger(task)
+        caps = [fullness * share * memory + max(sizes) for memory in task.memory_bytes]
+        if walk(task, ledger, Filling(task, ledger, caps).choose) is None:
+            return ledger.device_of, range(len(task.indexed))
+    return None
 
 
-def _settled(*_: object) -> int:
+def _whole(task: Task) -> _Found:
+    device = fastest_that_holds_all(task)
+    return ([device] * len(task.indexed.members), range(len(task.indexed))) if device is not None else None
+
+
+def _dead_end(task: Task) -> tuple[Ledger, int]:
+    """The ledger of the packing when it found no room, and the layer."""
+    ledger = open_ledger(task)
+    layer = pack(task, ledger)
+    if layer is None:
+        ledger = open_ledger(task, ledger.device_of)
+        layer = walk(task, ledger, _decided)
+    assert layer is not None, "the packing had room for all"
+    return ledger, layer
+
+
+def _decided(*_: object) -> int:
     raise AssertionError("every group is placed already")
-
-
-def _plan(
-    task: Task, placer: str, stuck: int, device_of: Sequence[int], order: Sequence[int], way: str
-) -> Plan:
-    note = f"found no room for {task.indexed.names[stuck]}: placed by {way} instead"
-    return task.plan(placer, device_of, order, note)

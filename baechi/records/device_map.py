@@ -9,9 +9,7 @@ from baechi.records.graph import LayerGraph
 ROOT = "(root)"  # the module name of a model that is one layer
 
 
-def devices_from_map(
-    graph: LayerGraph, cluster: Cluster, mapping: Mapping[str, int | str]
-) -> dict[str, str]:
+def devices_from_map(graph: LayerGraph, cluster: Cluster, mapping: Mapping[str, int | str]) -> dict[str, str]:
     """The device of every node, by a device map.
 
     Args:

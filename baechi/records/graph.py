@@ -111,6 +111,21 @@ class LayerGraph(DiGraph):
         """The nodes that a placer places (all but inputs), in code order."""
         return (name for name, data in self.nodes(data=True) if data.get("kind", "layer") != "input")
 
+    def code_order(self) -> tuple[str, ...]:
+        """All nodes but inputs, each after those it depends on, in code order as far as that allows.
+
+        Raises:
+            RecordError: the graph has a cycle.
+        """
+        index = {name: position for position, name in enumerate(self)}
+        try:
+            ordered = list(nx.lexicographical_topological_sort(self, key=index.__getitem__))
+        except nx.NetworkXUnfeasible:
+            self.check()
+            raise
+        placed = set(self.placed())
+        return tuple(name for name in ordered if name in placed)
+
     def amount(self, name: str, attribute: str) -> float:
         """An amount of a node, 0 when missing.
 

@@ -59,7 +59,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device_of", MappingProxyType(dict(self.device_of)))
-        object.__setattr__(self, "order", tuple(self.order) or tuple(self.graph.placed()))
+        object.__setattr__(self, "order", tuple(self.order) or self.graph.code_order())
         faults = [*_device_faults(self), *_group_faults(self), *_order_faults(self)]
         if faults:
             raise PlanError("the plan is malformed:", tuple(faults))
@@ -88,9 +88,7 @@ class Plan:
         return timeline
 
     @classmethod
-    def from_device_map(
-        cls, graph: LayerGraph, cluster: Cluster, mapping: Mapping[str, int | str]
-    ) -> "Plan":
+    def from_device_map(cls, graph: LayerGraph, cluster: Cluster, mapping: Mapping[str, int | str]) -> "Plan":
         """A plan made by hand, as accelerate's users write it.
 
         Args:

@@ -1,0 +1,59 @@
+"""Random layer graphs and clusters, small enough to shrink and odd enough to hurt."""
+
+from typing import Any
+
+import networkx as nx
+from hypothesis import strategies as st
+
+from baechi.records import Cluster, Device, LayerGraph, Link
+
+seconds = st.sampled_from([0, 0, 0.25, 1, 1.5, 7])
+few_bytes = st.integers(0, 20)
+links = st.builds(
+    Link, latency_s=st.sampled_from([0.0, 0.5, 30.0]), bytes_per_s=st.sampled_from([0.1, 8.0, float("inf")])
+)
+
+
+@st.composite
+def layer_graphs(
+    draw: st.DrawFn, training: bool | None = None, pins: bool = True, positive_times: bool = False
+) -> LayerGraph:
+    """Graphs of up to 9 layers and 2 inputs, nodes in any order."""
+    size = draw(st.integers(0, 9))
+    times = st.sampled_from([0.25, 1, 1.5, 7]) if positive_times else seconds
+    nodes: dict[str, dict[str, Any]] = {f"input:{index}": {"kind": "input"} for index in range(2)}
+    for index in range(size):
+        amounts = ("param_bytes", "grad_bytes", "output_bytes", "saved_bytes", "temp_bytes")
+        nodes[f"l{index}"] = {name: draw(few_bytes) for name in amounts}
+        nodes[f"l{index}"] |= {"upstream_grad_bytes": draw(few_bytes), "backward_s": draw(times)}
+        nodes[f"l{index}"] |= {"forward_s": draw(times), "colocate": draw(st.sampled_from([*[None] * 4, 1, 2]))}
+    if pins and size and draw(st.booleans()):
+        nodes[f"l{draw(st.integers(0, size - 1))}"]["pin"] = "d0"
+    graph: nx.DiGraph[str] = nx.DiGraph(training=draw(st.booleans()) if training is None else training)
+    graph.add_nodes_from((name, nodes[name]) for name in draw(st.permutations(sorted(nodes))))
+    sources = sorted(nodes)
+    for index in range(size):
+        for source in draw(st.lists(st.sampled_from(sources[: 2 + index]), unique=True, max_size=4)):
+            graph.add_edge(source, f"l{index}", **draw(edge_attributes()))
+    return LayerGraph.from_networkx(graph)
+
+
+@st.composite
+def edge_attributes(draw: st.DrawFn) -> dict[str, Any]:
+    """A tensor with or without an id, or an order without a tensor."""
+    if draw(st.integers(0, 5)) == 0:
+        return {"order_only": True}
+    tensor = draw(st.sampled_from([{}, {"tensor": "0"}, {"tensor": "1"}]))
+    return {"bytes": draw(few_bytes), **tensor}
+
+
+@st.composite
+def clusters(draw: st.DrawFn, memory: st.SearchStrategy[int] | None = None) -> Cluster:
+    """Up to 4 devices, alike in nothing."""
+    sizes = st.sampled_from([40, 80, 150, 10**6]) if memory is None else memory
+    devices = tuple(
+        Device(f"d{index}", memory_bytes=draw(sizes), speed=draw(st.sampled_from([0.5, 1.0, 3.0])))
+        for index in range(draw(st.integers(1, 4)))
+    )
+    special = {("d0", device.name): draw(links) for device in devices if draw(st.booleans())}
+    return Cluster(devices, special, draw(links), draw(st.sampled_from(["serial", "free"])))

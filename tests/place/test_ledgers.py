@@ -1,0 +1,123 @@
+"""The ledgers against the simulator: a bound in training, exact on one device, near in inference."""
+
+from random import Random
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from place.graphs import BYTE_A_SECOND, branches, chain, cluster_of, graph_of
+from place.strategies import clusters, layer_graphs
+
+from baechi.place.books import open_ledger
+from baechi.place.ledger import Ledger
+from baechi.place.task import Task
+from baechi.records import Cluster, LayerGraph, Plan
+from baechi.simulate import simulate
+
+
+def filled_ledger(plan: Plan) -> Ledger:
+    """The ledger after all layers of a plan have run in its order."""
+    task = Task(plan.graph, plan.cluster)
+    index = {name: layer for layer, name in enumerate(task.indexed.names)}
+    firsts = [task.indexed.names[members[0]] for members in task.indexed.members]
+    ledger = open_ledger(task, [plan.cluster.names.index(plan.device_of[name]) for name in firsts])
+    for name in plan.order:
+        ledger.run(index[name])
+    return ledger
+
+
+def any_plan(graph: LayerGraph, cluster: Cluster, chance: Random) -> Plan:
+    """A plan with groups anywhere, in any topological order, whether it fits or not."""
+    device_of = {}
+    for members in graph.groups().values():
+        pins = [graph.nodes[name].get("pin") for name in members]
+        device = next((pin for pin in pins if pin), chance.choice(cluster.names))
+        device_of.update(dict.fromkeys(members, device))
+    key = {name: chance.random() for name in graph}
+    order = [name for name in nx.lexicographical_topological_sort(graph, key=key.get) if name in device_of]
+    return Plan(graph, cluster, device_of, tuple(order))
+
+
+@given(layer_graphs(training=True), clusters(), st.integers(0, 10**6))
+@settings(max_examples=600, deadline=None)
+def test_training_bound(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
+    """In training no simulated peak is above what the ledger says, whatever the plan."""
+    plan = any_plan(graph, cluster, Random(seed))
+    ledger = filled_ledger(plan)
+    for device, peak in enumerate(simulate(plan).peak_bytes.values()):
+        assert peak <= ledger.needed_bytes(device)
+
+
+@given(layer_graphs(training=False), clusters(), st.integers(0, 10**6))
+@settings(max_examples=300, deadline=None)
+def test_inference_on_one_device(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
+    """On one device there is no timing to guess, and the ledger is a bound in inference too."""
+    plan = any_plan(graph, Cluster(cluster.devices[:1]), Random(seed))
+    assert simulate(plan).peak_bytes["d0"] <= filled_ledger(plan).needed_bytes(0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("graph", [chain, branches])
+def test_exact_on_one_device(graph: type, training: bool) -> None:
+    """Without transfers nothing is bounded: the ledger says what the simulator finds."""
+    plan = any_plan(graph(training=training), cluster_of(10**6, reception="free"), Random(0))
+    assert filled_ledger(plan).needed_bytes(0) == simulate(plan).peak_bytes["d0"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_near_in_inference(seed: int) -> None:
+    """Over several devices the estimate for inference stays near the simulated peaks."""
+    chance = Random(seed)
+    nodes = {
+        f"l{i}": {"forward_s": 1, "param_bytes": chance.randrange(99), "output_bytes": chance.randrange(99)}
+        for i in range(60)
+    }
+    edges = [
+        (f"l{chance.randrange(max(0, i - 6), i)}", f"l{i}", chance.randrange(99))
+        for i in range(1, 60)
+        for _ in range(2)
+    ]
+    plan = any_plan(graph_of(nodes, edges), cluster_of(10**6, 10**6, 10**6, link=BYTE_A_SECOND), chance)
+    ledger = filled_ledger(plan)
+    for device, peak in enumerate(simulate(plan).peak_bytes.values()):
+        assert 0.85 * peak <= ledger.needed_bytes(device) <= 1.3 * peak
+
+
+def test_skip_connection_is_held() -> None:
+    """An output that is read late is counted until then; the largest temporary alone is too low."""
+    layer = {"output_bytes": 10}
+    graph = graph_of(
+        {name: dict(layer) for name in "abcd"},
+        [("a", "b", 10), ("b", "c", 10), ("c", "d", 10), ("a", "d", 10)],
+    )
+    plan = Plan(graph, cluster_of(1000), dict.fromkeys("abcd", "d0"))
+    assert filled_ledger(plan).needed_bytes(0) == 30 == simulate(plan).peak_bytes["d0"]
+
+
+def test_view_holds_what_it_views() -> None:
+    """A layer that hands on its input's memory keeps it alive as long as its own readers need it."""
+    graph = graph_of(
+        {"a": {"output_bytes": 10}, "view": {}, "b": {"output_bytes": 4}, "c": {"output_bytes": 1}},
+        [("a", "view", 10), ("view", "b", 10), ("view", "c", 10)],
+    )
+    plan = Plan(graph, cluster_of(1000), dict.fromkeys(graph, "d0"))
+    assert filled_ledger(plan).needed_bytes(0) == 15 == simulate(plan).peak_bytes["d0"]
+
+
+def test_copy_is_counted_from_its_source_on() -> None:
+    """A copy that waits for its reader was there in the turns before; the estimate counts it there."""
+    graph = graph_of(
+        {"a": {"output_bytes": 5}, "big": {"temp_bytes": 50}, "b": {"output_bytes": 1}}, [("a", "b", 5)]
+    )
+    devices = {"a": "d0", "big": "d1", "b": "d1"}
+    plan = Plan(graph, cluster_of(1000, 1000), devices)
+    assert filled_ledger(plan).needed_bytes(1) == 55
+
+
+def test_uncertain_copies_in_training() -> None:
+    """In training a tensor costs its reader a copy and its maker the gradient that comes back."""
+    graph = graph_of({"a": {"saved_bytes": 7}, "b": {}, "c": {}}, [("a", "b", 5), ("a", "c", 5)], training=True)
+    plan = Plan(graph, cluster_of(1000, 1000), {"a": "d0", "b": "d1", "c": "d1"})
+    ledger = filled_ledger(plan)
+    assert [ledger.needed_bytes(0), ledger.needed_bytes(1)] == [12, 5]
