@@ -6,13 +6,14 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from place.graphs import BYTE_A_SECOND, branches, chain, cluster_of, graph_of
+from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
+from baechi.place import find
 from baechi.place.books import open_ledger
 from baechi.place.ledger import Ledger
 from baechi.place.task import Task
-from baechi.records import Cluster, LayerGraph, Plan
+from baechi.records import Cluster, LayerGraph, Link, Plan
 from baechi.simulate import simulate
 
 
@@ -65,23 +66,19 @@ def test_exact_on_one_device(graph: type, training: bool) -> None:
     assert filled_ledger(plan).needed_bytes(0) == simulate(plan).peak_bytes["d0"]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_near_in_inference(seed: int) -> None:
+@pytest.mark.parametrize("placer", ["m-topo", "m-etf", "random:1"])
+@pytest.mark.parametrize("seed", range(5))
+def test_near_in_inference(seed: int, placer: str) -> None:
     """Over several devices the estimate for inference stays near the simulated peaks."""
     chance = Random(seed)
-    nodes = {
-        f"l{i}": {"forward_s": 1, "param_bytes": chance.randrange(99), "output_bytes": chance.randrange(99)}
-        for i in range(60)
-    }
-    edges = [
-        (f"l{chance.randrange(max(0, i - 6), i)}", f"l{i}", chance.randrange(99))
-        for i in range(1, 60)
-        for _ in range(2)
-    ]
-    plan = any_plan(graph_of(nodes, edges), cluster_of(10**6, 10**6, 10**6, link=BYTE_A_SECOND), chance)
+    sizes = [chance.randrange(1, 100) for _ in range(60)]
+    nodes = {f"l{i}": {"forward_s": 9, "param_bytes": 50, "output_bytes": sizes[i]} for i in range(60)}
+    sources = [(chance.randrange(max(0, i - 6), i), i) for i in range(1, 60) for _ in range(2)]
+    edges = [(f"l{source}", f"l{i}", sizes[source]) for source, i in sources]
+    plan = find(placer)(graph_of(nodes, edges), cluster_of(10**6, 10**6, 10**6, link=Link(1.0, 10.0)))
     ledger = filled_ledger(plan)
     for device, peak in enumerate(simulate(plan).peak_bytes.values()):
-        assert 0.85 * peak <= ledger.needed_bytes(device) <= 1.3 * peak
+        assert 0.9 * peak <= ledger.needed_bytes(device) <= 1.2 * peak
 
 
 def test_skip_connection_is_held() -> None:
