@@ -1,0 +1,116 @@
+"""`with cluster:` gives every tensor a device and lets none be mixed; transfers really copy."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from baechi.backend import backend_of
+from baechi.backend.marks import mark_of
+from baechi.backend.transfer import transfer
+from baechi.backend.virtual.devices import VirtualDevices
+from baechi.errors import BaechiError
+from baechi.records import Cluster
+
+
+def on(place: str, *shape: int, **options: Any) -> torch.Tensor:
+    return VirtualDevices(("cpu:0", "cpu:1")).copy(torch.ones(*shape), place).requires_grad_(**options)
+
+
+def place_of(tensor: torch.Tensor) -> str:
+    return VirtualDevices(("cpu:0", "cpu:1")).place_of(tensor)
+
+
+def test_results_lie_with_their_inputs() -> None:
+    """What is computed from tensors of a device lies there, views and in-place results too."""
+    with Cluster.virtual(2):
+        x = on("cpu:1", 2, 2, requires_grad=False)
+        for result in (x + 1, x.t(), x.mul_(2), torch.cat([x, torch.ones(1, 2)]), x.split(1)[1]):
+            assert place_of(result) == "cpu:1"
+        assert place_of(torch.ones(2) + 1) == "host"
+
+
+def test_mixing_raises_inside_a_step() -> None:
+    """An operation over two devices raises as CUDA does, naming both."""
+    cluster = Cluster.virtual(2)
+    a, b = on("cpu:0", 2, requires_grad=False), on("cpu:1", 2, requires_grad=False)
+    with cluster, backend_of(cluster).checking(), pytest.raises(RuntimeError, match="cpu:0 and cpu:1"):
+        a + b
+
+
+def test_mixing_raises_in_backward() -> None:
+    """A gradient that comes from another device without a transfer is caught."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return VirtualDevices(("cpu:0", "cpu:1")).copy(grad, "cpu:1")
+
+    x = on("cpu:0", 2, requires_grad=True)
+    with Cluster.virtual(2), pytest.raises(RuntimeError, match="at least two devices"):
+        (Wrong.apply(x * x)).sum().backward()
+
+
+def test_transfer_carries_gradients_home() -> None:
+    """A transfer copies, keeps values, and brings the gradient back to the source's device."""
+    devices = VirtualDevices(("cpu:0", "cpu:1"))
+    x = on("cpu:0", 3, requires_grad=True)
+    with Cluster.virtual(2):
+        y = transfer(x, devices, "cpu:1")
+        assert torch.equal(x, y) and y.data_ptr() != x.data_ptr() and place_of(y) == "cpu:1"
+        (y * y).sum().backward()
+    assert x.grad is not None and torch.equal(x.grad, 2 * x) and place_of(x.grad) == "cpu:0"
+
+
+def test_double_backward_through_a_transfer() -> None:
+    """Gradients of gradients pass a transfer, too."""
+    devices = VirtualDevices(("cpu:0", "cpu:1"))
+    x = on("cpu:0", 3, requires_grad=True)
+    y = transfer(x, devices, "cpu:1") ** 3
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(second, 6 * x)
+
+
+def test_emulations_do_not_nest_and_leave_no_mode() -> None:
+    """A second `with` is refused, the first one ends cleanly, also after an exception."""
+    with Cluster.virtual(1):
+        with pytest.raises(BaechiError, match="do not nest"), Cluster.virtual(2):
+            pass
+    with pytest.raises(KeyError), Cluster.virtual(1):
+        raise KeyError
+    with Cluster.virtual(1):
+        assert torch.ones(1).sum() == 1
+
+
+def test_clusters_to_plan_for_are_not_emulated() -> None:
+    """`with` on a cluster that is not emulated says what to do."""
+    with pytest.raises(BaechiError, match=r"Cluster\.virtual"), Cluster.uniform(2):
+        pass
+
+
+def test_optimizers_take_lists_over_devices() -> None:
+    """Foreach and fused optimizers and gradient clipping run over parameters of several devices."""
+    devices = VirtualDevices(("cpu:0", "cpu:1"))
+    weights = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))]
+    for weight, place in zip(weights, devices.names, strict=True):
+        devices.move_weights([weight], place)
+    with Cluster.virtual(2):
+        for options in ({"foreach": True}, {"fused": True}):
+            optimizer = torch.optim.Adam(weights, **options)  # type: ignore[arg-type]
+            sum((w.sum() for w in weights), torch.zeros(())).backward()
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+    assert torch.equal(weights[0], weights[1])
+
+
+def test_marks_go_with_their_storage() -> None:
+    """Views share the mark, a new storage has none."""
+    x = on("cpu:0", 4, requires_grad=False)
+    assert mark_of(x.view(2, 2)) is mark_of(x)
+    assert mark_of(x.clone()) is None
