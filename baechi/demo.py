@@ -26,7 +26,7 @@ STEPS = 30
 PASSAGE = 64  # characters
 BATCH = 16
 VOCAB = 128  # ASCII; 0 is padding
-MEMORY = "72MiB"
+MEMORY = "64MiB"
 RATE = 3e-3
 TOLERANCE = 1e-9  # sums of three or more gradients may be taken in another order
 

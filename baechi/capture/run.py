@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, named_tensors
+from baechi.capture.leftovers import clear_caches, clear_leftovers
 from baechi.capture.trace import Trace
 from baechi.capture.watch import watching
 from baechi.errors import CaptureError
@@ -47,6 +48,7 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
                 f"the model is on the meta device and does not run with fake tensors ({_line(refused)}): "
                 "load its weights to capture it with real ones"
             ) from refused
+        clear_caches()
         logger.info("capturing with real tensors: fake ones cannot go here (%s)", _line(refused))
     try:
         return _run(model, inputs, training=training, fake=False)
@@ -72,7 +74,11 @@ def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool) -> Tra
         with watching(model, training=training) as watch:
             watch.note_inputs(_named_inputs(model, args, kwargs))
             model(*args, **kwargs)
-        return watch.trace
+        del args, kwargs
+        trace = watch.trace
+    if fake:
+        clear_leftovers(watch.survivors)
+    return trace
 
 
 @contextmanager

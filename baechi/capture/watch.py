@@ -43,7 +43,7 @@ class Watch:
         self.turns: dict[str, int] = {}
         self.call: Call | None = None
         self.function: Function | None = None
-        self.marked: list[Any] = []
+        self.marked: list[tuple[weakref.ref[Any], Storage]] = []
         self._note_weights(model)
 
     def _note_weights(self, model: nn.Module) -> None:
@@ -82,7 +82,7 @@ class Watch:
     def attach(self, holder: Any, record: Storage) -> None:
         """Hang a record on a storage object, and note when the last tensor lets go of it."""
         setattr(holder, _RECORD, record)
-        self.marked.append(weakref.ref(holder))
+        self.marked.append((weakref.ref(holder), record))
         weakref.finalize(holder, self._died, record).atexit = False
 
     def _died(self, record: Storage) -> None:
@@ -99,9 +99,14 @@ class Watch:
         """Every tensor in the values."""
         return tuple(self.use(tensor) for tensor in tensors_in(*values))
 
+    def survivors(self) -> int:
+        """How many storages that the run made are still alive; the model's weights do not count."""
+        weights = {id(record) for record in self.trace.weights.values()}
+        return sum(ref() is not None and id(record) not in weights for ref, record in self.marked)
+
     def forget(self) -> None:
         """Take the records off storages that live on (the model's)."""
-        for reference in self.marked:
+        for reference, _ in self.marked:
             holder = reference()
             if holder is not None:
                 vars(holder).pop(_RECORD, None)
@@ -164,7 +169,7 @@ def _is_leaf(module: nn.Module) -> bool:
 def _saver(watch: Watch) -> Any:
     def save(tensor: torch.Tensor) -> torch.Tensor:
         watch.storage_of(tensor).saved = True
-        return tensor
+        return tensor.detach()  # itself, an output would hold the node that holds it, for ever
 
     return save
 

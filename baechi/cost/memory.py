@@ -66,11 +66,6 @@ class Footprint:
         """What comes on top while the layer runs backward."""
         return self.upstream_bytes + self.temp_bytes
 
-    @property
-    def temporary_bytes(self) -> int:
-        """The most that comes on top while the layer runs."""
-        return max(self.output_bytes, self.upstream_bytes) + self.temp_bytes
-
 
 def state_per_grad_byte(optimizer: str | None) -> int:
     """Bytes of optimizer state for each byte of gradient.

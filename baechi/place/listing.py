@@ -110,9 +110,12 @@ class Listing:
         where = self.ledger.device_of[self.task.indexed.group_of[layer]]
         return self._ran[layer] or where not in (ANYWHERE, device)
 
-    def _drop(self, device: int) -> int:
+    def _drop(self, device: int) -> None:
         """Take the head of a device away."""
-        return heappop(self._open[device]) if self._open[device] else heappop(self._waiting[device])[1]
+        if self._open[device]:
+            heappop(self._open[device])
+        else:
+            heappop(self._waiting[device])
 
     def _work_out(self, layer: int, device: int) -> None:
         """Replace the bound of a device's head by what holds now."""

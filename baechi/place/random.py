@@ -51,10 +51,10 @@ class RandomPlacer:
 
 
 def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
-    """Put a random group on each device that has none by its pin."""
+    """Put a random group on each device that has none by its pin, on small devices first."""
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
     chance.shuffle(groups)
-    for device in task.devices:
+    for device in sorted(task.devices, key=task.memory_bytes.__getitem__):
         if device in task.pins:
             continue
         fitting = (group for group in groups if ledger.group_short_bytes(group, device) <= 0)

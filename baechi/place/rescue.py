@@ -6,7 +6,8 @@ quarter of memory to spare the originals placed 2 to 40 of 100 graphs). In turn:
 1. pack groups by best fit, largest first, and list-schedule them on these devices; or run them
    there in topological order, which holds fewer outputs at once;
 2. fill one device after the other in topological order, which sends the fewest tensors: first all to
-   an equal part, which leaves room for what they receive, then fuller and fuller;
+   a part of their equal share, which leaves room for what they receive and for what is left over at
+   the end, then fuller and fuller (which of the caps fits is a matter of luck with the cuts);
 3. one device for everything, which sends nothing.
 
 What none of them places is refused, with the dead end of the packing as the reason.
@@ -25,7 +26,7 @@ from baechi.place.task import Task
 from baechi.place.walk import walk
 from baechi.records import Plan
 
-_FULLNESS = (1.0, 1.1, 1.25, 1.5, float("inf"))
+_FULLNESS = (0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, float("inf"))
 
 _Found = tuple[Sequence[int], Sequence[int]] | None
 """Device by group and the order of the layers; None if there was no room."""
@@ -65,11 +66,10 @@ def _packed(task: Task) -> _Found:
 
 
 def _filled(task: Task) -> _Found:
-    sizes = [group.total_bytes for group in task.group_bytes]
-    share = sum(sizes) / max(1, sum(task.memory_bytes))
+    share = sum([group.total_bytes for group in task.group_bytes]) / max(1, sum(task.memory_bytes))
     for fullness in _FULLNESS:
         ledger = open_ledger(task)
-        caps = [fullness * share * memory + max(sizes) for memory in task.memory_bytes]
+        caps = [fullness * share * memory for memory in task.memory_bytes]
         if walk(task, ledger, Filling(task, ledger, caps).choose) is None:
             return ledger.device_of, range(len(task.indexed))
     return None

@@ -1,9 +1,9 @@
 """Plan in, timeline out: when what will run where, and how full each device will get.
 
     step       `simulate`: forward and backward put together
-    engine     the event loop of a phase
+    engine     the event loop of a phase; watcher: who is told what happens in it
     stage      the plan as indexes; parcels: what moves between its layers
-    memory     how full each device is over time
+    memory     how full each device is over time, by watching
     bounds     no step can be shorter
 
 Read `parcels` first, then `engine`.

@@ -7,26 +7,10 @@ leave (1), then layers start (2): memory that gets free at a time can be taken a
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Protocol
 
 from baechi.cost.channel import Channels
 from baechi.simulate.parcels import Parcel
-
-
-class Watcher(Protocol):
-    """Who is told what happens, in order of time."""
-
-    def started(self, layer: int) -> None:
-        """A layer starts."""
-
-    def ended(self, layer: int) -> None:
-        """A layer has ended."""
-
-    def left(self, parcel: Parcel) -> None:
-        """A parcel that travels leaves."""
-
-    def arrived(self, parcel: Parcel) -> None:
-        """A parcel that travels has arrived."""
+from baechi.simulate.watcher import Watcher
 
 
 class Engine:

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from baechi.cost.channel import Channels
-from baechi.cost.indexed import seconds_by_device
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
-from baechi.simulate.engine import Engine, Watcher
+from baechi.simulate.engine import Engine
 from baechi.simulate.memory import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.parcels import Parcel, backward_parcels, forward_parcels
 from baechi.simulate.stage import Stage
+from baechi.simulate.watcher import Watcher
 
 
 def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
@@ -35,7 +35,7 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
         included).
 
     Raises:
-        RecordError: times are given by kind of device, and not for one of the plan's.
+        RecordError: times are given by kind of device, and not for the one that a layer is on.
         ValueError: the optimizer is unknown.
     """
     stage = Stage.of(plan, optimizer)
@@ -77,8 +77,11 @@ def _phase(
     watcher: Watcher,
 ) -> _Played:
     cluster, names = stage.plan.cluster, stage.indexed.names
-    by_device = seconds_by_device(stage.plan.graph, names, cluster, f"{phase}_s")
-    seconds = [by_device[device][layer] for layer, device in enumerate(stage.device_of)]
+    devices = [cluster.devices[device] for device in stage.device_of]
+    seconds = [
+        stage.plan.graph.seconds(name, f"{phase}_s", device.kind, device.speed)
+        for name, device in zip(names, devices, strict=True)
+    ]
     queues = stage.queues if phase == "forward" else [queue[::-1] for queue in stage.queues]
     links = link_table(cluster)
 

@@ -27,7 +27,9 @@ def check_devices(plan: Plan) -> None:
     assert set(plan.device_of) == set(layers)
     assert set(plan.device_of.values()) <= {device.name for device in plan.cluster.devices}
     for one, other in combinations(layers, 2):
-        if layers[one].get("colocate") is not None and layers[one]["colocate"] == layers[other].get("colocate"):
+        if layers[one].get("colocate") is not None and layers[one]["colocate"] == layers[other].get(
+            "colocate"
+        ):
             assert plan.device_of[one] == plan.device_of[other]
     for name, data in layers.items():
         assert data.get("pin") in (None, plan.device_of[name])

@@ -1,6 +1,7 @@
 """Small graphs and clusters made by hand, for the tests of placers and simulator."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -43,8 +44,10 @@ def chain(length: int = 6, **attributes: Any) -> LayerGraph:
         upstream_grad_bytes=4, temp_bytes=1,
     )  # fmt: skip
     names = [f"l{index}" for index in range(length)]
-    edges = [(source, target, 4) for source, target in zip(["input:x", *names], names, strict=False)]
-    return graph_of({"input:x": {"kind": "input"}, **{name: dict(layer) for name in names}}, edges, **attributes)
+    edges = [(source, target, 4) for source, target in pairwise(["input:x", *names])]
+    return graph_of(
+        {"input:x": {"kind": "input"}, **{name: dict(layer) for name in names}}, edges, **attributes
+    )
 
 
 def branches(width: int = 3, depth: int = 2, **attributes: Any) -> LayerGraph:
@@ -54,7 +57,7 @@ def branches(width: int = 3, depth: int = 2, **attributes: Any) -> LayerGraph:
     edges: list[tuple[Any, ...]] = []
     for branch in range(width):
         names = ["fork", *(f"b{branch}.{index}" for index in range(depth)), "join"]
-        edges += [(source, target, 3) for source, target in zip(names, names[1:], strict=False)]
+        edges += [(source, target, 3) for source, target in pairwise(names)]
         nodes |= {name: dict(layer) for name in names[1:-1]}
     return graph_of({**nodes, "join": dict(layer)}, edges, **attributes)
 
@@ -98,7 +101,11 @@ HAND_MADE = {
         [("a", "b", 1), ("b", "c", 1)],
     ),
     "in place": graph_of(
-        {"a": {"output_bytes": 8}, "read": {"output_bytes": 8}, "write": {"output_bytes": 0, "colocate": "a"}},
+        {
+            "a": {"output_bytes": 8},
+            "read": {"output_bytes": 8},
+            "write": {"output_bytes": 0, "colocate": "a"},
+        },
         [("a", "read", 8), ("a", "write", 8), ("read", "write", {"order_only": True})],
     ),
     "late groups": late_groups(),

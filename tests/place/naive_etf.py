@@ -57,7 +57,9 @@ class NaiveETF:
         for ready, key in sorted(absent, key=lambda item: (item[0], self.number(item[1], keys))):
             home = self.home[key[0]]
             channel = device if self.cluster.reception == "serial" else (home, device)
-            channels[channel] = max(ready, channels.get(channel, 0.0)) + self.travel(home, device, self.sizes[key])
+            channels[channel] = max(ready, channels.get(channel, 0.0)) + self.travel(
+                home, device, self.sizes[key]
+            )
             start = max(start, channels[channel])
             if commit:
                 self.arrived[key, device] = channels[channel]

@@ -16,9 +16,13 @@ links = st.builds(
 
 @st.composite
 def layer_graphs(
-    draw: st.DrawFn, training: bool | None = None, pins: bool = True, positive_times: bool = False
+    draw: st.DrawFn,
+    training: bool | None = None,
+    pins: bool = True,
+    positive_times: bool = False,
+    tensors: bool = True,
 ) -> LayerGraph:
-    """Graphs of up to 9 layers and 2 inputs, nodes in any order."""
+    """Graphs of up to 9 layers and 2 inputs, nodes in any order; on request without tensor ids."""
     size = draw(st.integers(0, 9))
     times = st.sampled_from([0.25, 1, 1.5, 7]) if positive_times else seconds
     nodes: dict[str, dict[str, Any]] = {f"input:{index}": {"kind": "input"} for index in range(2)}
@@ -26,7 +30,10 @@ def layer_graphs(
         amounts = ("param_bytes", "grad_bytes", "output_bytes", "saved_bytes", "temp_bytes")
         nodes[f"l{index}"] = {name: draw(few_bytes) for name in amounts}
         nodes[f"l{index}"] |= {"upstream_grad_bytes": draw(few_bytes), "backward_s": draw(times)}
-        nodes[f"l{index}"] |= {"forward_s": draw(times), "colocate": draw(st.sampled_from([*[None] * 4, 1, 2]))}
+        nodes[f"l{index}"] |= {
+            "forward_s": draw(times),
+            "colocate": draw(st.sampled_from([*[None] * 4, 1, 2])),
+        }
     if pins and size and draw(st.booleans()):
         nodes[f"l{draw(st.integers(0, size - 1))}"]["pin"] = "d0"
     graph: nx.DiGraph[str] = nx.DiGraph(training=draw(st.booleans()) if training is None else training)
@@ -34,16 +41,16 @@ def layer_graphs(
     sources = sorted(nodes)
     for index in range(size):
         for source in draw(st.lists(st.sampled_from(sources[: 2 + index]), unique=True, max_size=4)):
-            graph.add_edge(source, f"l{index}", **draw(edge_attributes()))
+            graph.add_edge(source, f"l{index}", **draw(edge_attributes(tensors)))
     return LayerGraph.from_networkx(graph)
 
 
 @st.composite
-def edge_attributes(draw: st.DrawFn) -> dict[str, Any]:
+def edge_attributes(draw: st.DrawFn, tensors: bool) -> dict[str, Any]:
     """A tensor with or without an id, or an order without a tensor."""
     if draw(st.integers(0, 5)) == 0:
         return {"order_only": True}
-    tensor = draw(st.sampled_from([{}, {"tensor": "0"}, {"tensor": "1"}]))
+    tensor = draw(st.sampled_from([{}, {"tensor": "0"}, {"tensor": "1"}])) if tensors else {}
     return {"bytes": draw(few_bytes), **tensor}
 
 

@@ -114,7 +114,9 @@ def test_copy_is_counted_from_its_source_on() -> None:
 
 def test_uncertain_copies_in_training() -> None:
     """In training a tensor costs its reader a copy and its maker the gradient that comes back."""
-    graph = graph_of({"a": {"saved_bytes": 7}, "b": {}, "c": {}}, [("a", "b", 5), ("a", "c", 5)], training=True)
+    graph = graph_of(
+        {"a": {"saved_bytes": 7}, "b": {}, "c": {}}, [("a", "b", 5), ("a", "c", 5)], training=True
+    )
     plan = Plan(graph, cluster_of(1000, 1000), {"a": "d0", "b": "d1", "c": "d1"})
     ledger = filled_ledger(plan)
     assert [ledger.needed_bytes(0), ledger.needed_bytes(1)] == [12, 5]

@@ -43,7 +43,7 @@ def run_on(architecture: Architecture, graph: baechi.LayerGraph, n: int, placer:
     cluster = baechi.Cluster.virtual(n, memory="1GiB")
     plan = baechi.place(graph, cluster, placer)
     if placer.startswith("random"):
-        assert len(plan.devices_used) == n
+        assert len(plan.devices_used) == min(n, len(graph.groups()))
     model = baechi.assign(architecture.build(), plan)
     with cluster:
         return step(model, architecture.inputs(), training=graph.training)
@@ -56,6 +56,10 @@ def test_held_in(architecture: Architecture, training: bool) -> None:
     reference = step(architecture.build(), architecture.inputs(), training=training)
     graph = graph_of(architecture, training)
     for n in (1, 2, 3, 4):
+        model = architecture.build().train(training)
+        baechi.distribute(model, architecture.inputs(), cluster=baechi.Cluster.virtual(n), placer="random:3")
+        result = step(model, architecture.inputs(), training=training)  # and outside of `with`
+        assert_same(reference, result, tolerance=0.0 if n == 1 else ROUNDING)
         for placer in PLACERS:
             result = run_on(architecture, graph, n, placer)
             assert_same(reference, result, tolerance=0.0 if n == 1 else ROUNDING)
@@ -64,11 +68,17 @@ def test_held_in(architecture: Architecture, training: bool) -> None:
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("architecture", OTHERS, ids=lambda a: a.name)
 def test_others(architecture: Architecture, training: bool) -> None:
-    """On 3 devices, by two random placements and m-TOPO."""
+    """On 3 devices: the model that was captured itself, and others by its graph."""
     reference = step(architecture.build(), architecture.inputs(), training=training)
-    graph = graph_of(architecture, training)
-    for placer in ("random:0", "random:1", "m-topo"):
-        assert_same(reference, run_on(architecture, graph, 3, placer), tolerance=ROUNDING)
+    model = architecture.build().train(training)
+    cluster = baechi.Cluster.virtual(3)
+    baechi.distribute(model, architecture.inputs(), cluster=cluster, placer="random:0")
+    with cluster:
+        result = step(model, architecture.inputs(), training=training)
+    assert_same(reference, result, tolerance=ROUNDING)
+    for placer in ("random:1", "m-topo"):
+        result = run_on(architecture, baechi.plan_of(model).graph, 3, placer)
+        assert_same(reference, result, tolerance=ROUNDING)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])

@@ -1,0 +1,45 @@
+"""Fake tensors that outlive a capture: in a cache they would answer the model's next real call."""
+
+import functools
+import gc
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensor
+
+logger = logging.getLogger(__name__)
+
+
+def clear_leftovers(survivors: Callable[[], int]) -> None:
+    """Clear the function caches (`functools.lru_cache`) that keep fake tensors.
+
+    Args:
+        survivors: counts what a capture made and is still alive.
+    """
+    if not survivors():
+        return
+    gc.collect()
+    if not survivors():
+        return
+    clear_caches()
+    if survivors():
+        logger.warning(
+            "%d tensors of the capture are still held by something outside the model: if the model meets a "
+            "FakeTensor later, clear the cache that keeps it",
+            survivors(),
+        )
+
+
+def clear_caches() -> None:
+    """Clear every function cache that keeps a fake tensor."""
+    for cache in [o for o in gc.get_objects() if type(o) is functools._lru_cache_wrapper]:
+        if _keeps_fakes(cache):
+            cache.cache_clear()
+
+
+def _keeps_fakes(cache: Any) -> bool:
+    kept = gc.get_referents(cache)
+    kept += [value for table in kept if isinstance(table, dict) for value in table.values()]
+    kept += [item for value in kept if isinstance(value, (tuple, list)) for item in value]
+    return any(type(value) is FakeTensor for value in kept)

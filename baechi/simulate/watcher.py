@@ -1,0 +1,21 @@
+"""Who watches the engine."""
+
+from typing import Protocol
+
+from baechi.simulate.parcels import Parcel
+
+
+class Watcher(Protocol):
+    """Who is told what happens, in order of time."""
+
+    def started(self, layer: int) -> None:
+        """A layer starts."""
+
+    def ended(self, layer: int) -> None:
+        """A layer has ended."""
+
+    def left(self, parcel: Parcel) -> None:
+        """A parcel that travels leaves."""
+
+    def arrived(self, parcel: Parcel) -> None:
+        """A parcel that travels has arrived."""

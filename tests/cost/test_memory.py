@@ -1,0 +1,72 @@
+"""The table of what a layer takes."""
+
+import pytest
+from place.graphs import graph_of
+
+from baechi.cost.memory import STATE_PER_GRAD_BYTE, Footprint, footprints, state_per_grad_byte
+from baechi.records import LayerGraph
+
+AMOUNTS = {
+    "param_bytes": 100,
+    "buffer_bytes": 10,
+    "grad_bytes": 60,
+    "output_bytes": 7,
+    "saved_bytes": 5,
+    "upstream_grad_bytes": 3,
+    "temp_bytes": 1,
+}
+
+
+def one_layer(training: bool = False, optimizer: str | None = None, **changes: float) -> LayerGraph:
+    attributes = {"training": training} | ({"optimizer": optimizer} if optimizer else {})
+    return graph_of({"a": AMOUNTS | changes}, **attributes)
+
+
+def test_inference() -> None:
+    """Weights are permanent, output and temporary bytes are not; nothing else is there."""
+    footprint = footprints(one_layer())["a"]
+    assert footprint == Footprint(110, 0, 7, 1, 0)
+    assert (footprint.permanent_bytes, footprint.forward_bytes) == (110, 8)
+
+
+def test_training() -> None:
+    """Gradients, optimizer state and what autograd keeps are permanent too."""
+    footprint = footprints(one_layer(training=True), "adam")["a"]
+    assert footprint == Footprint(110 + 60 + 120, 5, 2, 1, 3)
+    assert footprint.permanent_bytes == 295
+    assert (footprint.forward_bytes, footprint.backward_bytes) == (3, 4)
+
+
+def test_output_that_is_kept() -> None:
+    """Output that autograd keeps is in what it keeps, and not counted twice."""
+    footprint = footprints(one_layer(training=True, saved_bytes=7))["a"]
+    assert (footprint.saved_bytes, footprint.output_bytes) == (7, 0)
+
+
+@pytest.mark.parametrize(("name", "per_byte"), [("sgd", 0), ("momentum", 1), ("adamw", 2), ("Adam", 2)])
+def test_optimizer_state(name: str, per_byte: int) -> None:
+    """State goes by the bytes that are trained, not by all parameters."""
+    assert state_per_grad_byte(name) == per_byte
+    resident = footprints(one_layer(training=True), name)["a"].resident_bytes
+    assert resident == 110 + 60 * (1 + per_byte)
+
+
+def test_optimizer_of_the_graph() -> None:
+    """The graph's own optimizer counts unless another is named; in inference none does."""
+    noted = one_layer(training=True, optimizer="adam")
+    assert footprints(noted) == footprints(one_layer(training=True), "adam")
+    assert footprints(noted, "sgd") == footprints(one_layer(training=True))
+    assert footprints(one_layer(optimizer="adam")) == footprints(one_layer())
+
+
+def test_unknown_optimizer() -> None:
+    """An unknown optimizer is refused with all that are known."""
+    with pytest.raises(ValueError, match="'lion' is unknown") as caught:
+        footprints(one_layer(), "lion")
+    assert all(repr(name) in str(caught.value) for name in STATE_PER_GRAD_BYTE)
+
+
+def test_inputs_and_missing_amounts() -> None:
+    """Inputs take nothing of a device; what is missing is 0."""
+    graph = graph_of({"input:x": {"kind": "input", "output_bytes": 9}, "a": {}})
+    assert footprints(graph) == {"a": Footprint(0, 0, 0, 0, 0)}

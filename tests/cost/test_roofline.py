@@ -1,0 +1,42 @@
+"""Seconds from peak rates."""
+
+import pytest
+
+from baechi.cost.roofline import layer_s
+from baechi.records import Device
+
+DEVICE = Device("d", flops_per_s={"float32": 10.0, "bfloat16": 100.0}, bytes_per_s=5.0)
+
+
+@pytest.mark.parametrize(
+    ("flops", "moved_bytes", "seconds"),
+    [(40, 5, 4.0), (40, 100, 20.0), (0, 5, 1.0), (40, 0, 4.0), (0, 0, 0.0)],
+)
+def test_the_slower_binds(flops: float, moved_bytes: float, seconds: float) -> None:
+    """Arithmetic or memory, whichever takes longer."""
+    assert layer_s(DEVICE, flops, moved_bytes) == seconds
+
+
+@pytest.mark.parametrize(("dtype", "seconds"), [("bfloat16", 1.0), ("float32", 10.0), ("int8", 10.0)])
+def test_rate_by_dtype(dtype: str, seconds: float) -> None:
+    """A dtype without a rate has float32's."""
+    assert layer_s(DEVICE, 100, 0, dtype) == seconds
+
+
+def test_any_rate() -> None:
+    """Without float32's, the lowest rate there is."""
+    device = Device("d", flops_per_s={"float16": 8.0, "int8": 16.0})
+    assert layer_s(device, 16, 0, "float64") == 2.0
+
+
+def test_backward() -> None:
+    """Backward computes and moves twice as much."""
+    assert layer_s(DEVICE, 40, 5, backward=True) == 8.0
+    assert layer_s(DEVICE, 40, 100, backward=True) == 40.0
+
+
+@pytest.mark.parametrize(("flops", "moved_bytes", "what"), [(1, 0, "flops_per_s"), (0, 1, "bytes_per_s")])
+def test_no_rate(flops: float, moved_bytes: float, what: str) -> None:
+    """A device without the rate that is needed is refused by name."""
+    with pytest.raises(ValueError, match=f"device 'd' has no {what}.*like="):
+        layer_s(Device("d"), flops, moved_bytes)

@@ -1,0 +1,72 @@
+"""Placers by name, and as functions."""
+
+from typing import Any
+
+import pytest
+from place.graphs import chain, cluster_of
+
+from baechi.place import find
+from baechi.place.m_etf import m_etf
+from baechi.place.random import RandomPlacer
+from baechi.records import Cluster, LayerGraph, Plan
+
+
+def on_the_last(graph: LayerGraph, cluster: Cluster) -> Plan:
+    """A user's placer."""
+    return Plan(graph, cluster, dict.fromkeys(graph.placed(), cluster.names[-1]))
+
+
+def test_names() -> None:
+    """A name gives its placer; a random one its seed."""
+    assert find("m-etf") is m_etf
+    assert find("random:7") == RandomPlacer(7)
+
+
+@pytest.mark.parametrize("name", ["m-atf", "", "random"[:3], "auto"])
+def test_unknown_name(name: str) -> None:
+    """An unknown name is refused with those that are known."""
+    with pytest.raises(ValueError, match=r"no placer.*'single', 'm-topo', 'm-etf', 'random:SEED'"):
+        find(name)
+
+
+@pytest.mark.parametrize("name", ["random", "random:", "random:x", "random:-1", "random:1.5"])
+def test_bad_seed(name: str) -> None:
+    """A seed that is no whole number is refused with an example."""
+    with pytest.raises(ValueError, match=r"needs a seed.*'random:7'"):
+        find(name)
+
+
+def test_user_function() -> None:
+    """A function of graph and cluster is a placer, also when an optimizer is given."""
+    plan = find(on_the_last)(chain(), cluster_of(999, 999), optimizer="adam")
+    assert plan.devices_used == ("d1",)
+
+
+def test_function_with_optimizer() -> None:
+    """A function that takes the optimizer gets it."""
+    seen: list[Any] = []
+
+    def placer(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+        seen.append(optimizer)
+        return on_the_last(graph, cluster)
+
+    find(placer)(chain(), cluster_of(999), optimizer="adam")
+    assert seen == ["adam"]
+
+
+def test_function_that_returns_no_plan() -> None:
+    """What is no plan is refused where it comes from."""
+    with pytest.raises(TypeError, match="must return a Plan, not 7"):
+        find(lambda graph, cluster: 7)(chain(), cluster_of(999))
+
+
+def test_no_placer_at_all() -> None:
+    """Neither a name nor a function."""
+    with pytest.raises(TypeError, match="not 3"):
+        find(3)  # type: ignore[arg-type]
+
+
+def test_unknown_optimizer() -> None:
+    """An unknown optimizer is refused with those that are known."""
+    with pytest.raises(ValueError, match=r"'lion' is unknown.*'adamw'"):
+        find("single")(chain(training=True), cluster_of(999), optimizer="lion")
