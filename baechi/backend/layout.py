@@ -13,14 +13,15 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
     same strides, and its first element is aligned as the original's is.
 
     Args:
-        tensor: any tensor; what has no strides (sparse, nested, quantized) is copied by `to`.
+        tensor: any tensor; what has no strides (sparse, nested, quantized, wrapped) is copied by `to`.
         device: where the copy lies.
 
     Returns:
         A new storage, never an alias, outside autograd.
     """
     with torch.no_grad():
-        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # inside vmap, grad, ...
+        if wrapped or tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
             return tensor.detach().to(device, copy=True)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()

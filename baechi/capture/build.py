@@ -7,8 +7,9 @@ the node whose device it lies on. Nodes that must share a device are joined on t
 - a layer with the node that holds what it writes in place, or what its output is a view of;
 - layers that hold the same weights, and the calls of one module;
 - a layer with the holder of what it reads without having been given it;
-- glue with the holder of the input that the others travel to (`cost.anchor`);
-- glue that works on model inputs only with whoever uses its result first.
+- glue with the holder of the input that the others travel to (`cost.anchor`).
+
+Glue that works on model inputs only (masks) is bound to nobody: it runs where the inputs lie.
 """
 
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ class Builder:
         self.after: dict[tuple[str, str], None] = {}
         self.tensors: dict[str, dict[Any, str]] = {}
         self.inputs: dict[str, int] = {}
-        self.on_host: list[str] = []
+        self.on_host: set[str] = set()
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
         self.given: dict[str, tuple[Use, ...]] = {}
@@ -69,7 +70,6 @@ class Builder:
                 self._op(event, number)
             else:
                 self._boundary(event, number)
-        self._place_host_glue()
         self._place_unread_weights()
         return self._graph()
 
@@ -159,7 +159,7 @@ class Builder:
             elif self._from_input(reads[0].storage):
                 placed = []
         if not placed:
-            self.on_host.append(draft.name)
+            self.on_host.add(draft.name)
             return draft
         states = [self.states[use.storage.index] for use in placed]
         chosen = anchor([(use.size_bytes, state.made) for use, state in zip(placed, states, strict=True)])
@@ -231,15 +231,6 @@ class Builder:
         writer = self.states[storage.index].writer
         for name in (writer,) if writer in self.drafts else ():
             self.drafts[name].escaped.add(storage.index)
-
-    def _place_host_glue(self) -> None:
-        """Glue on model inputs only goes with whoever uses its result first."""
-        users: dict[str, str] = {}
-        for source, target in self.edges:
-            users.setdefault(source, target)
-        for name in reversed(self.on_host):
-            if name in users:
-                self.groups.join(users[name], name)
 
     def _place_unread_weights(self) -> None:
         """Weights that nothing reads still take memory: a node of no time, with a sibling."""

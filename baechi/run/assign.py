@@ -125,14 +125,15 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
     for name, device in devices.items():
         if id(modules[name]) not in wrapped:
             wrapped.add(id(modules[name]))
-            bind(modules[name], Binding(runtime, "layer", device))
+            bind(modules[name], Binding(runtime, "layer", name, device))
             stand_in(modules[name], call_layer)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
         spread = name == ROOT or len(_devices_below(name, devices)) > 1
-        if id(module) not in wrapped and (spread or fused):
+        callable_ = type(module).forward is not nn.Module.forward  # a ModuleList is never called
+        if id(module) not in wrapped and callable_ and (spread or fused):
             wrapped.add(id(module))
-            bind(module, Binding(runtime, "root" if name == ROOT else "part"))
+            bind(module, Binding(runtime, "root" if name == ROOT else "part", name))
             stand_in(module, call_fused_stack if fused else call_root)
     refuse_moves(model)
     setattr(model, DEVICE_MAP, runtime.plan.to_device_map())

@@ -74,11 +74,16 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_its_device(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    device, glue = _binding(module).device, _glue(module)
+    binding, glue = _binding(module), _glue(module)
+    device = binding.device
     assert device is not None
-    (args, kwargs), loans = glue.step.lend((args, kwargs), device)
-    with glue.off():
-        result = loans.settle(original_forward(module)(*args, **kwargs))
+    try:
+        (args, kwargs), loans = glue.step.lend((args, kwargs), device)
+        with glue.off():
+            result = loans.settle(original_forward(module)(*args, **kwargs))
+    except Exception as error:
+        error.add_note(f"in layer {binding.name} ({type(module).__name__}) on {device}")
+        raise
     glue.step.stamp(result, device, renew=True)
     return result
 

@@ -66,11 +66,13 @@ class Binding:
     Args:
         runtime: the runtime, shared by all modules of a model.
         role: `"root"`, `"part"` (calls layers on several devices), or `"layer"`.
+        name: the module's qualified name.
         device: where a layer runs; None for the others.
     """
 
     runtime: Runtime
     role: Literal["root", "part", "layer"]
+    name: str = ""
     device: str | None = None
 
 

@@ -304,12 +304,13 @@ def test_a_part_called_alone() -> None:
 
 
 def test_an_exception_leaves_the_next_step_right() -> None:
-    """An exception inside a layer reaches the caller, and the next step works."""
+    """An exception inside a layer reaches the caller with the layer's name; the next step works."""
     model, plain = towers().eval(), towers().eval()
     cluster = spread(model)
     with cluster:
-        with pytest.raises(RuntimeError, match="shapes"):
+        with pytest.raises(RuntimeError, match="shapes") as caught:
             model(torch.randn(5, 7))
+        assert any("in layer left.0 (Linear) on cpu:" in note for note in caught.value.__notes__)
         assert identical(model(batch()), plain(batch()))
 
 
