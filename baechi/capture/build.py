@@ -57,7 +57,7 @@ class Builder:
         self.on_host: set[str] = set()
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
-        self.given: dict[str, tuple[Use, ...]] = {}
+        self.given: dict[str, tuple[Use, ...]] = {}  # to a layer as arguments, to glue by its function
 
     def build(self) -> LayerGraph:
         """Walk the trace.
@@ -101,7 +101,7 @@ class Builder:
     def _exit(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
         draft = self.drafts[_layer_name(call)]
         draft.last = number
-        given = {(use.storage.index, use.view) for use in self.given.pop(draft.name)}
+        given = {(use.storage.index, use.view) for use in self.given[draft.name]}
         foreign = [use for use in uses if use.storage.index not in draft.made]
         for use in foreign:
             state = self.states[use.storage.index]
@@ -121,9 +121,12 @@ class Builder:
             return
         draft.note(op, number)
         for use in op.reads:
+            if any(use.storage is given.storage for given in self.given[draft.name]):
+                continue  # inside, other views of it may be read: what travels is what was given
             self._read(draft.name, use)
-            if layer is not None:
-                self._stay_with_unseen(draft, use.storage)
+            if layer is not None and use.storage.index not in draft.made:
+                # a module or a cache handed over: nobody can bring what it holds, so stay with it
+                self._join_holder(draft.name, self.states[use.storage.index])
         for use in op.writes:
             self._write(draft, use.storage, number)
         for use in op.makes:
@@ -136,7 +139,6 @@ class Builder:
         """The node of an operation between layers: one for each torch function that the code calls."""
         key = id(op.function if op.function is not None else op)
         reads = op.function.reads if op.function is not None else op.reads
-        reads = (*reads, *(use for use in op.reads if use not in reads))
         if self.glue.get(key) is None:
             if not any(self._has_place(use.storage) or self._from_input(use.storage) for use in reads):
                 return None
@@ -149,6 +151,9 @@ class Builder:
         turn = self.turns.get(path, 0)
         self.turns[path] = turn + 1
         draft = self._draft(f"{path}#{turn}", "glue", op.call.module, name, number)
+        self.given[draft.name] = reads
+        for use in reads:
+            self._read(draft.name, use)
         for use in reads:
             if use.storage.weight is not None:
                 self._hold(draft, use.storage, join=False)
@@ -187,15 +192,6 @@ class Builder:
             draft.weights.append(storage)
         elif join:
             self.groups.join(state.holder, draft.name)
-
-    def _stay_with_unseen(self, draft: Draft, storage: Storage) -> None:
-        """What a layer reads and was not given as an argument, nobody can bring: it must lie there.
-
-        A module handed over as an argument, or a cache, is how that happens.
-        """
-        given = any(use.storage is storage for use in self.given[draft.name])
-        if not given and storage.index not in draft.made:
-            self._join_holder(draft.name, self.states[storage.index])
 
     def _join_holder(self, name: str, state: _State) -> None:
         if state.holder is not None:

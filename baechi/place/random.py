@@ -51,9 +51,14 @@ class RandomPlacer:
 
 
 def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
-    """Put a random group on each device that has none by its pin, on small devices first."""
+    """Put a random group on each device that has none by its pin, on small devices first.
+
+    Groups with a layer come first: glue on model inputs would leave its device idle, since it runs
+    where they lie.
+    """
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
     chance.shuffle(groups)
+    groups.sort(key=lambda group: not _has_layer(task, group))
     for device in sorted(task.devices, key=task.memory_bytes.__getitem__):
         if device in task.pins:
             continue
@@ -62,3 +67,8 @@ def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
         if group is not None:
             groups.remove(group)
             ledger.place(group, device)
+
+
+def _has_layer(task: Task, group: int) -> bool:
+    names = (task.indexed.names[layer] for layer in task.indexed.members[group])
+    return any(task.graph.nodes[name].get("kind", "layer") == "layer" for name in names)

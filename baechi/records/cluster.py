@@ -2,23 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from baechi.errors import RecordError
-from baechi.records import files
-from baechi.records.datasheet import datasheet, profiles_folder, usual_link
+from baechi.records.abstract import AbstractRecord
+from baechi.records.datasheet import equal_devices, usual_link
 from baechi.records.device import Device, Link
 from baechi.records.doors import open_door
 from baechi.units import parse_bytes
 
 HOST = "host"
 Reception = Literal["serial", "free"]
+Memory = int | str | Sequence[int | str] | None
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(AbstractRecord):
     """Devices in order, and a link for each ordered pair of them.
 
     Args:
@@ -33,6 +33,8 @@ class Cluster:
     Raises:
         RecordError: two devices of one name, or a link from or to a device that is not there.
     """
+
+    record_kind: ClassVar[str] = "cluster"
 
     devices: tuple[Device, ...]
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
@@ -125,7 +127,7 @@ class Cluster:
     def virtual(
         cls,
         n: int,
-        memory: int | str | Sequence[int | str] | None = None,
+        memory: Memory = None,
         like: str = "A100-80GB",
         link: Link | None = None,
         *,
@@ -158,25 +160,15 @@ class Cluster:
         cls,
         n: int,
         prefix: str,
-        memory: int | str | Sequence[int | str] | None,
+        memory: Memory,
         link: Link | None,
         like: str,
         reception: Reception,
         *,
         emulated: bool,
     ) -> "Cluster":
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ValueError(f"a cluster of {n!r} devices: it needs at least 1")
-        sheet = datasheet(like)
-        sizes = [memory] * n if memory is None or isinstance(memory, (int, float, str)) else list(memory)
-        if len(sizes) != n:
-            raise ValueError(f"{len(sizes)} memory sizes for {n} devices")
-        devices = []
-        for index, size in enumerate(sizes):
-            given = {} if size is None else {"memory_bytes": parse_bytes(size)}
-            devices.append(Device(name=f"{prefix}:{index}", kind=like, **{**sheet, **given}))
         return cls(
-            devices=tuple(devices),
+            devices=equal_devices(n, prefix, memory, like),
             link=link or usual_link(like),
             reception=reception,
             emulated=emulated,
@@ -239,59 +231,9 @@ class Cluster:
     def __exit__(self, *exception: Any) -> None:
         self._open.pop().__exit__(*exception)
 
-    def to_json(self) -> str:
-        """The cluster as JSON text."""
-        return files.pack("cluster", self.body())
-
-    @classmethod
-    def from_json(cls, text: str) -> "Cluster":
-        """Read what `to_json` wrote.
-
-        Args:
-            text: JSON text.
-
-        Raises:
-            RecordError: the text holds no cluster.
-        """
-        return cls.from_body(files.unpack("cluster", text))
-
-    def save(self, path: str | Path) -> None:
-        """Write the cluster to a file."""
-        files.write("cluster", self.body(), path)
-
-    @classmethod
-    def load(cls, name_or_path: str | Path) -> "Cluster":
-        """Read a cluster from a file, or one that is shipped (`profiles/clusters/`) by its name.
-
-        Args:
-            name_or_path: a path, or a shipped name.
-
-        Raises:
-            FileNotFoundError: neither a file nor a shipped name.
-            RecordError: the file holds no cluster.
-        """
-        path = Path(name_or_path)
-        shipped = profiles_folder() / "clusters"
-        if not path.exists():
-            path = shipped / f"{name_or_path}.json"
-        if not path.exists():
-            known = ", ".join(sorted(file.stem for file in shipped.glob("*.json"))) or "none"
-            raise FileNotFoundError(f"no cluster file {str(name_or_path)!r}; shipped are: {known}")
-        return cls.from_body(files.read("cluster", path))
-
     def body(self) -> dict[str, Any]:
         """The cluster as JSON-able data."""
-        devices = [
-            {
-                "name": d.name,
-                "kind": d.kind,
-                "memory_bytes": d.memory_bytes,
-                "speed": d.speed,
-                "flops_per_s": dict(d.flops_per_s),
-                "bytes_per_s": d.bytes_per_s,
-            }
-            for d in self.devices
-        ]
+        devices = [device.body() for device in self.devices]
         links = [[*pair, asdict(link)] for pair, link in self.links.items()]
         return {
             "devices": devices,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from baechi.errors import RecordError
 
@@ -45,11 +46,18 @@ class Device:
             raise RecordError(f"device {self.name!r} is malformed:", tuple(faults))
 
     def __reduce__(self) -> tuple[object, ...]:
-        rates = dict(self.flops_per_s)
-        return (
-            Device,
-            (self.name, self.kind, self.memory_bytes, self.speed, rates, self.bytes_per_s),
-        )
+        return (Device, tuple(self.body().values()))
+
+    def body(self) -> dict[str, Any]:
+        """The device as JSON-able data."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "memory_bytes": self.memory_bytes,
+            "speed": self.speed,
+            "flops_per_s": dict(self.flops_per_s),
+            "bytes_per_s": self.bytes_per_s,
+        }
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from baechi.errors import RecordError
 
 SCHEMA = 1
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+
 
 def pack(kind: str, body: dict[str, Any]) -> str:
     """Write a record's body as JSON text.
@@ -55,6 +57,27 @@ def read(kind: str, path: str | Path) -> dict[str, Any]:
     return unpack(kind, Path(path).read_text(encoding="utf-8"), str(path))
 
 
-def write(kind: str, body: dict[str, Any], path: str | Path) -> None:
-    """Write a record's body to a file; see `pack`."""
-    Path(path).write_text(pack(kind, body), encoding="utf-8")
+def find(kind: str, name_or_path: str | Path) -> Path:
+    """The file that is meant by a path, or by the name of a shipped record.
+
+    Args:
+        kind: what is expected.
+        name_or_path: a path, or a name in the folder of shipped records of that kind.
+
+    Raises:
+        FileNotFoundError: neither.
+    """
+    shipped = profiles_folder() / f"{kind}s"
+    path = Path(name_or_path)
+    if not path.exists():
+        path = shipped / f"{name_or_path}.json"
+    if not path.exists():
+        known = ", ".join(sorted(file.stem for file in shipped.glob("*.json"))) or "none"
+        raise FileNotFoundError(f"no {kind} file {str(name_or_path)!r}; shipped {kind}s are: {known}")
+    return path
+
+
+def profiles_folder() -> Path:
+    """The folder of shipped profiles: inside an installed package, beside it in a checkout."""
+    inside = _PACKAGE / "profiles"
+    return inside if inside.is_dir() else _PACKAGE.parent / "profiles"

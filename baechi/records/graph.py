@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from math import isfinite
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import networkx as nx
 
 from baechi.errors import RecordError
-from baechi.records import files
+from baechi.records.abstract import AbstractRecord
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
@@ -33,7 +32,7 @@ AMOUNTS = (
 )
 
 
-class LayerGraph(DiGraph):
+class LayerGraph(DiGraph, AbstractRecord):
     """A model as a directed graph: nodes are layers, glue and inputs, edges are tensors.
 
     Node attributes (all optional; a missing amount is 0), in seconds and bytes:
@@ -55,6 +54,8 @@ class LayerGraph(DiGraph):
     Nodes stand in code order, the order in which the model's code reaches them.
     `graph.graph["training"]` says whether the costs are those of training.
     """
+
+    record_kind: ClassVar[str] = "graph"
 
     @classmethod
     def from_networkx(cls, graph: "nx.DiGraph[Any]") -> "LayerGraph":
@@ -180,31 +181,6 @@ class LayerGraph(DiGraph):
             attribute: one of the amounts.
         """
         return sum(self.amount(name, attribute) for name in self)
-
-    def to_json(self) -> str:
-        """The graph as JSON text."""
-        return files.pack("graph", self.body())
-
-    @classmethod
-    def from_json(cls, text: str) -> "LayerGraph":
-        """Read what `to_json` wrote.
-
-        Args:
-            text: JSON text.
-
-        Raises:
-            RecordError: the text holds no graph, or a malformed one.
-        """
-        return cls.from_body(files.unpack("graph", text))
-
-    def save(self, path: str | Path) -> None:
-        """Write the graph to a file."""
-        files.write("graph", self.body(), path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "LayerGraph":
-        """Read a graph from a file; see `from_json`."""
-        return cls.from_body(files.read("graph", path))
 
     def body(self) -> dict[str, Any]:
         """The graph as JSON-able data."""

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from baechi.errors import PlanError
-from baechi.records import device_map, files
+from baechi.records import device_map
+from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
 from baechi.records.doors import open_door
 from baechi.records.graph import LayerGraph
@@ -33,7 +33,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(AbstractRecord):
     """Devices and order for the layers of a graph on a cluster. Anyone can build one.
 
     Args:
@@ -49,6 +49,8 @@ class Plan:
         PlanError: a node without a device or with an unknown one, a group or pin that is torn, an
             order that misses a layer or runs against an edge; every fault listed.
     """
+
+    record_kind: ClassVar[str] = "plan"
 
     graph: LayerGraph
     cluster: Cluster
@@ -110,32 +112,8 @@ class Plan:
         """The plan as a device map: the shortest module names that say where each layer lies."""
         return device_map.map_from_devices(self.graph, self.device_of)
 
-    def to_json(self) -> str:
-        """The plan as JSON text, its graph and cluster included."""
-        return files.pack("plan", self._body())
-
-    @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """Read what `to_json` wrote.
-
-        Args:
-            text: JSON text.
-
-        Raises:
-            RecordError: the text holds no plan, or a malformed one.
-        """
-        return cls._from_body(files.unpack("plan", text))
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan to a file."""
-        files.write("plan", self._body(), path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Plan":
-        """Read a plan from a file; see `from_json`."""
-        return cls._from_body(files.read("plan", path))
-
-    def _body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
+        """The plan as JSON-able data, its graph and cluster included."""
         candidates = [[c.placer, c.step_s, dict(c.peak_bytes), c.note] for c in self.candidates]
         return {
             "placer": self.placer,
@@ -147,7 +125,15 @@ class Plan:
         }
 
     @classmethod
-    def _from_body(cls, body: Mapping[str, Any]) -> "Plan":
+    def from_body(cls, body: Mapping[str, Any]) -> "Plan":
+        """The plan that `body` wrote.
+
+        Args:
+            body: JSON-able data.
+
+        Raises:
+            RecordError: the plan, its graph or its cluster is malformed.
+        """
         return cls(
             graph=LayerGraph.from_body(body["graph"]),
             cluster=Cluster.from_body(body["cluster"]),

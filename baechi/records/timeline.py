@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from baechi.errors import RecordError
-from baechi.records import files
+from baechi.records.abstract import AbstractRecord
 
 SpanKind = Literal["compute", "transfer", "wait"]
 Phase = Literal["forward", "backward", "other"]
@@ -34,7 +33,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(AbstractRecord):
     """The spans of one step, what they add up to, and how full each device got.
 
     Args:
@@ -46,6 +45,8 @@ class Timeline:
     Raises:
         RecordError: a span ends before it starts, or a figure is negative.
     """
+
+    record_kind: ClassVar[str] = "timeline"
 
     spans: tuple[Span, ...]
     makespan_s: float
@@ -76,32 +77,24 @@ class Timeline:
         """
         return sum(s.end_s - s.start_s for s in self.spans if s.where == where and s.kind == kind)
 
-    def to_json(self) -> str:
-        """The timeline as JSON text."""
-        return files.pack("timeline", self._body())
-
-    @classmethod
-    def from_json(cls, text: str) -> "Timeline":
-        """Read what `to_json` wrote.
-
-        Args:
-            text: JSON text.
-
-        Raises:
-            RecordError: the text holds no timeline.
-        """
-        body = files.unpack("timeline", text)
-        spans = tuple(Span(*span) for span in body["spans"])
-        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"])
-
-    def save(self, path: str | Path) -> None:
-        """Write the timeline to a file."""
-        files.write("timeline", self._body(), path)
-
-    def _body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
+        """The timeline as JSON-able data."""
         return {
             "makespan_s": self.makespan_s,
             "peak_bytes": dict(self.peak_bytes),
             "counters": dict(self.counters),
             "spans": [list(asdict(span).values()) for span in self.spans],
         }
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> "Timeline":
+        """The timeline that `body` wrote.
+
+        Args:
+            body: JSON-able data.
+
+        Raises:
+            RecordError: the timeline is malformed.
+        """
+        spans = tuple(Span(*span) for span in body["spans"])
+        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"])

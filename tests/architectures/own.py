@@ -241,9 +241,7 @@ class _UNet(nn.Module):
         self.head = nn.Conv2d(4, 2, 1)
 
     def _layer(self, inputs: int, outputs: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(2, outputs), nn.SiLU()
-        )
+        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(2, outputs), nn.SiLU())
 
     def forward(self, images: Tensor) -> Tensor:
         skips, hidden = [], images
@@ -322,8 +320,7 @@ class _Checkpointed(nn.Module):
         super().__init__()
         self.stem = nn.Linear(8, 16)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU(), nn.Dropout(0.2))
-            for _ in range(3)
+            nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU(), nn.Dropout(0.2)) for _ in range(3)
         )
 
     def forward(self, values: Tensor) -> Tensor:

@@ -1,0 +1,68 @@
+"""What every record can do: be written to JSON text or a file, and read back."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from baechi.records import files
+
+
+class AbstractRecord(ABC):
+    """A record with a body of JSON-able data."""
+
+    record_kind: ClassVar[str]
+    """What a file of it says that it holds."""
+
+    @abstractmethod
+    def body(self) -> dict[str, Any]:
+        """The record as JSON-able data."""
+
+    @classmethod
+    @abstractmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Self:
+        """The record that `body` wrote.
+
+        Args:
+            body: JSON-able data.
+
+        Raises:
+            RecordError: the record is malformed.
+        """
+
+    def to_json(self) -> str:
+        """The record as JSON text."""
+        return files.pack(self.record_kind, self.body())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote.
+
+        Args:
+            text: JSON text.
+
+        Raises:
+            RecordError: the text holds no such record, or a malformed one.
+        """
+        return cls.from_body(files.unpack(cls.record_kind, text))
+
+    def save(self, path: str | Path) -> None:
+        """Write the record to a file.
+
+        Args:
+            path: the file; one that is there is replaced.
+        """
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> Self:
+        """Read a record from a file, or a shipped one (`profiles/`) by its name.
+
+        Args:
+            name_or_path: a path, or a shipped name.
+
+        Raises:
+            FileNotFoundError: neither a file nor a shipped name.
+            RecordError: the file holds no such record, or a malformed one.
+        """
+        return cls.from_body(files.read(cls.record_kind, files.find(cls.record_kind, name_or_path)))

@@ -1,0 +1,83 @@
+"""What the documents show runs, and the links between them lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import baechi
+from baechi import zoo
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def test_the_placer_of_the_docs_places() -> None:
+    """The file that the page on placers shows is a placer; the line has the registry's form."""
+    page = (ROOT / "docs/adding-a-placer.md").read_text()
+    file, line = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(file, names)
+    model, inputs = zoo.transformer("small")
+    baechi.distribute(model, inputs, cluster=baechi.Cluster.virtual(3), placer=names["round_robin"])
+    assert len(baechi.plan_of(model).devices_used) == 3
+    registry = (ROOT / "baechi/place/registry.py").read_text()
+    assert re.search(r'^    "m-topo": m_topo,$', registry, re.MULTILINE)
+    assert re.fullmatch(r'    "round-robin": round_robin,\n', line)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_examples_run(path: Path) -> None:
+    """Each example runs, and prints what stands beside it (floats to two digits)."""
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    expected = path.with_suffix(".out").read_text()
+    shorten = re.compile(r"(\d\.\d\d)\d*")
+    assert shorten.sub(r"\1", done.stdout) == shorten.sub(r"\1", expected)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links(page: Path) -> None:
+    """Links to files and headings of the project exist."""
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        file, _, heading = target.partition("#")
+        linked = page.parent / file if file else page
+        assert linked.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+            assert heading in anchors, target
+
+
+def test_readme_snippets_are_python() -> None:
+    """Every Python block of every page compiles."""
+    for page in PAGES:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+            compile(block if "    " != block[:4] else f"x = {{\n{block}}}", str(page), "exec")
+
+
+def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo trains on devices too small for one, shows the plan, and finds the same losses."""
+    from rich.console import Console
+
+    from baechi import demo
+
+    monkeypatch.setattr(demo, "STEPS", 2)
+    console = Console(record=True, width=120, quiet=True)
+    assert demo.run(console)
+    text = console.export_text()
+    for words in ("no device holds all layers", "cpu:3", "Cut edges", "the same losses"):
+        assert words in text
+
+
+def test_python_dash_m() -> None:
+    """`python -m baechi` is the command line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "baechi", "version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == baechi.__version__
