@@ -3,13 +3,15 @@
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import baechi
-from baechi import zoo
+from baechi import demo, zoo
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,19 +60,15 @@ def test_readme_snippets_are_python() -> None:
     """Every Python block of every page compiles."""
     for page in PAGES:
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-            compile(block if "    " != block[:4] else f"x = {{\n{block}}}", str(page), "exec")
+            compile(block if not block.startswith("    ") else f"x = {{\n{block}}}", str(page), "exec")
 
 
 def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo trains on devices too small for one, shows the plan, and finds the same losses."""
-    from rich.console import Console
-
-    from baechi import demo
-
     monkeypatch.setattr(demo, "STEPS", 2)
-    console = Console(record=True, width=120, quiet=True)
-    assert demo.run(console)
-    text = console.export_text()
+    printed = StringIO()
+    assert demo.run(Console(file=printed, width=120))
+    text = printed.getvalue()
     for words in ("no device holds all layers", "cpu:3", "Cut edges", "the same losses"):
         assert words in text
 
