@@ -21,6 +21,7 @@ from baechi.capture.draft import Draft
 from baechi.capture.granularity import Granularity
 from baechi.capture.groups import Groups
 from baechi.capture.trace import Boundary, Call, Function, Op, Storage, Trace, Use
+from baechi.capture.weights import by_module, nearest_layer
 from baechi.cost.anchor import anchor, writes_first
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
@@ -57,6 +58,8 @@ class Builder:
         self.on_host: set[str] = set()
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
+        self.first_calls: dict[str, str] = {}
+        self.weights_below = by_module(trace)
         self.given: dict[str, tuple[Use, ...]] = {}  # to a layer as arguments, to glue by its function
 
     def build(self) -> LayerGraph:
@@ -89,14 +92,11 @@ class Builder:
         module = call.module or ROOT
         draft = self._draft(_layer_name(call), "layer", module, call.type, number)
         self.given[draft.name] = uses
-        if call.turn:
-            self.groups.join(module, draft.name)
+        self.groups.join(self.first_calls.setdefault(module, draft.name), draft.name)
         for use in uses:
             self._read(draft.name, use)
-        below = f"{call.module}." if call.module else ""
-        for name, storage in self.trace.weights.items():
-            if name.startswith(below):
-                self._hold(draft, storage)
+        for storage in self.weights_below.get(call.module, ()):
+            self._hold(draft, storage)
 
     def _exit(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
         draft = self.drafts[_layer_name(call)]
@@ -236,21 +236,12 @@ class Builder:
             module = name.rpartition(".")[0]
             node = module or ROOT
             if node not in self.drafts:
-                sibling = self._sibling(module)
+                sibling = nearest_layer(self.drafts, module)
                 last = len(self.trace.events)
                 self._draft(node, "layer", node, self.trace.modules[module], last)
                 if sibling is not None:
                     self.groups.join(sibling, node)
             self._hold(self.drafts[node], storage)
-
-    def _sibling(self, module: str) -> str | None:
-        """The layer whose module shares the longest path with this one."""
-        best, longest = None, -1
-        for name, draft in self.drafts.items():
-            shared = _shared_parts(draft.module, module)
-            if draft.kind == "layer" and shared > longest:
-                best, longest = name, shared
-        return best
 
     def _graph(self) -> LayerGraph:
         graph: nx.DiGraph[Any] = nx.DiGraph(training=self.trace.training)
@@ -278,12 +269,3 @@ class Builder:
 def _layer_name(call: Call) -> str:
     name = call.module or ROOT
     return f"{name}#{call.turn}" if call.turn else name
-
-
-def _shared_parts(one: str, other: str) -> int:
-    shared = 0
-    for a, b in zip(one.split("."), other.split("."), strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared

@@ -17,6 +17,8 @@ class Groups:
     def join(self, one: str, other: str) -> None:
         """Put two nodes, and all that share a device with them, on one device."""
         a, b = self.first(one), self.first(other)
+        if a == b:
+            return
         if self._rank[a] > self._rank[b]:
             a, b = b, a
         self._parent[b] = a

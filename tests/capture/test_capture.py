@@ -223,6 +223,26 @@ def test_a_module_given_as_an_argument() -> None:
     assert graph.nodes["decode"]["colocate"] == graph.nodes["embed"]["colocate"]
 
 
+def test_a_module_called_inside_a_layer_and_outside() -> None:
+    """A module shared by a layer that is kept whole and by code outside lies with that layer."""
+
+    class Block(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.inner(x) + 1
+            return out
+
+    shared = nn.Linear(4, 4)
+    model = Net(lambda m, x: m.shared(m.block(x)), block=Block(shared), shared=shared)
+    graph = graph_of(model, torch.ones(2, 4), no_split=["Block"])
+    layers = list(graph.placed())
+    assert layers[0] == "block" and len(layers) == 2
+    assert {graph.nodes[name].get("colocate") for name in layers} == {"block"}
+
+
 class Counting(nn.Module):
     """Changes whatever a forward can change."""
 
