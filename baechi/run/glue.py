@@ -8,7 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from baechi.backend.marks import made_at
-from baechi.backend.nest import map_tensors, tensors_in
+from baechi.backend.nest import tensors_in
 from baechi.cost.anchor import anchor, writes_first
 from baechi.run.step import Step
 
@@ -42,9 +42,10 @@ class GlueMode(TorchFunctionMode):
         given = list(tensors_in(args, kwargs))
         place, mixed = self._place(name, args, kwargs, given)
         if mixed and place is not None:
-            target = place
-            args, kwargs = map_tensors(lambda tensor: self.step.bring(tensor, target), (args, kwargs))
-        result = func(*args, **kwargs)
+            (args, kwargs), loans = self.step.lend((args, kwargs), place)
+            result = loans.settle(func(*args, **kwargs))
+        else:
+            result = func(*args, **kwargs)
         written = bool(given) and result is given[0]
         self.step.stamp(result, place, renew=written)
         return result

@@ -53,11 +53,11 @@ class Step:
         return copied
 
     def lend(self, values: Any, place: str) -> tuple[Any, "Loans"]:
-        """Bring everything that a layer was given to its device.
+        """Bring everything that a layer, or glue, was given to its device.
 
         Args:
             values: arguments, nested as they are.
-            place: the layer's device.
+            place: the device.
 
         Returns:
             The arguments at the place, and what was lent for it.
@@ -86,7 +86,7 @@ class Step:
 
 
 class Loans:
-    """Copies lent to a layer, and what it did with them.
+    """Copies lent to a layer or to glue, and what it did with them.
 
     Args:
         step: the step that made them.
@@ -101,14 +101,14 @@ class Loans:
         self._lent.append((original, copied, version_of(copied)))
 
     def settle(self, result: Any) -> Any:
-        """Make up for the layer having worked on copies.
+        """Make up for having worked on copies.
 
         What it wrote in place is written to the originals too, and where it hands on an argument
         it hands on the original, so that the model's code sees the objects that it would see on
         one device.
 
         Args:
-            result: what the layer returned.
+            result: what was returned.
 
         Returns:
             The result with copies replaced by originals.
