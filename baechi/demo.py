@@ -9,6 +9,7 @@ from pydoc_data.topics import topics
 from typing import NamedTuple
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -92,7 +93,7 @@ def _show_need(console: Console, cluster: Cluster, batch: Batch) -> None:
     try:
         place(graph, cluster, "single", optimizer="adam")
     except PlacementError as error:
-        console.print(f"On one device: {error}\n")
+        console.print(f"On one device: {error}\n", highlight=False, markup=False)
 
 
 def _train(
@@ -109,14 +110,14 @@ def _train(
         TextColumn("{task.description:>12}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}"),
+        TextColumn("{task.fields[loss]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(name, total=len(batches), loss=float("nan"))
+        task = progress.add_task(name, total=len(batches), loss="")
         for batch in batches:
             losses.append(_step(model, optimizer, batch))
-            progress.update(task, advance=1, loss=losses[-1])
+            progress.update(task, advance=1, loss=f"loss {losses[-1]:.4f}")
     return losses
 
 
@@ -130,7 +131,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> f
 
 
 def _compare(console: Console, single: list[float], spread: list[float]) -> bool:
-    table = Table(title="Loss per step", title_justify="left", title_style="bold")
+    table = Table(title="Loss per step", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for column in ("step", "one device", "four devices", "difference"):
         table.add_column(column, justify="right")
     differences = [abs(a - b) for a, b in zip(single, spread, strict=True)]
@@ -140,5 +141,7 @@ def _compare(console: Console, single: list[float], spread: list[float]) -> bool
     console.print(table)
     same = max(differences) <= TOLERANCE
     verdict = "the same losses" if same else "DIFFERENT losses"
-    console.print(f"One device and four: {verdict} (largest difference {max(differences):.1e}).")
+    console.print(
+        f"One device and four: {verdict} (largest difference {max(differences):.1e}).", highlight=False
+    )
     return same
