@@ -30,7 +30,7 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
             return tensor.detach().to(device, copy=True)
         target = _empty_like(source, device)
         target.copy_(source, non_blocking=True)
-        return target.as_strided(tensor.shape, tensor.stride())
+        return _over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
 
 
 def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
@@ -58,4 +58,12 @@ def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if tensor.numel():
         span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     flat = torch.empty(shift + span, dtype=tensor.dtype, device=device)
-    return flat.as_strided(tensor.shape, tensor.stride(), shift)
+    return _over(flat, tensor.shape, tensor.stride(), shift)
+
+
+def _over(
+    memory: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """A tensor over the same memory that is no view: autograd refuses to write views made without it."""
+    tensor = torch.empty(0, dtype=memory.dtype, device=memory.device)
+    return tensor.set_(memory.untyped_storage(), offset, shape, strides)

@@ -1,6 +1,11 @@
-"""The model as it was found: taken before a capture or a measurement, put back after."""
+"""The model as it was found: noted before a capture or a measurement, put back after."""
 
-from collections.abc import Iterator
+import functools
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,59 +14,111 @@ from torch import nn
 
 from baechi.backend.random_state import random_state_kept
 
+_NOT_STATE = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    functools.partial,
+)
+
 
 @contextmanager
-def left_as_found(model: nn.Module) -> Iterator[None]:
+def left_as_found(model: nn.Module, *, parameters: bool) -> Iterator[None]:
     """Put everything back that running the model may change, also after an exception.
 
-    Attributes, buffers and parameters registered on every module, the contents of plain lists,
-    dicts and sets they hold (caches), training flags, gradients, the values of weights that a
-    forward writes, and the states of the random generators of torch, Python and numpy.
+    Everything that hangs on the model's modules, however deep: attributes, registered tables,
+    containers, plain objects; which memory each tensor has, and what is in it; gradients; and the
+    states of random generators.
 
     Args:
         model: the model.
+        parameters: keep the contents of parameters, too (of other tensors they are always kept,
+            also for a run with fake ones: torch runs operations on real tensors alone for real).
     """
-    modules = list(model.modules())
-    attributes = [(module, dict(vars(module)), _containers(vars(module))) for module in modules]
-    grads = [(p, p.grad) for p in model.parameters()]
-    contents = [(weight, weight.detach().clone()) for weight in _written(model)]
+    keeper = _Keeper(keep_parameters=parameters)
+    for module in model.modules():
+        keeper.keep(module)
     with random_state_kept():
         try:
             yield
         finally:
-            for module, before, containers in attributes:
-                vars(module).clear()
-                vars(module).update(before)
-                for container, content in containers:
-                    _refill(container, content)
-            for parameter, grad in grads:
-                parameter.grad = grad
-            with torch.no_grad():
-                for weight, content in contents:
-                    if not torch.equal(weight, content):
-                        weight.copy_(content)
+            keeper.put_back()
 
 
-def _written(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Weights that a forward may write: buffers, and what an embedding with `max_norm` rescales.
+class _Keeper:
+    """What was found, as a list of ways to put it back."""
 
-    Fake tensors do not keep small ones safe: torch runs some operations on them for real.
-    """
-    for module in model.modules():
-        scaled = [p for p in module._parameters.values() if getattr(module, "max_norm", None) is not None]
-        for weight in (*module._buffers.values(), *scaled):
-            if weight is not None and not weight.is_meta:
-                yield weight
+    def __init__(self, *, keep_parameters: bool) -> None:
+        self.keep_parameters = keep_parameters
+        self.undo: list[Callable[[], None]] = []
+        self.seen: dict[int, Any] = {}
+
+    def keep(self, value: Any) -> None:
+        """Note a value and everything that hangs on it."""
+        waiting = [value]
+        while waiting:
+            item = waiting.pop()
+            if id(item) not in self.seen and not isinstance(item, _NOT_STATE):
+                self.seen[id(item)] = item
+                waiting.extend(self._note(item))
+
+    def put_back(self) -> None:
+        """Put everything back, what was noted last first."""
+        with torch.no_grad():
+            for undo in reversed(self.undo):
+                undo()
+
+    def _note(self, item: Any) -> list[Any]:
+        """Note one thing; returns what hangs on it."""
+        if isinstance(item, torch.Tensor):
+            self._note_tensor(item)
+            return []
+        if isinstance(item, (dict, list, set, deque)):
+            before = item.copy()
+            self.undo.append(lambda: _refill(item, before))
+            return list(before.values()) if isinstance(before, dict) else list(before)
+        if isinstance(item, (tuple, frozenset)):
+            return list(item)
+        if isinstance(item, random.Random):
+            state = item.getstate()
+            self.undo.append(lambda: item.setstate(state))
+            return []
+        if "numpy" in sys.modules and isinstance(item, sys.modules["numpy"].random.Generator):
+            numpy_state = item.bit_generator.state
+            self.undo.append(lambda: setattr(item.bit_generator, "state", numpy_state))
+            return []
+        return self._note(vars(item)) if hasattr(item, "__dict__") else []
+
+    def _note_tensor(self, tensor: torch.Tensor) -> None:
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return
+        data, grad = tensor.data, tensor.grad if tensor.is_leaf else None
+        parameter = isinstance(tensor, nn.Parameter)
+        written = not tensor.is_meta and tensor.layout == torch.strided
+        content = data.clone() if written and (self.keep_parameters or not parameter) else None
+
+        def undo() -> None:
+            if tensor.data.untyped_storage() is not data.untyped_storage():
+                tensor.data = data
+            if content is not None and not torch.equal(data, content):
+                data.copy_(content)
+            if tensor.is_leaf and tensor.grad is not grad:
+                tensor.grad = grad
+
+        if tensor.layout == torch.strided:
+            self.undo.append(undo)
 
 
-def _containers(attributes: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """Plain containers among the attributes (registered modules, parameters and hooks are some)."""
-    return [(item, item.copy()) for item in attributes.values() if isinstance(item, (dict, list, set))]
-
-
-def _refill(container: Any, content: Any) -> None:
-    if isinstance(container, list):
-        container[:] = content
-    else:
+def _refill(container: Any, before: Any) -> None:
+    if isinstance(container, (list, deque)):
+        if len(container) != len(before) or any(a is not b for a, b in zip(container, before, strict=True)):
+            container.clear()
+            container.extend(before)
+    elif isinstance(container, set):
         container.clear()
-        container.update(content)
+        container.update(before)
+    elif list(container) != list(before) or any(container[key] is not before[key] for key in before):
+        container.clear()
+        container.update(before)

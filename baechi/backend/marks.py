@@ -73,7 +73,9 @@ def made_at(tensor: torch.Tensor) -> int:
 
 def carrier(tensor: torch.Tensor) -> Any:
     """The object that stands for a tensor's memory: its storage, or itself if it has none."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap, grad, ...
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     try:
         return tensor.untyped_storage()
-    except NotImplementedError:  # sparse and functorch tensors
+    except NotImplementedError:  # a sparse tensor
         return tensor

@@ -10,9 +10,10 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 TensorMap = Callable[[torch.Tensor], torch.Tensor]
+Copied = Callable[[Any, Any], None]
 
 
-def map_tensors(change: TensorMap, value: Any) -> Any:
+def map_tensors(change: TensorMap, value: Any, copied: Copied | None = None) -> Any:
     """Apply a function to every tensor in a value, and keep everything else as it is.
 
     Looks into lists, tuples, named tuples, mappings (Hugging Face's outputs and encodings are
@@ -22,6 +23,7 @@ def map_tensors(change: TensorMap, value: Any) -> Any:
     Args:
         change: given a tensor, returns the one to put in its place.
         value: anything.
+        copied: told of each container that had to be copied, and of its copy.
 
     Returns:
         The very same object if no tensor changed, so that identity and aliasing stay as the
@@ -31,14 +33,24 @@ def map_tensors(change: TensorMap, value: Any) -> Any:
         return change(value)
     if value is None or isinstance(value, (int, float, str, bool)):
         return value
+    result = _map_container(change, value, copied)
+    if copied is not None and result is not value:
+        copied(value, result)
+    return result
+
+
+def _map_container(change: TensorMap, value: Any, copied: Copied | None) -> Any:
+    def again(item: Any) -> Any:
+        return map_tensors(change, item, copied)
+
     if isinstance(value, (list, tuple)):
-        return _map_sequence(change, value)
+        return _map_sequence(again, value)
     if isinstance(value, Mapping):
-        return _map_mapping(change, value)
+        return _map_mapping(again, value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _map_dataclass(change, value)
+        return _map_dataclass(again, value)
     if type(value) in pytree.SUPPORTED_NODES:
-        return _map_registered(change, value)
+        return _map_registered(again, value)
     return value
 
 
@@ -79,8 +91,8 @@ def named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{name}.{index}", tensor
 
 
-def _map_sequence(change: TensorMap, value: list[Any] | tuple[Any, ...]) -> Any:
-    items = [map_tensors(change, item) for item in value]
+def _map_sequence(again: Callable[[Any], Any], value: list[Any] | tuple[Any, ...]) -> Any:
+    items = [again(item) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
     if isinstance(value, PackedSequence):  # its batch sizes belong to the host, wherever its data lies
@@ -90,8 +102,8 @@ def _map_sequence(change: TensorMap, value: list[Any] | tuple[Any, ...]) -> Any:
     return type(value)(items)
 
 
-def _map_mapping(change: TensorMap, value: Mapping[Any, Any]) -> Any:
-    items = {key: map_tensors(change, item) for key, item in value.items()}
+def _map_mapping(again: Callable[[Any], Any], value: Mapping[Any, Any]) -> Any:
+    items = {key: again(item) for key, item in value.items()}
     changed = {key: item for key, item in items.items() if item is not value[key]}
     if not changed:
         return value
@@ -103,9 +115,9 @@ def _map_mapping(change: TensorMap, value: Mapping[Any, Any]) -> Any:
     return result
 
 
-def _map_dataclass(change: TensorMap, value: Any) -> Any:
+def _map_dataclass(again: Callable[[Any], Any], value: Any) -> Any:
     names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-    items = {name: map_tensors(change, getattr(value, name)) for name in names}
+    items = {name: again(getattr(value, name)) for name in names}
     changed = {name: item for name, item in items.items() if item is not getattr(value, name)}
     if not changed:
         return value
@@ -115,10 +127,10 @@ def _map_dataclass(change: TensorMap, value: Any) -> Any:
     return result
 
 
-def _map_registered(change: TensorMap, value: Any) -> Any:
+def _map_registered(again: Callable[[Any], Any], value: Any) -> Any:
     node = pytree.SUPPORTED_NODES[type(value)]
     children, context = node.flatten_fn(value)
-    items = [map_tensors(change, child) for child in children]
+    items = [again(child) for child in children]
     if all(new is old for new, old in zip(items, children, strict=True)):
         return value
     return node.unflatten_fn(items, context)

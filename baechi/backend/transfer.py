@@ -10,12 +10,17 @@ from baechi.backend.abstract import AbstractBackend
 class _Transfer(torch.autograd.Function):
     """Identity in value: only the place changes."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, backend: AbstractBackend, target: str) -> torch.Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.backend = backend
-        ctx.source = backend.place_of(tensor)
+    def forward(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> torch.Tensor:
         return backend.copy(tensor, target)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        tensor, ctx.backend, _ = inputs
+        ctx.set_materialize_grads(False)
+        ctx.source = ctx.backend.place_of(tensor)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:

@@ -7,7 +7,9 @@ the node whose device it lies on. Nodes that must share a device are joined on t
 - a layer with the node that holds what it writes in place, or what its output is a view of;
 - layers that hold the same weights, and the calls of one module;
 - a layer with the holder of what it reads without having been given it;
-- glue with the holder of the input that the others travel to (`cost.anchor`).
+- glue with the holder of the input that the others travel to (`cost.anchor`);
+- glue that the runtime does not see as one torch function (an `autograd.Function`, a scripted
+  function) with the holders of all its inputs.
 
 Glue that works on model inputs only (masks) is bound to nobody: it runs where the inputs lie.
 """
@@ -166,6 +168,9 @@ class Builder:
         if not placed:
             self.on_host.add(draft.name)
             return draft
+        if function is None or function.whole:  # the runtime cannot bring one input to another
+            for use in placed:
+                self._join_holder(draft.name, self.states[use.storage.index])
         states = [self.states[use.storage.index] for use in placed]
         chosen = anchor([(use.size_bytes, state.made) for use, state in zip(placed, states, strict=True)])
         self._join_holder(draft.name, states[chosen])
@@ -220,7 +225,9 @@ class Builder:
                 self.after[earlier, draft.name] = None
         self._join_holder(draft.name, state)
         state.writer, state.made, state.readers = draft.name, number, [draft.name]
-        if draft.name not in self.on_host:
+        if storage.weight is not None:
+            self._hold(draft, storage)
+        elif draft.name not in self.on_host:
             state.holder = state.holder or draft.name
 
     def _escape(self, storage: Storage) -> None:

@@ -41,7 +41,7 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
     _check_signature(model, inputs)
     on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     try:
-        return _run(model, inputs, training=training, fake=True)
+        return _run_hooked(model, inputs, training=training, fake=True)
     except Exception as refused:  # whatever the model's code raises when it meets a fake tensor
         if on_meta:
             raise CaptureError(
@@ -51,16 +51,26 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
         clear_caches()
         logger.info("capturing with real tensors: fake ones cannot go here (%s)", _line(refused))
     try:
-        return _run(model, inputs, training=training, fake=False)
+        return _run_hooked(model, inputs, training=training, fake=False)
     except Exception as error:
         raise CaptureError(
             f"the model does not run with the example inputs {inputs!r}: {_line(error)}"
         ) from error
 
 
-def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool) -> Trace:
+def _run_hooked(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool) -> Trace:
+    """Run, watching what autograd saves; without where the model's code allows no such hooks."""
+    try:
+        return _run(model, inputs, training=training, fake=fake, hooks=True)
+    except RuntimeError as error:
+        if not training or "saved tensor hooks" not in str(error):
+            raise
+    return _run(model, inputs, training=training, fake=fake, hooks=False)
+
+
+def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks: bool) -> Trace:
     with ExitStack() as stack:
-        stack.enter_context(left_as_found(model))
+        stack.enter_context(left_as_found(model, parameters=False))
         stack.enter_context(torch.set_grad_enabled(training))
         if training != model.training:
             model.train(training)
@@ -71,7 +81,7 @@ def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool) -> Tra
             stack.enter_context(_meta_weights_faked(model, mode))
         given = (inputs.args, inputs.kwargs)
         args, kwargs = map_tensors(lambda tensor: _stand_in_tensor(tensor, mode), given)
-        with watching(model, training=training) as watch:
+        with watching(model, training=training, hooks=hooks) as watch:
             watch.note_inputs(_named_inputs(model, args, kwargs))
             model(*args, **kwargs)
         del args, kwargs

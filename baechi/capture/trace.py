@@ -82,10 +82,13 @@ class Function:
     Args:
         name: its name.
         reads: the tensors it was given.
+        whole: whether all of them must lie on one device (an `autograd.Function`, whose backward
+            reads what its forward saved).
     """
 
     name: str
     reads: tuple[Use, ...]
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

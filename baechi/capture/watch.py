@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from baechi.backend.intercept import has_stand_in, original_forward, stand_in, step_back
 from baechi.backend.marks import carrier
@@ -44,6 +45,7 @@ class Watch:
         self.call: Call | None = None
         self.function: Function | None = None
         self.marked: list[tuple[weakref.ref[Any], Storage]] = []
+        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._note_weights(model)
 
     def _note_weights(self, model: nn.Module) -> None:
@@ -99,6 +101,24 @@ class Watch:
         """Every tensor in the values."""
         return tuple(self.use(tensor) for tensor in tensors_in(*values))
 
+    def keep_weight(self, tensor: torch.Tensor) -> None:
+        """Keep what is in a weight that is about to be written.
+
+        Also under fake tensors: torch runs operations on real tensors alone for real.
+        """
+        storage = self.storage_of(tensor)
+        if storage.weight is not None and storage.index not in self.kept and type(tensor) is not FakeTensor:
+            with _disable_current_modes():
+                memory = tensor.data
+                self.kept[storage.index] = (memory, memory.clone())
+
+    def put_weights_back(self) -> None:
+        """Put back what was in the weights that the run wrote."""
+        with _disable_current_modes():
+            for memory, content in self.kept.values():
+                if not torch.equal(memory, content):
+                    memory.copy_(content)
+
     def survivors(self) -> int:
         """How many storages that the run made are still alive; the model's weights do not count."""
         weights = {id(record) for record in self.trace.weights.values()}
@@ -113,12 +133,14 @@ class Watch:
 
 
 @contextmanager
-def watching(model: nn.Module, *, training: bool) -> Iterator[Watch]:
+def watching(model: nn.Module, *, training: bool, hooks: bool = True) -> Iterator[Watch]:
     """Watch what runs inside; everything is taken off again afterwards.
 
     Args:
         model: the model, without stand-ins.
         training: whether it runs in training mode, with gradients.
+        hooks: whether to watch what autograd saves; `torch.func.grad` allows no hooks. Without,
+            everything that takes part in backward counts as saved.
 
     Yields:
         The watch, whose `trace` fills.
@@ -126,17 +148,22 @@ def watching(model: nn.Module, *, training: bool) -> Iterator[Watch]:
     watch = Watch(model, training=training)
     with ExitStack() as stack:
         stack.callback(watch.forget)
+        stack.callback(watch.put_weights_back)
         for module in model.modules():
             if not has_stand_in(module):
                 module.__dict__[_WATCH] = watch
                 stack.callback(module.__dict__.pop, _WATCH, None)
                 stand_in(module, _called)
                 stack.callback(step_back, module)
-        if training:
+        if training and hooks:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_saver(watch), lambda kept: kept))
         stack.enter_context(_Operations(watch))
         stack.enter_context(_Functions(watch))
+        stack.enter_context(_custom_functions(watch))
         yield watch
+    if training and not hooks:
+        for storage in watch.trace.storages:
+            storage.saved |= storage.requires_grad
 
 
 def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -193,6 +220,27 @@ class _Functions(TorchFunctionMode):
             watch.function = None
 
 
+@contextmanager
+def _custom_functions(watch: Watch) -> Iterator[None]:
+    """Notes calls of `autograd.Function.apply`, which no mode sees."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if watch.function is not None:
+            return original.__get__(None, cls)(*args, **kwargs)
+        watch.function = Function(cls.__name__, watch.uses(args, kwargs), whole=True)
+        try:
+            return original.__get__(None, cls)(*args, **kwargs)
+        finally:
+            watch.function = None
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
 class _Operations(TorchDispatchMode):
     """Notes what each operation reads, writes and makes."""
 
@@ -205,6 +253,8 @@ class _Operations(TorchDispatchMode):
         if func.namespace == "prim" or self.watch.call is None:
             return func(*args, **kwargs)
         watch = self.watch
+        for tensor in writes_of(func, args, kwargs):
+            watch.keep_weight(tensor)
         given = list(tensors_in(args, kwargs))
         reads = tuple(watch.use(tensor) for tensor in given)
         result = func(*args, **kwargs)

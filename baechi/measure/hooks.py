@@ -55,7 +55,7 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
     samples: list[_Round] = []
-    with left_as_found(model), torch.set_grad_enabled(graph.training):
+    with left_as_found(model, parameters=True), torch.set_grad_enabled(graph.training):
         model.train(graph.training)
         for _ in range(rounds):
             samples.append(_one_round(model, inputs, graph))

@@ -12,7 +12,7 @@ from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.run.calls import call_fused_stack, call_layer, call_root
 from baechi.run.first_call import forget_first_call
-from baechi.run.match import homes, modules_of, weights_of
+from baechi.run.match import has_weights, homes, modules_of, weights_of
 from baechi.run.refusal import allow_moves, refuse_moves
 from baechi.run.runtime import Binding, Runtime, bind, binding_of, unbind
 from baechi.run.weights import flatten_recurrent, move
@@ -73,8 +73,10 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     if binding is None and not has_stand_in(model):
         raise BaechiError(f"this {type(model).__name__} is not distributed: there is nothing to restore")
     for module in model.modules():
-        step_back(module)
-        unbind(module)
+        bound = binding_of(module)
+        if bound is None or binding is None or bound.runtime is binding.runtime:
+            step_back(module)
+            unbind(module)
     allow_moves(model)
     forget_first_call(model)
     vars(model).pop(DEVICE_MAP, None)
@@ -113,7 +115,9 @@ def refuse_distributed(model: nn.Module) -> None:
         BaechiError: it is.
     """
     for name, module in model.named_modules():
-        if binding_of(module) is not None or has_stand_in(module):
+        bound = binding_of(module)
+        shared = bound is not None and bound.weightless and module is not model
+        if not shared and (bound is not None or has_stand_in(module)):
             what = f"its part {name}" if name else f"this {type(model).__name__}"
             raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
 
@@ -123,10 +127,11 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
     devices = _layer_devices(runtime.plan, modules, home)
     wrapped: set[int] = set()
     for name, device in devices.items():
-        if id(modules[name]) not in wrapped:
-            wrapped.add(id(modules[name]))
-            bind(modules[name], Binding(runtime, "layer", name, device))
-            stand_in(modules[name], call_layer)
+        module = modules[name]
+        if id(module) not in wrapped and not has_stand_in(module):  # else another model's: it runs as glue
+            wrapped.add(id(module))
+            bind(module, Binding(runtime, "layer", name, device, not has_weights(module)))
+            stand_in(module, call_layer)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
         spread = name == ROOT or len(_devices_below(name, devices)) > 1

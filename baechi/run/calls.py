@@ -55,6 +55,9 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     Returns:
         What the layer returns, on its device; on that of the inputs if called outside a step.
     """
+    binding = _binding(module)
+    if binding.runtime.glue is None and binding.weightless:
+        return original_forward(module)(*args, **kwargs)  # perhaps another model's, which shares it
     return _call(module, args, kwargs, functools.partial(_on_its_device, module))
 
 

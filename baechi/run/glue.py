@@ -23,6 +23,10 @@ _KEEP_ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
+_WRITE_UNSAID = frozenset({"batch_norm", "instance_norm"})
+"""Write running statistics, and no version counter moves."""
+
+
 class GlueMode(TorchFunctionMode):
     """On while the model's own code runs, off inside layers.
 
@@ -43,7 +47,7 @@ class GlueMode(TorchFunctionMode):
         place, mixed = self._place(name, args, kwargs, given)
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
-            result = loans.settle(func(*args, **kwargs))
+            result = loans.settle(func(*args, **kwargs), written=name in _WRITE_UNSAID)
         else:
             result = func(*args, **kwargs)
         written = bool(given) and result is given[0]

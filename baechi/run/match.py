@@ -23,6 +23,11 @@ def modules_of(model: nn.Module) -> dict[str, nn.Module]:
     return {name or ROOT: module for name, module in model.named_modules(remove_duplicate=False)}
 
 
+def has_weights(module: nn.Module) -> bool:
+    """Whether a module, or one below it, has parameters or buffers."""
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+
+
 def homes(model: nn.Module, plan: Plan) -> dict[str, str]:
     """The device of each weight.
 

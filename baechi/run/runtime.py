@@ -68,12 +68,15 @@ class Binding:
         role: `"root"`, `"part"` (calls layers on several devices), or `"layer"`.
         name: the module's qualified name.
         device: where a layer runs; None for the others.
+        weightless: whether the layer has no weights; such a one (an activation function made once
+            for all) may be shared by models that know nothing of each other.
     """
 
     runtime: Runtime
     role: Literal["root", "part", "layer"]
     name: str = ""
     device: str | None = None
+    weightless: bool = False
 
 
 def bind(module: nn.Module, binding: Binding) -> None:

@@ -1,5 +1,7 @@
 """One call of the root module: what travelled, and the copies that are still good."""
 
+import copy
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -70,7 +72,7 @@ class Step:
                 loans.note(tensor, copied)
             return copied
 
-        return map_tensors(bring, values), loans
+        return map_tensors(bring, values, loans.note_container), loans
 
     def stamp(self, result: Any, place: str | None, *, renew: bool) -> None:
         """Say that a result was made now.
@@ -96,19 +98,27 @@ class Loans:
         self.step = step
         self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
 
+        self._containers: list[tuple[Any, Any, Any]] = []
+
     def note(self, original: torch.Tensor, copied: torch.Tensor) -> None:
         """Remember a copy and the tensor that it stands for."""
         self._lent.append((original, copied, version_of(copied)))
 
-    def settle(self, result: Any) -> Any:
+    def note_container(self, original: Any, copied: Any) -> None:
+        """Remember a container that had to be copied because a tensor in it was."""
+        if isinstance(copied, (list, MutableMapping)):
+            self._containers.append((original, copied, copy.copy(copied)))
+
+    def settle(self, result: Any, *, written: bool = False) -> Any:
         """Make up for having worked on copies.
 
-        What it wrote in place is written to the originals too, and where it hands on an argument
-        it hands on the original, so that the model's code sees the objects that it would see on
-        one device.
+        What was written in place, to a tensor or a container, is written to the original too, and
+        where an argument is handed on it is the original, so that the model's code sees the objects
+        that it would see on one device.
 
         Args:
             result: what was returned.
+            written: whether tensors may have been written without their version saying so.
 
         Returns:
             The result with copies replaced by originals.
@@ -116,11 +126,33 @@ class Loans:
         if not self._lent:
             return result
         for original, copied, version in self._lent:
-            if version_of(copied) != version:
+            if version_of(copied) != version or (written and not torch.equal(copied, original)):
                 home = self.step.backend.place_of(original)
                 original.copy_(transfer(copied, self.step.backend, home))
         originals = {id(copied): original for original, copied, _ in self._lent}
-        return map_tensors(lambda tensor: originals.get(id(tensor), tensor), result)
+        originals |= {id(copied): original for original, copied, _ in self._containers}
+
+        def back(value: Any) -> Any:
+            if id(value) in originals:
+                return originals[id(value)]
+            return map_tensors(lambda tensor: originals.get(id(tensor), tensor), value)
+
+        for original, copied, before in self._containers:
+            _replay(original, copied, before, back)
+        return back(result)
+
+
+def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any]) -> None:
+    """Do to a container what was done to its copy."""
+    if isinstance(copied, list):
+        if len(copied) != len(before) or any(a is not b for a, b in zip(copied, before, strict=True)):
+            original[:] = [back(item) for item in copied]
+        return
+    for key in [key for key in before if key not in copied]:
+        del original[key]
+    for key, item in copied.items():
+        if key not in before or item is not before[key]:
+            original[key] = back(item)
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -136,9 +136,7 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(vocab, hidden)
         self.first = nn.LSTM(hidden, hidden, batch_first=True)
         self.attention = AdditiveAttention(hidden)
-        self.layers = nn.ModuleList(
-            nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1)
-        )
+        self.layers = nn.ModuleList(nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1))
         self.dropouts = nn.ModuleList(nn.Dropout(dropout) for _ in range(layers))
 
     def forward(self, target: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
@@ -171,9 +169,7 @@ class GNMT(nn.Module):
         dropout: probability to drop an input feature of a layer.
     """
 
-    def __init__(
-        self, vocab: int = 30_000, hidden: int = 512, layers: int = 4, dropout: float = 0.2
-    ) -> None:
+    def __init__(self, vocab: int = 30_000, hidden: int = 512, layers: int = 4, dropout: float = 0.2) -> None:
         super().__init__()
         self.encoder = Encoder(vocab, hidden, layers, dropout)
         self.decoder = Decoder(vocab, hidden, layers, dropout)

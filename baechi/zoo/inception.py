@@ -38,9 +38,7 @@ class ConvUnit(nn.Module):
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         padding = (height // 2, width // 2) if pad else 0
         # No bias: the normalization would take it off again.
-        self.conv = nn.Conv2d(
-            in_channels, out_channels, (height, width), stride, padding, bias=False
-        )
+        self.conv = nn.Conv2d(in_channels, out_channels, (height, width), stride, padding, bias=False)
         self.norm = nn.BatchNorm2d(out_channels, eps=1e-3)
         self.activation = nn.ReLU(inplace=True)
 
@@ -53,9 +51,7 @@ class ConvUnit(nn.Module):
 def _row(scale: Scale, in_channels: int, *steps: tuple[int, Kernel]) -> nn.Sequential:
     """Units in a row that keep the image's size; a step is (channels before scaling, kernel)."""
     widths = [in_channels, *(scale(channels) for channels, _ in steps)]
-    return nn.Sequential(
-        *(ConvUnit(widths[i], widths[i + 1], kernel) for i, (_, kernel) in enumerate(steps))
-    )
+    return nn.Sequential(*(ConvUnit(widths[i], widths[i + 1], kernel) for i, (_, kernel) in enumerate(steps)))
 
 
 def _halving(in_channels: int, out_channels: int) -> ConvUnit:
@@ -65,9 +61,7 @@ def _halving(in_channels: int, out_channels: int) -> ConvUnit:
 
 def _pooled(scale: Scale, in_channels: int, channels: int) -> nn.Sequential:
     """The branch of blocks A, C and E that averages before its 1x1 unit."""
-    return nn.Sequential(
-        nn.AvgPool2d(3, stride=1, padding=1), ConvUnit(in_channels, scale(channels), 1)
-    )
+    return nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), ConvUnit(in_channels, scale(channels), 1))
 
 
 class BlockA(nn.Module):
@@ -103,9 +97,7 @@ class BlockB(nn.Module):
     def __init__(self, scale: Scale, in_channels: int) -> None:
         super().__init__()
         self.three = _halving(in_channels, scale(384))
-        self.deep = nn.Sequential(
-            _row(scale, in_channels, (64, 1), (96, 3)), _halving(scale(96), scale(96))
-        )
+        self.deep = nn.Sequential(_row(scale, in_channels, (64, 1), (96, 3)), _halving(scale(96), scale(96)))
         self.pool = nn.MaxPool2d(3, stride=2)
         self.out_channels = scale(384) + scale(96) + in_channels
 
@@ -148,9 +140,7 @@ class BlockD(nn.Module):
     def __init__(self, scale: Scale, in_channels: int) -> None:
         super().__init__()
         seven = _row(scale, in_channels, (192, 1), (192, (1, 7)), (192, (7, 1)))
-        self.three = nn.Sequential(
-            _row(scale, in_channels, (192, 1)), _halving(scale(192), scale(320))
-        )
+        self.three = nn.Sequential(_row(scale, in_channels, (192, 1)), _halving(scale(192), scale(320)))
         self.seven = nn.Sequential(seven, _halving(scale(192), scale(192)))
         self.pool = nn.MaxPool2d(3, stride=2)
         self.out_channels = scale(320) + scale(192) + in_channels

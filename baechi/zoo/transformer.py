@@ -190,14 +190,10 @@ class Transformer(nn.Module):
         self.scale = math.sqrt(features)
         self.source_embedding = nn.Embedding(vocab, features)
         self.source_positions = PositionalEncoding(features, max_length, dropout)
-        self.encoder = nn.ModuleList(
-            EncoderLayer(features, inner, heads, dropout) for _ in range(layers)
-        )
+        self.encoder = nn.ModuleList(EncoderLayer(features, inner, heads, dropout) for _ in range(layers))
         self.target_embedding = nn.Embedding(vocab, features)
         self.target_positions = PositionalEncoding(features, max_length, dropout)
-        self.decoder = nn.ModuleList(
-            DecoderLayer(features, inner, heads, dropout) for _ in range(layers)
-        )
+        self.decoder = nn.ModuleList(DecoderLayer(features, inner, heads, dropout) for _ in range(layers))
         self.projection = nn.Linear(features, vocab, bias=False)
         # Small, because forward multiplies by the scale and a tied projection must not overshoot.
         for embedding in (self.source_embedding, self.target_embedding):
