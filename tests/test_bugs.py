@@ -27,7 +27,9 @@ class Two(nn.Module):
         return self.function(self, x)
 
 
-def same_on_two_devices(build: Callable[[], nn.Module], steps: int = 2, training: bool = True) -> nn.Module:
+def same_on_two_devices(
+    build: Callable[[], nn.Module], steps: int = 2, training: bool = True, by_hand: bool = True
+) -> nn.Module:
     """A model that was captured and distributed does `steps` calls as its plain twin does."""
     torch.manual_seed(0)
     plain = build().train(training)
@@ -36,7 +38,8 @@ def same_on_two_devices(build: Callable[[], nn.Module], steps: int = 2, training
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     expected = [plain(x.clone()) for _ in range(steps)]
     cluster = baechi.Cluster.virtual(2)
-    baechi.distribute(model, x.clone(), cluster=cluster, device_map={"a": 0, "b": 1, "": 1})
+    where: Any = {"device_map": {"a": 0, "b": 1, "": 1}} if by_hand else {"placer": "random:0"}
+    baechi.distribute(model, x.clone(), cluster=cluster, **where)
     with cluster:
         results = [model(x.clone()) for _ in range(steps)]
     assert all(identical(a, b) for a, b in zip(expected, results, strict=True))
@@ -51,7 +54,7 @@ def test_weights_replaced_in_forward() -> None:
         m.b.weight.data = 0.9 * m.b.weight.data + 0.1 * m.a.weight.data
         return m.b(m.a(x))
 
-    same_on_two_devices(lambda: Two(forward))
+    same_on_two_devices(lambda: Two(forward), by_hand=False)
 
 
 @pytest.mark.parametrize("look", [False, True], ids=["fake tensors", "real tensors"])
@@ -147,9 +150,7 @@ def test_copies_may_be_written_by_a_learned_layer() -> None:
             x += self.position
             return x
 
-    model = nn.Sequential(Adds(), nn.Linear(4, 4))
     same_on_two_devices(lambda: Two(lambda m, x: m.b(m.adds(x)) + m.a(x), adds=Adds()))
-    assert model is not None
 
 
 def test_a_buffer_first_seen_when_written() -> None:

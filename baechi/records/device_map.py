@@ -31,13 +31,14 @@ def devices_from_map(graph: LayerGraph, cluster: Cluster, mapping: Mapping[str, 
         wanted = {name: _covering(graph, name, devices) for name in members}
         uncovered = [n for n, device in wanted.items() if device is None and _decides(graph, n)]
         faults += [f"no name of the map covers {name}" for name in uncovered]
-        deciding = {n: d for n, d in wanted.items() if d is not None and _has_weights(graph, n)}
-        deciding = deciding or {n: d for n, d in wanted.items() if d is not None}
+        covered = {n: d for n, d in wanted.items() if d is not None}
+        holding = {n: d for n, d in covered.items() if _is_layer(graph, n) and _has_weights(graph, n)}
+        deciding = holding or covered  # glue, and layers without weights, go with the others
         if not deciding:
             loose.append(members)
             continue
         first = next(iter(deciding))
-        torn = [f"{n} on {d}" for n, d in deciding.items() if d != deciding[first] and _has_weights(graph, n)]
+        torn = [f"{n} on {d}" for n, d in holding.items() if d != deciding[first]]
         if torn:
             faults.append(f"these must share a device: {first} on {deciding[first]}, {', '.join(torn)}")
         device_of.update(dict.fromkeys(members, deciding[first]))
@@ -101,8 +102,12 @@ def _has_weights(graph: LayerGraph, name: str) -> bool:
     return graph.amount(name, "param_bytes") + graph.amount(name, "buffer_bytes") > 0
 
 
+def _is_layer(graph: LayerGraph, name: str) -> bool:
+    return bool(graph.nodes[name].get("kind", "layer") == "layer")
+
+
 def _decides(graph: LayerGraph, name: str) -> bool:
-    return graph.nodes[name].get("kind", "layer") == "layer" or _has_weights(graph, name)
+    return _is_layer(graph, name) or _has_weights(graph, name)
 
 
 def _device_name(cluster: Cluster, prefix: str, device: int | str, faults: list[str]) -> str:
