@@ -79,3 +79,11 @@ def carrier(tensor: torch.Tensor) -> Any:
         return tensor.untyped_storage()
     except NotImplementedError:  # a sparse tensor
         return tensor
+
+
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """How large the memory behind a tensor is; of one without a storage, what its elements take."""
+    try:
+        return tensor.untyped_storage().nbytes()
+    except NotImplementedError:
+        return tensor.numel() * tensor.element_size()

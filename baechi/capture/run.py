@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, named_tensors
 from baechi.capture.leftovers import clear_caches, clear_leftovers
+from baechi.capture.observe import watching
 from baechi.capture.trace import Trace
-from baechi.capture.watch import watching
 from baechi.errors import CaptureError
 from baechi.records.inputs import Inputs
 

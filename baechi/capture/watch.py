@@ -1,33 +1,22 @@
-"""Watching a model run: stand-ins see module calls, two modes see functions and operations.
-
-    model(inputs)
-      └─ stand-in for each forward        -> Boundary(enter), Boundary(exit)
-           └─ TorchFunctionMode           -> which torch function the code called (glue's name)
-                └─ autograd
-                     └─ TorchDispatchMode -> Op: what was read, written, made; flops and bytes
+"""The state of one watched run: the trace so far, and where in the model's code we are.
 
 Tensors are known by their storage: the record hangs on the `UntypedStorage` object.
 """
 
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
-from baechi.backend.intercept import has_stand_in, original_forward, stand_in, step_back
-from baechi.backend.marks import carrier
+from baechi.backend.marks import carrier, storage_bytes
 from baechi.backend.nest import tensors_in
-from baechi.capture.operators import aliases, flops_of, moved_bytes, writes_of
-from baechi.capture.trace import Boundary, Call, Function, Op, Storage, Trace, Use
+from baechi.capture.trace import Call, Function, Storage, Trace, Use
 
 _RECORD = "_baechi_record"
-_WATCH = "_baechi_watch"
 
 
 class Watch:
@@ -75,7 +64,7 @@ class Watch:
         holder = carrier(tensor)
         record: Storage | None = getattr(holder, _RECORD, None)
         if record is None:
-            record = Storage(len(self.trace.storages), _size_bytes(tensor))
+            record = Storage(len(self.trace.storages), storage_bytes(tensor))
             self.trace.storages.append(record)
             self.attach(holder, record)
         record.requires_grad |= tensor.requires_grad
@@ -86,6 +75,12 @@ class Watch:
         setattr(holder, _RECORD, record)
         self.marked.append((weakref.ref(holder), record))
         weakref.finalize(holder, self._died, record).atexit = False
+
+    def alias(self, view: torch.Tensor, storage: Storage) -> None:
+        """A view has its base's record: of a weight it is another object while tensors are fake."""
+        holder = carrier(view)
+        if getattr(holder, _RECORD, None) is None:
+            self.attach(holder, storage)
 
     def _died(self, record: Storage) -> None:
         record.died = len(self.trace.events)
@@ -130,170 +125,3 @@ class Watch:
             holder = reference()
             if holder is not None:
                 vars(holder).pop(_RECORD, None)
-
-
-@contextmanager
-def watching(model: nn.Module, *, training: bool, hooks: bool = True) -> Iterator[Watch]:
-    """Watch what runs inside; everything is taken off again afterwards.
-
-    Args:
-        model: the model, without stand-ins.
-        training: whether it runs in training mode, with gradients.
-        hooks: whether to watch what autograd saves; `torch.func.grad` allows no hooks. Without,
-            everything that takes part in backward counts as saved.
-
-    Yields:
-        The watch, whose `trace` fills.
-    """
-    watch = Watch(model, training=training)
-    with ExitStack() as stack:
-        stack.callback(watch.forget)
-        stack.callback(watch.put_weights_back)
-        for module in model.modules():
-            if not has_stand_in(module):
-                module.__dict__[_WATCH] = watch
-                stack.callback(module.__dict__.pop, _WATCH, None)
-                stand_in(module, _called)
-                stack.callback(step_back, module)
-        if training and hooks:
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_saver(watch), lambda kept: kept))
-        stack.enter_context(_Operations(watch))
-        stack.enter_context(_Functions(watch))
-        stack.enter_context(_custom_functions(watch))
-        yield watch
-    if training and not hooks:
-        for storage in watch.trace.storages:
-            storage.saved |= storage.requires_grad
-
-
-def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for a module's forward: note the way in and the way out."""
-    watch: Watch = module.__dict__[_WATCH]
-    name = watch.names[id(module)]
-    turn = watch.turns.get(name, 0)
-    watch.turns[name] = turn + 1
-    outer, function = watch.call, watch.function
-    call = Call(name, type(module).__name__, turn, outer, _is_leaf(module))
-    ancestor = outer
-    while ancestor is not None:
-        ancestor.inside.add(name)
-        ancestor = ancestor.parent
-    watch.trace.events.append(Boundary("enter", call, watch.uses(args, kwargs)))
-    watch.call, watch.function = call, None
-    try:
-        result = original_forward(module)(*args, **kwargs)
-        watch.trace.events.append(Boundary("exit", call, watch.uses(result)))
-        return result
-    finally:
-        watch.call, watch.function = outer, function
-
-
-def _is_leaf(module: nn.Module) -> bool:
-    """Whether nothing inside could be a layer: no children but the parametrizations of its weights."""
-    return all(name == "parametrizations" for name, _ in module.named_children())
-
-
-def _saver(watch: Watch) -> Any:
-    def save(tensor: torch.Tensor) -> torch.Tensor:
-        watch.storage_of(tensor).saved = True
-        return tensor.detach()  # itself, an output would hold the node that holds it, for ever
-
-    return save
-
-
-class _Functions(TorchFunctionMode):
-    """Notes the torch function that the model's own code calls; what it calls in turn is inside it."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        watch, kwargs = self.watch, kwargs or {}
-        name = getattr(func, "__name__", type(func).__name__)
-        if name == "__get__" or watch.function is not None:
-            return func(*args, **kwargs)
-        watch.function = Function(name, watch.uses(args, kwargs))
-        try:
-            return func(*args, **kwargs)
-        finally:
-            watch.function = None
-
-
-@contextmanager
-def _custom_functions(watch: Watch) -> Iterator[None]:
-    """Notes calls of `autograd.Function.apply`, which no mode sees."""
-    original = torch.autograd.Function.__dict__["apply"]
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if watch.function is not None:
-            return original.__get__(None, cls)(*args, **kwargs)
-        watch.function = Function(cls.__name__, watch.uses(args, kwargs), whole=True)
-        try:
-            return original.__get__(None, cls)(*args, **kwargs)
-        finally:
-            watch.function = None
-
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
-
-
-class _Operations(TorchDispatchMode):
-    """Notes what each operation reads, writes and makes."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.watch = watch
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.namespace == "prim" or self.watch.call is None:
-            return func(*args, **kwargs)
-        watch = self.watch
-        for tensor in writes_of(func, args, kwargs):
-            watch.keep_weight(tensor)
-        given = list(tensors_in(args, kwargs))
-        reads = tuple(watch.use(tensor) for tensor in given)
-        result = func(*args, **kwargs)
-        made = list(tensors_in(result))
-        if aliases(func) and given:
-            for tensor in made:  # a view of a weight is another storage object while tensors are fake
-                holder = carrier(tensor)
-                if getattr(holder, _RECORD, None) is None:
-                    watch.attach(holder, reads[0].storage)
-            return result
-        written = tuple(watch.use(tensor) for tensor in writes_of(func, args, kwargs))
-        known = {id(use.storage) for use in (*reads, *written)}
-        makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
-        if makes or written:
-            self._note(func, args, kwargs, result, (reads, written, makes))
-        return result
-
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, uses: tuple[Any, Any, Any]) -> None:
-        watch, (reads, writes, makes) = self.watch, uses
-        assert watch.call is not None
-        floating = [t for t in tensors_in(args, kwargs, result) if t.is_floating_point()]
-        dtype = str(floating[0].dtype if floating else torch.float32).removeprefix("torch.")
-        watch.trace.events.append(
-            Op(
-                name=func.overloadpacket.__name__,
-                call=watch.call,
-                function=watch.function,
-                reads=reads,
-                writes=writes,
-                makes=makes,
-                flops=flops_of(func, args, kwargs, result),
-                moved_bytes=moved_bytes(func, args, kwargs, result),
-                dtype=dtype,
-            )
-        )
-
-
-def _size_bytes(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().nbytes()
-    except NotImplementedError:
-        return tensor.numel() * tensor.element_size()

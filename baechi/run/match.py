@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from baechi.backend.marks import carrier
+from baechi.backend.marks import carrier, storage_bytes
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
@@ -87,15 +87,8 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
 
 def _size_faults(plan: Plan, node: str, weights: list[torch.Tensor]) -> list[str]:
     storages = {id(carrier(weight)): weight for weight in weights}
-    held = sum(_storage_bytes(weight) for weight in storages.values())
+    held = sum(storage_bytes(weight) for weight in storages.values())
     planned = plan.graph.amount(node, "param_bytes") + plan.graph.amount(node, "buffer_bytes")
     if held != planned:
         return [f"the weights of {node} take {held} bytes, the plan has {planned:.0f}"]
     return []
-
-
-def _storage_bytes(weight: torch.Tensor) -> int:
-    try:
-        return weight.untyped_storage().nbytes()
-    except NotImplementedError:
-        return weight.numel() * weight.element_size()
