@@ -1,5 +1,7 @@
 """Bugs that were, each with its story."""
 
+import copy
+import gc
 import random
 from collections import deque
 from collections.abc import Callable
@@ -177,8 +179,15 @@ def test_activations_shared_by_all_models() -> None:
     expected = plain(x)
     first, second = same_on_two_devices(build), same_on_two_devices(build)
     assert identical(plain(x), expected)
-    for model in (second, first):
-        baechi.restore(model)
+    x = torch.randn(2, 4)
+    for model in (first, second):
+        copied = copy.deepcopy(model)
+        assert identical(copied(x), model(x))
+    baechi.restore(second)
+    assert identical(first(x), copy.deepcopy(first)(x))
+    del model, copied, first  # not restored, but gone: it holds nothing any more
+    gc.collect()
+    baechi.restore(baechi.distribute(second, x, cluster=baechi.Cluster.virtual(2), placer="random:0"))
     assert "forward" not in vars(SHARED)
 
 
@@ -225,6 +234,12 @@ def test_custom_function_over_two_layers() -> None:
     model = Two(lambda m, x: Product.apply(m.a(x), m.b(x)))
     graph = baechi.profile(model, torch.ones(3, 4), cluster=baechi.Cluster.virtual(2))
     assert len({graph.nodes[n].get("colocate") for n in ("a", "b", "glue:/Product#0")}) == 1
+
+
+def test_scripted_layers() -> None:
+    """The class of a script module has no `forward` that could be looked up."""
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    same_on_two_devices(lambda: Two(lambda m, x: m.b(m.script(m.a(x))), script=scripted))
 
 
 def test_running_statistics_of_a_module_in_a_plain_list() -> None:

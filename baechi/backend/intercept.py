@@ -1,7 +1,8 @@
 """Standing in for a module's `forward`, and stepping back out without a trace."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -39,6 +40,21 @@ def step_back(module: nn.Module) -> None:
         del module.__dict__["forward"]
     else:
         module.__dict__["forward"] = original
+
+
+@contextmanager
+def set_aside(module: nn.Module) -> Iterator[None]:
+    """Be without a stand-in for a while.
+
+    Args:
+        module: a module; one without a stand-in is left alone.
+    """
+    kept = {name: vars(module)[name] for name in ("forward", _ORIGINAL)} if has_stand_in(module) else {}
+    step_back(module)
+    try:
+        yield
+    finally:
+        vars(module).update(kept)
 
 
 def original_forward(module: nn.Module) -> Callable[..., Any]:

@@ -1,10 +1,10 @@
 """Watching a model run: stand-ins see module calls, two modes see functions and operations.
 
-    model(inputs)
-      └─ stand-in for each forward        -> Boundary(enter), Boundary(exit)
-           └─ TorchFunctionMode           -> which torch function the code called (glue's name)
-                └─ autograd
-                     └─ TorchDispatchMode -> Op: what was read, written, made; flops and bytes
+model(inputs)
+  └─ stand-in for each forward        -> Boundary(enter), Boundary(exit)
+       └─ TorchFunctionMode           -> which torch function the code called (glue's name)
+            └─ autograd
+                 └─ TorchDispatchMode -> Op: what was read, written, made; flops and bytes
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi.backend.intercept import has_stand_in, original_forward, stand_in, step_back
+from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.backend.nest import tensors_in
 from baechi.capture.operators import aliases, flops_of, moved_bytes, writes_of
 from baechi.capture.trace import Boundary, Call, Function, Op
@@ -30,7 +30,7 @@ def watching(model: nn.Module, *, training: bool, hooks: bool = True) -> Iterato
     """Watch what runs inside; everything is taken off again afterwards.
 
     Args:
-        model: the model, without stand-ins.
+        model: the model, not distributed.
         training: whether it runs in training mode, with gradients.
         hooks: whether to watch what autograd saves; `torch.func.grad` allows no hooks. Without,
             everything that takes part in backward counts as saved.
@@ -43,11 +43,11 @@ def watching(model: nn.Module, *, training: bool, hooks: bool = True) -> Iterato
         stack.callback(watch.forget)
         stack.callback(watch.put_weights_back)
         for module in model.modules():
-            if not has_stand_in(module):
-                module.__dict__[_WATCH] = watch
-                stack.callback(module.__dict__.pop, _WATCH, None)
-                stand_in(module, _called)
-                stack.callback(step_back, module)
+            stack.enter_context(set_aside(module))  # an activation that another model shares may have one
+            module.__dict__[_WATCH] = watch
+            stack.callback(module.__dict__.pop, _WATCH, None)
+            stand_in(module, _called)
+            stack.callback(step_back, module)
         if training and hooks:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_saver(watch), lambda kept: kept))
         stack.enter_context(_Operations(watch))

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.backend.intercept import original_forward, stand_in, step_back
+from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.cost.roofline import layer_s
@@ -118,6 +118,7 @@ def _clocked(model: nn.Module, graph: LayerGraph, sample: _Round) -> Iterator[No
             sample.names[id(module)] = name
             module.__dict__[_CLOCK] = sample
             stack.callback(module.__dict__.pop, _CLOCK, None)
+            stack.enter_context(set_aside(module))
             stand_in(module, _timed)
             stack.callback(step_back, module)
         yield

@@ -10,11 +10,12 @@ from baechi.backend.torch_devices import TorchDevices
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
-from baechi.run.calls import call_fused_stack, call_layer, call_root
+from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
 from baechi.run.first_call import forget_first_call
 from baechi.run.match import has_weights, homes, modules_of, weights_of
 from baechi.run.refusal import allow_moves, refuse_moves
 from baechi.run.runtime import Binding, Runtime, bind, binding_of, unbind
+from baechi.run.shares import join, leave, shares_of
 from baechi.run.weights import flatten_recurrent, move
 
 DEVICE_MAP = "hf_device_map"
@@ -72,11 +73,10 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     binding = binding_of(model)
     if binding is None and not has_stand_in(model):
         raise BaechiError(f"this {type(model).__name__} is not distributed: there is nothing to restore")
-    for module in model.modules():
-        bound = binding_of(module)
-        if bound is None or binding is None or bound.runtime is binding.runtime:
+    for module in model.modules() if binding is not None else (model,):
+        if binding is None or leave(module, binding.runtime):
             step_back(module)
-            unbind(module)
+        unbind(module)
     allow_moves(model)
     forget_first_call(model)
     vars(model).pop(DEVICE_MAP, None)
@@ -115,9 +115,8 @@ def refuse_distributed(model: nn.Module) -> None:
         BaechiError: it is.
     """
     for name, module in model.named_modules():
-        bound = binding_of(module)
-        shared = bound is not None and bound.weightless and module is not model
-        if not shared and (bound is not None or has_stand_in(module)):
+        plain = shares_of(module) is not None or not has_stand_in(module)
+        if binding_of(module) is not None or not plain:
             what = f"its part {name}" if name else f"this {type(model).__name__}"
             raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
 
@@ -127,21 +126,29 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
     devices = _layer_devices(runtime.plan, modules, home)
     wrapped: set[int] = set()
     for name, device in devices.items():
-        module = modules[name]
-        if id(module) not in wrapped and not has_stand_in(module):  # else another model's: it runs as glue
-            wrapped.add(id(module))
-            bind(module, Binding(runtime, "layer", name, device, not has_weights(module)))
-            stand_in(module, call_layer)
+        if id(modules[name]) not in wrapped:
+            wrapped.add(id(modules[name]))
+            _wrap_layer(modules[name], runtime, name, device)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
         spread = name == ROOT or len(_devices_below(name, devices)) > 1
-        callable_ = type(module).forward is not nn.Module.forward  # a ModuleList is never called
-        if id(module) not in wrapped and callable_ and (spread or fused):
+        called = getattr(module.forward, "__name__", "") != "_forward_unimplemented"  # not a ModuleList
+        if id(module) not in wrapped and called and (spread or fused):
             wrapped.add(id(module))
             bind(module, Binding(runtime, "root" if name == ROOT else "part", name))
             stand_in(module, call_fused_stack if fused else call_root)
     refuse_moves(model)
     setattr(model, DEVICE_MAP, runtime.plan.to_device_map())
+
+
+def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> None:
+    if has_weights(module):
+        bind(module, Binding(runtime, "layer", name, device))
+        stand_in(module, call_layer)
+        return
+    join(module, runtime, (name, device))
+    if not has_stand_in(module):
+        stand_in(module, call_shared_layer)
 
 
 def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, str]) -> dict[str, str]:

@@ -9,8 +9,8 @@ from torch import nn
 
 from baechi.backend.intercept import original_forward
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.run.glue import GlueMode
-from baechi.run.runtime import Binding, binding_of
+from baechi.run.runtime import Binding, Runtime, binding_of
+from baechi.run.shares import Seat, shares_of
 from baechi.run.step import Step
 
 
@@ -56,9 +56,26 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         What the layer returns, on its device; on that of the inputs if called outside a step.
     """
     binding = _binding(module)
-    if binding.runtime.glue is None and binding.weightless:
-        return original_forward(module)(*args, **kwargs)  # perhaps another model's, which shares it
-    return _call(module, args, kwargs, functools.partial(_on_its_device, module))
+    assert binding.device is not None
+    run = functools.partial(_on_device, module, binding.runtime, (binding.name, binding.device))
+    return _call(module, args, kwargs, run)
+
+
+def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A layer without weights: like `call_layer` in a step of a model that has it, else plain.
+
+    Args:
+        module: the module.
+        *args, **kwargs: as the model's code gave them.
+
+    Returns:
+        What the layer returns.
+    """
+    shares = shares_of(module)
+    current = shares.current() if shares is not None else None
+    if current is None:
+        return original_forward(module)(*args, **kwargs)
+    return _on_device(module, *current, *args, **kwargs)
 
 
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
@@ -72,20 +89,21 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
 
 
 def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    with _glue(module).off():
+    glue = _binding(module).runtime.glue
+    assert glue is not None
+    with glue.off():
         return original_forward(module)(*args, **kwargs)
 
 
-def _on_its_device(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    binding, glue = _binding(module), _glue(module)
-    device = binding.device
-    assert device is not None
+def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
+    (name, device), glue = seat, runtime.glue
+    assert glue is not None
     try:
         (args, kwargs), loans = glue.step.lend((args, kwargs), device)
         with glue.off():
             result = loans.settle(original_forward(module)(*args, **kwargs))
     except Exception as error:
-        error.add_note(f"in layer {binding.name} ({type(module).__name__}) on {device}")
+        error.add_note(f"in layer {name} ({type(module).__name__}) on {device}")
         raise
     glue.step.stamp(result, device, renew=True)
     return result
@@ -99,12 +117,6 @@ def _home(step: Step, inputs: Any, result: Any) -> Any:
         return result
     home = step.backend.place_of(first)
     return map_tensors(lambda tensor: step.bring(tensor, home), result)
-
-
-def _glue(module: nn.Module) -> GlueMode:
-    glue = _binding(module).runtime.glue
-    assert glue is not None
-    return glue
 
 
 def _binding(module: nn.Module) -> Binding:

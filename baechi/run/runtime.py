@@ -65,18 +65,16 @@ class Binding:
 
     Args:
         runtime: the runtime, shared by all modules of a model.
-        role: `"root"`, `"part"` (calls layers on several devices), or `"layer"`.
+        role: `"root"`, `"part"` (calls layers on several devices), or `"layer"` (one with weights;
+            those without are in `shares`).
         name: the module's qualified name.
         device: where a layer runs; None for the others.
-        weightless: whether the layer has no weights; such a one (an activation function made once
-            for all) may be shared by models that know nothing of each other.
     """
 
     runtime: Runtime
     role: Literal["root", "part", "layer"]
     name: str = ""
     device: str | None = None
-    weightless: bool = False
 
 
 def bind(module: nn.Module, binding: Binding) -> None:
