@@ -32,7 +32,8 @@ class Two(nn.Module):
 def same_on_two_devices(
     build: Callable[[], nn.Module], steps: int = 2, training: bool = True, by_hand: bool = True
 ) -> nn.Module:
-    """A model that was captured and distributed does `steps` calls as its plain twin does."""
+    """A model that was captured and distributed does `steps` calls as its plain twin does, and in
+    training the backward of the last one."""
     torch.manual_seed(0)
     plain = build().train(training)
     torch.manual_seed(0)
@@ -44,7 +45,13 @@ def same_on_two_devices(
     baechi.distribute(model, x.clone(), cluster=cluster, **where)
     with cluster:
         results = [model(x.clone()) for _ in range(steps)]
+        if training:
+            for last in (expected[-1], results[-1]):
+                (last * last).sum().backward()
     assert all(identical(a, b) for a, b in zip(expected, results, strict=True))
+    grads = [[p.grad for p in network.parameters() if p.grad is not None] for network in (plain, model)]
+    assert len(grads[0]) == len(grads[1]) and bool(grads[0]) == training
+    assert all(identical(a, b) for a, b in zip(*grads, strict=True))
     return model
 
 
@@ -109,16 +116,24 @@ def test_caches_of_a_model(name: str, make: Callable[[], Any], use: Callable[...
     same_on_two_devices(lambda: Two(lambda m, x: m.b(use(m.store, m.a(x))), store=make()), steps=3)
 
 
+@dataclass
+class State:
+    """What layers hand on to each other."""
+
+    h: torch.Tensor
+
+
 class Appends(nn.Module):
-    """A layer that hands its result on in a list, a dict, and a dict in a list."""
+    """A layer that hands its result on in a list, a dict and a dataclass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.eye(4))
 
-    def forward(self, box: dict[str, torch.Tensor], skips: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def forward(self, box: dict[str, torch.Tensor], skips: list[torch.Tensor], state: State) -> Any:
         box["h"] = box["h"] @ self.weight
         skips.append(box["h"])
+        state.h = state.h + box["h"]
         return box
 
 
@@ -131,10 +146,10 @@ def test_containers_changed_by_a_layer() -> None:
             self.a, self.b = Appends(), Appends()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            box, skips = {"h": x}, [x]
-            handed_on = self.b(self.a(box, skips), skips)
+            box, skips, state = {"h": x}, [x], State(x)
+            handed_on = self.b(self.a(box, skips, state), skips, state=state)
             assert handed_on is box and len(skips) == 3
-            return box["h"] + sum(skips)
+            return box["h"] + sum(skips) + state.h
 
     same_on_two_devices(Model)
 

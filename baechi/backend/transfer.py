@@ -41,7 +41,9 @@ def transfer(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tor
     Returns:
         A copy with the same values and layout, differentiable (twice, too) if the tensor is.
     """
-    if torch.is_grad_enabled() and tensor.requires_grad:
+    # what a functorch tensor wraps may require a gradient though the wrapper says no
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    if torch.is_grad_enabled() and (tensor.requires_grad or wrapped):
         copied: torch.Tensor = _Transfer.apply(tensor, backend, target)  # type: ignore[no-untyped-call]
         return copied
     return backend.copy(tensor, target)

@@ -1,7 +1,5 @@
 """One call of the root module: what travelled, and the copies that are still good."""
 
-import copy
-from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -11,6 +9,7 @@ from baechi.backend import AbstractBackend
 from baechi.backend.marks import stamp
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.transfer import transfer
+from baechi.run.loans import Loans, version_of
 
 _Key = tuple[str, int, bool]
 
@@ -54,7 +53,7 @@ class Step:
         self.transfer_bytes += tensor.numel() * tensor.element_size()
         return copied
 
-    def lend(self, values: Any, place: str) -> tuple[Any, "Loans"]:
+    def lend(self, values: Any, place: str) -> tuple[Any, Loans]:
         """Bring everything that a layer, or glue, was given to its device.
 
         Args:
@@ -64,7 +63,7 @@ class Step:
         Returns:
             The arguments at the place, and what was lent for it.
         """
-        loans = Loans(self)
+        loans = Loans(self.backend)
 
         def bring(tensor: torch.Tensor) -> torch.Tensor:
             copied = self.bring(tensor, place)
@@ -85,76 +84,3 @@ class Step:
         self.turn += 1
         for tensor in tensors_in(result):
             stamp(tensor, place, self.turn, renew=renew)
-
-
-class Loans:
-    """Copies lent to a layer or to glue, and what it did with them.
-
-    Args:
-        step: the step that made them.
-    """
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-        self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
-
-        self._containers: list[tuple[Any, Any, Any]] = []
-
-    def note(self, original: torch.Tensor, copied: torch.Tensor) -> None:
-        """Remember a copy and the tensor that it stands for."""
-        self._lent.append((original, copied, version_of(copied)))
-
-    def note_container(self, original: Any, copied: Any) -> None:
-        """Remember a container that had to be copied because a tensor in it was."""
-        if isinstance(copied, (list, MutableMapping)):
-            self._containers.append((original, copied, copy.copy(copied)))
-
-    def settle(self, result: Any, *, written: bool = False) -> Any:
-        """Make up for having worked on copies.
-
-        What was written in place, to a tensor or a container, is written to the original too, and
-        where an argument is handed on it is the original, so that the model's code sees the objects
-        that it would see on one device.
-
-        Args:
-            result: what was returned.
-            written: whether tensors may have been written without their version saying so.
-
-        Returns:
-            The result with copies replaced by originals.
-        """
-        if not self._lent:
-            return result
-        for original, copied, version in self._lent:
-            if version_of(copied) != version or (written and not torch.equal(copied, original)):
-                home = self.step.backend.place_of(original)
-                original.copy_(transfer(copied, self.step.backend, home))
-        originals = {id(copied): original for original, copied, _ in self._lent}
-        originals |= {id(copied): original for original, copied, _ in self._containers}
-
-        def back(value: Any) -> Any:
-            if id(value) in originals:
-                return originals[id(value)]
-            return map_tensors(lambda tensor: originals.get(id(tensor), tensor), value)
-
-        for original, copied, before in self._containers:
-            _replay(original, copied, before, back)
-        return back(result)
-
-
-def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any]) -> None:
-    """Do to a container what was done to its copy."""
-    if isinstance(copied, list):
-        if len(copied) != len(before) or any(a is not b for a, b in zip(copied, before, strict=True)):
-            original[:] = [back(item) for item in copied]
-        return
-    for key in [key for key in before if key not in copied]:
-        del original[key]
-    for key, item in copied.items():
-        if key not in before or item is not before[key]:
-            original[key] = back(item)
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was written in place; inference tensors do not count."""
-    return 0 if tensor.is_inference() else tensor._version

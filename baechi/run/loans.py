@@ -1,0 +1,90 @@
+"""Copies that a layer works on in place of the tensors it was given, and making up for it."""
+
+import copy
+from collections.abc import Callable, MutableMapping
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.backend.nest import map_tensors
+from baechi.backend.transfer import transfer
+
+
+class Loans:
+    """Copies lent to a layer or to glue, and what it did with them.
+
+    Args:
+        backend: the devices.
+    """
+
+    def __init__(self, backend: AbstractBackend) -> None:
+        self.backend = backend
+        self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self._containers: list[tuple[Any, Any, Any]] = []
+
+    def note(self, original: torch.Tensor, copied: torch.Tensor) -> None:
+        """Remember a copy and the tensor that it stands for."""
+        self._lent.append((original, copied, version_of(copied)))
+
+    def note_container(self, original: Any, copied: Any) -> None:
+        """Remember a container that had to be copied because a tensor in it was."""
+        if isinstance(copied, (list, MutableMapping)) or (
+            is_dataclass(copied) and hasattr(copied, "__dict__")
+        ):
+            self._containers.append((original, copied, copy.copy(copied)))
+
+    def settle(self, result: Any, *, written: bool = False) -> Any:
+        """Make up for having worked on copies.
+
+        What was written in place, to a tensor or a container, is written to the original too, and
+        where an argument is handed on it is the original, so that the model's code sees the objects
+        that it would see on one device.
+
+        Args:
+            result: what was returned.
+            written: whether tensors may have been written without their version saying so.
+
+        Returns:
+            The result with copies replaced by originals.
+        """
+        if not self._lent:
+            return result
+        for original, copied, version in self._lent:
+            if version_of(copied) != version or (written and not torch.equal(copied, original)):
+                home = self.backend.place_of(original)
+                original.copy_(transfer(copied, self.backend, home))
+        originals = {id(copied): original for original, copied, _ in self._lent}
+        originals |= {id(copied): original for original, copied, _ in self._containers}
+
+        def back(value: Any) -> Any:
+            if id(value) in originals:
+                return originals[id(value)]
+            return map_tensors(lambda tensor: originals.get(id(tensor), tensor), value)
+
+        for original, copied, before in self._containers:
+            _replay(original, copied, before, back)
+        return back(result)
+
+
+def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any]) -> None:
+    """Do to a container what was done to its copy."""
+    if isinstance(copied, list):
+        if len(copied) != len(before) or any(a is not b for a, b in zip(copied, before, strict=True)):
+            original[:] = [back(item) for item in copied]
+    elif isinstance(copied, MutableMapping):
+        for key in [key for key in before if key not in copied]:
+            del original[key]
+        for key, item in copied.items():
+            if key not in before or item is not before[key]:
+                original[key] = back(item)
+    else:
+        for name, item in vars(copied).items():
+            if name not in vars(before) or item is not vars(before)[name]:
+                setattr(original, name, back(item))
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was written in place; inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version
