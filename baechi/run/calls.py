@@ -81,6 +81,8 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
     """Run in the step that this thread is in, or in one of its own."""
     runtime = _binding(module).runtime
+    if torch._C._current_graph_task_id() != -1:
+        runtime.step_until_backward_ends()
     if runtime.glue is not None:
         return run(*args, **kwargs)
     with runtime.step() as step:
@@ -112,8 +114,7 @@ def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, *
 def _home(step: Step, inputs: Any, result: Any) -> Any:
     """Bring the outputs to where the inputs lie."""
     first = next(tensors_in(inputs), None)
-    in_backward = torch._C._current_graph_task_id() != -1  # gradients wait where the outputs lay
-    if first is None or in_backward:
+    if first is None:
         return result
     home = step.backend.place_of(first)
     return map_tensors(lambda tensor: step.bring(tensor, home), result)

@@ -87,21 +87,29 @@ class GlueMode(TorchFunctionMode):
         Torch's fast paths ask whether any function mode is on, so being on and doing nothing would
         change what a layer computes.
         """
-        above: list[Any] = []
-        found = False
-        while torch._C._len_torch_function_stack():
-            mode = torch._C._pop_torch_function_stack()
-            if mode is self:
-                found = True
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+        depth = self.leave()
         try:
             yield
         finally:
-            if found:
-                _push_below(self, len(above))
+            if depth is not None:
+                _push_below(self, depth)
+
+    def leave(self) -> int | None:
+        """Go off the stack of modes for good.
+
+        Returns:
+            How many modes stood above this one; None if it was not on the stack.
+        """
+        above: list[Any] = []
+        found = False
+        while torch._C._len_torch_function_stack() and not found:
+            mode = torch._C._pop_torch_function_stack()
+            found = mode is self
+            if not found:
+                above.append(mode)
+        for mode in reversed(above):
+            torch._C._push_on_torch_function_stack(mode)
+        return len(above) if found else None
 
 
 def _push_below(mode: TorchFunctionMode, depth: int) -> None:

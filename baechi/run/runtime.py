@@ -1,12 +1,15 @@
 """What a distributed model carries with it: the plan, the devices, and the step in flight."""
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
 
 from baechi.backend import backend_of
 from baechi.records.plan import Plan
@@ -37,6 +40,10 @@ class Runtime:
     def glue(self) -> GlueMode | None:
         """The mode of the step that this thread is in; None outside a step."""
         glue: GlueMode | None = getattr(self._thread, "glue", None)
+        backward = getattr(self._thread, "backward", None)
+        if backward is not None and backward != torch._C._current_graph_task_id():
+            self._close_backward()
+            return None
         return glue
 
     @contextmanager
@@ -49,6 +56,30 @@ class Runtime:
                 yield step
         finally:
             self._thread.glue = None
+
+    def step_until_backward_ends(self) -> None:
+        """Open a step in this thread for as long as the backward that it is in.
+
+        Activation checkpointing runs code of the model again in backward, below any module call:
+        a layer is the first that we see of it, and the glue after it needs the mode. The engine
+        takes modes off the stack after each autograd node, so it may have to go on again.
+        """
+        if self.glue is None:
+            self._thread.glue = GlueMode(Step(self.backend))
+            self._thread.backward = torch._C._current_graph_task_id()
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(functools.partial(self._backward_ended, threading.get_ident()))
+        if self._thread.glue not in _get_current_function_mode_stack():
+            self._thread.glue.__enter__()
+
+    def _backward_ended(self, thread: int) -> None:
+        # the engine may call from another thread: then the next look at `glue` closes the step
+        if thread == threading.get_ident() and getattr(self._thread, "backward", None) is not None:
+            self._close_backward()
+
+    def _close_backward(self) -> None:
+        self._thread.glue.leave()
+        self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
         copied = Runtime(self.plan, reorder=self.reorder)

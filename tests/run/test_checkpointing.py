@@ -1,0 +1,77 @@
+"""Activation checkpointing runs parts of the model again in backward, below any module call."""
+
+import pytest
+import torch
+from architectures import HELD_IN, Architecture
+from same import assert_same, step
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import baechi
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "hooks"])
+@pytest.mark.parametrize("architecture", HELD_IN, ids=lambda a: a.name)
+def test_hugging_face(architecture: Architecture, reentrant: bool) -> None:
+    """Blocks checkpointed by the library's own switch, torn over three devices."""
+    plain, model = architecture.build(), architecture.build()
+    cluster = baechi.Cluster.virtual(3)
+    baechi.distribute(model, architecture.inputs(), cluster=cluster, placer="random:0", training=True)
+    for network in (plain, model):
+        network.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    reference = step(plain, architecture.inputs(), training=True)
+    with cluster:
+        for _ in range(2):
+            result = step(model, architecture.inputs(), training=True)
+            assert torch._C._len_torch_function_stack() == 0
+    assert_same(reference, result, tolerance=2e-5)
+
+
+class Fails(torch.autograd.Function):
+    """Raises in backward when told to."""
+
+    on = False
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        if Fails.on:
+            raise RuntimeError("on purpose")
+        return grad
+
+
+class Block(nn.Module):
+    """Two layers with glue over both, the part of it run again in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(x) * self.b(x) + x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = Fails.apply(self.c(x))
+        out: torch.Tensor = checkpoint(self.inner, h, use_reentrant=False)
+        return out
+
+
+def test_an_exception_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a backward that failed, after code ran again in it, the next step is right."""
+    torch.manual_seed(0)
+    plain, model = Block(), Block()
+    model.load_state_dict(plain.state_dict())
+    inputs = {"x": torch.randn(3, 4)}
+    cluster = baechi.Cluster.virtual(3)
+    baechi.distribute(model, inputs, cluster=cluster, device_map={"a": 0, "b": 1, "c": 2})
+    reference = step(plain, inputs, training=True)
+    with cluster:
+        monkeypatch.setattr(Fails, "on", True)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            step(model, inputs, training=True)
+        monkeypatch.setattr(Fails, "on", False)
+        assert torch._C._len_torch_function_stack() == 0
+        assert_same(reference, step(model, inputs, training=True), tolerance=1e-6)
