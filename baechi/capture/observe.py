@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.backend.nest import tensors_in
@@ -78,7 +79,8 @@ def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         watch.trace.events.append(Boundary("exit", call, watch.uses(result)))
         return result
     finally:
-        watch.call, watch.function = outer, function
+        whole = function is not None and function.whole
+        watch.call, watch.function = outer, None if whole else function  # it ends where a module begins
 
 
 def _is_leaf(module: nn.Module) -> bool:
@@ -119,7 +121,7 @@ def _custom_functions(watch: Watch) -> Iterator[None]:
     original = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if watch.function is not None:
+        if watch.function is not None or cls is CheckpointFunction:  # whose inside is the model's code
             return original.__get__(None, cls)(*args, **kwargs)
         watch.function = Function(cls.__name__, watch.uses(args, kwargs), whole=True)
         try:

@@ -1,5 +1,7 @@
 """Activation checkpointing runs parts of the model again in backward, below any module call."""
 
+from typing import Any
+
 import pytest
 import torch
 from architectures import HELD_IN, Architecture
@@ -10,21 +12,52 @@ from torch.utils.checkpoint import checkpoint
 import baechi
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "hooks"])
 @pytest.mark.parametrize("architecture", HELD_IN, ids=lambda a: a.name)
-def test_hugging_face(architecture: Architecture, reentrant: bool) -> None:
-    """Blocks checkpointed by the library's own switch, torn over three devices."""
-    plain, model = architecture.build(), architecture.build()
+def test_hugging_face(architecture: Architecture, reentrant: bool, early: bool) -> None:
+    """Blocks checkpointed by the library's own switch, before or after they are torn over devices."""
+    plain, model = architecture.build().train(), architecture.build().train()
     cluster = baechi.Cluster.virtual(3)
-    baechi.distribute(model, architecture.inputs(), cluster=cluster, placer="random:0", training=True)
-    for network in (plain, model):
-        network.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    plain.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if early:
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    baechi.distribute(model, architecture.inputs(), cluster=cluster, placer="random:0")
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     reference = step(plain, architecture.inputs(), training=True)
     with cluster:
         for _ in range(2):
             result = step(model, architecture.inputs(), training=True)
             assert torch._C._len_torch_function_stack() == 0
     assert_same(reference, result, tolerance=2e-5)
+
+
+class Around(torch.autograd.Function):
+    """A custom function whose forward calls a layer between operations of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+        return layer(x * 2) + x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+def test_a_custom_function_around_a_layer() -> None:
+    """What such a function does before and after the layer are two pieces of glue, not a cycle."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = Around.apply(self.a(x), self.b)
+            return out
+
+    graph = baechi.profile(Model(), torch.ones(2, 4), cluster=baechi.Cluster.virtual(2))
+    assert [n for n in graph.placed()] == ["a", "glue:/Around#0", "b", "glue:/add#0"]
 
 
 class Fails(torch.autograd.Function):
