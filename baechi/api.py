@@ -175,7 +175,8 @@ def _fulfil(request: _Request, model: nn.Module, inputs: Inputs) -> None:
     else:
         plan = place(graph, request.cluster, request.placer, optimizer=name)
     run_room.assign(model, plan, reorder=request.reorder, optimizer=_instance(request.optimizer))
-    logger.info("%s: %s", type(model).__name__, _summary(plan))
+    if logger.isEnabledFor(logging.INFO):  # what it says may take a simulation
+        logger.info("%s: %s", type(model).__name__, _summary(plan))
 
 
 def _instance(optimizer: Optimizer) -> torch.optim.Optimizer | None:

@@ -78,10 +78,11 @@ def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer) ->
     Placers keep memory by a ledger of their own; the simulator, which knows when things happen,
     has the last word.
     """
-    budget = cluster
+    budget, make = cluster, find(placer)
     for _ in range(_TIGHTENINGS):
-        plan = find(placer)(graph, budget)
-        plan = replace(plan, cluster=cluster)
+        plan = make(graph, budget)
+        if plan.cluster is not cluster:
+            plan = replace(plan, cluster=cluster)
         excess = _excess_bytes(plan)
         if not excess:
             return plan

@@ -94,7 +94,7 @@ class Draft:
         for _, _, change in sorted(changes):
             live += change
             peak = max(peak, live)
-        return max(peak, _size(s for s, _ in self.made.values() if s.died is None or s.died > self.last))
+        return peak
 
     def _backward_temp_bytes(self) -> int:
         """Gradients of what is inside a layer: one being read, one being written, at a time."""

@@ -148,7 +148,8 @@ class _Operations(TorchDispatchMode):
         if func.namespace == "prim" or self.watch.call is None:
             return func(*args, **kwargs)
         watch = self.watch
-        for tensor in writes_of(func, args, kwargs):
+        writing = list(writes_of(func, args, kwargs))
+        for tensor in writing:
             watch.keep_weight(tensor)
         given = list(tensors_in(args, kwargs))
         reads = tuple(watch.use(tensor) for tensor in given)
@@ -158,7 +159,7 @@ class _Operations(TorchDispatchMode):
             for tensor in made:
                 watch.alias(tensor, reads[0].storage)
             return result
-        written = tuple(watch.use(tensor) for tensor in writes_of(func, args, kwargs))
+        written = tuple(watch.use(tensor) for tensor in writing)
         known = {id(use.storage) for use in (*reads, *written)}
         makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
         if makes or written:

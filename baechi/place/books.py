@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from baechi.place.inference_ledger import InferenceLedger
 from baechi.place.ledger import Ledger
-from baechi.place.task import Task
+from baechi.place.task import ANYWHERE, Task
 from baechi.place.training_ledger import TrainingLedger
 
 
@@ -16,5 +16,8 @@ def open_ledger(task: Task, device_of: Sequence[int] = ()) -> Ledger:
         device_of: by group, where it is placed from the beginning, whether it fits or not; as
             pinned unless given.
     """
-    final = TrainingLedger if task.training else InferenceLedger
-    return final(task, device_of or task.pins)
+    ledger: Ledger = TrainingLedger(task) if task.training else InferenceLedger(task)
+    for group, device in enumerate(device_of or task.pins):
+        if device != ANYWHERE:
+            ledger.place(group, device)
+    return ledger

@@ -9,8 +9,6 @@ Devices do not wait for each other's turns, so this is an estimate where they ru
 `baechi.simulate` has the last word, and who calls a placer asks it.
 """
 
-from collections.abc import Sequence
-
 from baechi.cost.indexed import FROM_HOST
 from baechi.place.level import Level
 from baechi.place.task import ANYWHERE, Task
@@ -21,10 +19,9 @@ class InferenceLedger:
 
     Args:
         task: what is to be placed.
-        device_of: by group, where it is placed from the beginning.
     """
 
-    def __init__(self, task: Task, device_of: Sequence[int]) -> None:
+    def __init__(self, task: Task) -> None:
         indexed = task.indexed
         self.device_of = [ANYWHERE] * len(indexed.members)
         self._task = task
@@ -36,9 +33,6 @@ class InferenceLedger:
         self._on = [0] * len(indexed.source)  # by tensor: devices that have it, as bits
         self._unread = [len(readers) for readers in indexed.consumers]
         self._unread_of = [len(made) for made in indexed.makes]
-        for group, device in enumerate(device_of):
-            if device != ANYWHERE:
-                self.place(group, device)
 
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""

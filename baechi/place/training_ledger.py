@@ -13,8 +13,6 @@ The peak that `baechi.simulate` finds for the same plan is never above this (`te
 random graphs). A tensor that several layers of a device read arrives there once and counts once.
 """
 
-from collections.abc import Sequence
-
 from baechi.cost.indexed import FROM_HOST
 from baechi.place.task import ANYWHERE, Task
 
@@ -24,10 +22,9 @@ class TrainingLedger:
 
     Args:
         task: what is to be placed.
-        device_of: by group, where it is placed from the beginning.
     """
 
-    def __init__(self, task: Task, device_of: Sequence[int]) -> None:
+    def __init__(self, task: Task) -> None:
         indexed = task.indexed
         self.device_of = [ANYWHERE] * len(indexed.members)
         self._task = task
@@ -39,9 +36,6 @@ class TrainingLedger:
         self._home = [task.host if maker == FROM_HOST else ANYWHERE for maker in indexed.source]
         self._wanted = [0] * len(indexed.source)  # by tensor: devices that read it, as bits
         self._unread = [sum([len(indexed.consumers[t]) for t in made]) for made in indexed.makes]
-        for group, device in enumerate(device_of):
-            if device != ANYWHERE:
-                self.place(group, device)
 
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""

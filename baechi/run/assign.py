@@ -43,15 +43,14 @@ def assign(
         BaechiError: the model, or a part of it, is distributed already.
     """
     refuse_distributed(model)
-    home = homes(model, plan)
-    if any(weight.is_meta for weight in weights_of(model).values()):
+    home, weights = homes(model, plan), weights_of(model)
+    if any(weight.is_meta for weight in weights.values()):
         raise BaechiError(f"this {type(model).__name__} is on the meta device: load its weights, then assign")
     runtime = Runtime(plan, reorder=reorder)
-    weights = weights_of(model)
     move(weights, home, runtime.backend, optimizer)
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
-    bind(model, Binding(runtime, "root"))
+    bind(model, Binding(runtime, ROOT))
     if len(plan.devices_used) > 1:
         _wrap(model, runtime, home)
     return model
@@ -81,8 +80,6 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     forget_first_call(model)
     vars(model).pop(DEVICE_MAP, None)
     weights = weights_of(model)
-    for weight in weights.values():
-        remove_mark(weight)
     move(weights, dict.fromkeys(weights, device), TorchDevices((device,)))
     for weight in weights.values():
         remove_mark(weight)
@@ -135,7 +132,7 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
         called = getattr(module.forward, "__name__", "") != "_forward_unimplemented"  # not a ModuleList
         if id(module) not in wrapped and called and (spread or fused):
             wrapped.add(id(module))
-            bind(module, Binding(runtime, "root" if name == ROOT else "part", name))
+            bind(module, Binding(runtime, name))
             stand_in(module, call_fused_stack if fused else call_root)
     refuse_moves(model)
     setattr(model, DEVICE_MAP, runtime.plan.to_device_map())
@@ -143,7 +140,7 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
 
 def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> None:
     if has_weights(module):
-        bind(module, Binding(runtime, "layer", name, device))
+        bind(module, Binding(runtime, name, device))
         stand_in(module, call_layer)
         return
     join(module, runtime, (name, device))

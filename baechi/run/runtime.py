@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -96,15 +96,13 @@ class Binding:
 
     Args:
         runtime: the runtime, shared by all modules of a model.
-        role: `"root"`, `"part"` (calls layers on several devices), or `"layer"` (one with weights;
-            those without are in `shares`).
         name: the module's qualified name.
-        device: where a layer runs; None for the others.
+        device: where a layer with weights runs (those without are in `shares`); None for the root
+            and for parts, which call layers on several devices.
     """
 
     runtime: Runtime
-    role: Literal["root", "part", "layer"]
-    name: str = ""
+    name: str
     device: str | None = None
 
 

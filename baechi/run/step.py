@@ -24,8 +24,6 @@ class Step:
     def __init__(self, backend: AbstractBackend) -> None:
         self.backend = backend
         self.turn = 0
-        self.transfers = 0
-        self.transfer_bytes = 0
         # by tensor, then by place, version and grad mode: the copy, and its own version when made
         self._copies = WeakTensorKeyDictionary()
 
@@ -49,8 +47,6 @@ class Step:
             return slots[key][0]
         copied = transfer(tensor, self.backend, place)
         slots[key] = (copied, version_of(copied))
-        self.transfers += 1
-        self.transfer_bytes += tensor.numel() * tensor.element_size()
         return copied
 
     def lend(self, values: Any, place: str) -> tuple[Any, Loans]:
