@@ -15,16 +15,32 @@ from typing import TYPE_CHECKING, Any
 from baechi.planning import place, simulate
 
 if TYPE_CHECKING:
-    from baechi.api import assign, distribute, plan_of, restore
-    from baechi.errors import BaechiError, CaptureError, PlacementError, PlanError, RecordError
+    from baechi.api import assign, distribute, last_step, plan_of, restore
+    from baechi.backend import DeviceMemoryError
+    from baechi.errors import (
+        BaechiError,
+        CaptureError,
+        PlacementError,
+        PlanError,
+        RecordError,
+        StreamRaceError,
+    )
     from baechi.profiling import profile
     from baechi.records import Cluster, Device, Inputs, LayerGraph, Link, Plan, Timeline
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "baechi.api": ("assign", "distribute", "plan_of", "restore"),
-    "baechi.errors": ("BaechiError", "CaptureError", "PlacementError", "PlanError", "RecordError"),
+    "baechi.api": ("assign", "distribute", "last_step", "plan_of", "restore"),
+    "baechi.backend": ("DeviceMemoryError",),
+    "baechi.errors": (
+        "BaechiError",
+        "CaptureError",
+        "PlacementError",
+        "PlanError",
+        "RecordError",
+        "StreamRaceError",
+    ),
     "baechi.profiling": ("profile",),
     "baechi.records": ("Cluster", "Device", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
 }
@@ -34,6 +50,7 @@ __all__ = [
     "CaptureError",
     "Cluster",
     "Device",
+    "DeviceMemoryError",
     "Inputs",
     "LayerGraph",
     "Link",
@@ -41,9 +58,11 @@ __all__ = [
     "Plan",
     "PlanError",
     "RecordError",
+    "StreamRaceError",
     "Timeline",
     "assign",
     "distribute",
+    "last_step",
     "place",
     "plan_of",
     "profile",

@@ -17,6 +17,7 @@ from baechi.profiling import Names, default_cluster, profile
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
 from baechi.units import format_seconds
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,24 @@ def plan_of(model: nn.Module) -> Plan:
         BaechiError: the model is not distributed, or not planned yet.
     """
     return run_room.plan_of(model)
+
+
+def last_step(model: nn.Module) -> Timeline:
+    """What was measured of a model's last step: its last call, and all that ran until its next one.
+
+    Reading it waits for the devices.
+
+    Args:
+        model: a distributed model that was called inside `with cluster:`.
+
+    Returns:
+        Spans with phase `"forward"`, `"backward"`, or `"other"` for work around the model; its
+        `makespan_s` leaves the latter out, its `peak_bytes` does not.
+
+    Raises:
+        BaechiError: it is not distributed, was not called, or nothing was measured when it was.
+    """
+    return run_room.last_step(model)
 
 
 def _check_choice(placer: Placer, device_map: Any, plan: Plan | None) -> None:

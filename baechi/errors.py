@@ -3,10 +3,11 @@
     BaechiError
     ├── CaptureError       the model could not be captured or measured with these inputs
     ├── PlacementError     no placement keeps the devices' memory
+    ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
     └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
         └── PlanError      a plan is malformed, or does not match the model or the cluster
 
-`DeviceMemoryError` and `StreamRaceError` belong to running devices and live in `backend`.
+`DeviceMemoryError` is a `torch.OutOfMemoryError` as well, so it lives in `backend`.
 """
 
 from collections.abc import Mapping
@@ -50,3 +51,7 @@ class PlacementError(BaechiError):
         self.layer = layer
         self.short_bytes = dict(short_bytes or {})
         super().__init__(message)
+
+
+class StreamRaceError(BaechiError):
+    """Nothing orders two accesses to one piece of memory, so on real devices either may come first."""

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from baechi.backend import unwatched
 from baechi.backend.discover import has_accelerator
 from baechi.capture import capture
 from baechi.measure import estimate, measure
@@ -58,12 +59,13 @@ def profile(
     cluster = default_cluster() if cluster is None else cluster
     inputs = Inputs.of(example_inputs)
     training = model.training if training is None else training
-    graph = capture(model, inputs, training=training, no_split_module_classes=no_split_module_classes)
-    measurable = all(device.kind == "cpu" for device in cluster.devices)
-    if source == "hooks" or (source == "auto" and measurable):
-        measure(model, inputs, graph, rounds=rounds)
-    else:
-        estimate(graph, cluster.devices, cluster.launch_s)
+    with unwatched():
+        graph = capture(model, inputs, training=training, no_split_module_classes=no_split_module_classes)
+        measurable = all(device.kind == "cpu" for device in cluster.devices)
+        if source == "hooks" or (source == "auto" and measurable):
+            measure(model, inputs, graph, rounds=rounds)
+        else:
+            estimate(graph, cluster.devices, cluster.launch_s)
     return graph
 
 

@@ -7,9 +7,10 @@ import sys
 import baechi
 
 PUBLIC = {
-    "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of",
+    "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of", "last_step",
     "Cluster", "Device", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
     "BaechiError", "CaptureError", "PlacementError", "PlanError", "RecordError",
+    "DeviceMemoryError", "StreamRaceError",
 }  # fmt: skip
 
 

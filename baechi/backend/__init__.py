@@ -1,8 +1,9 @@
-"""Devices as the runtime sees them: places, copies, weights; the one room that may say CUDA."""
+"""Devices as the runtime sees them: places, streams, copies; the one room that may say CUDA."""
 
 from baechi.backend.abstract import AbstractBackend
+from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.torch_devices import TorchDevices
-from baechi.backend.virtual import VirtualDevices
+from baechi.backend.virtual import VirtualDevices, unwatched
 from baechi.records.cluster import Cluster
 
 
@@ -15,4 +16,4 @@ def backend_of(cluster: Cluster) -> AbstractBackend:
     return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
 
 
-__all__ = ["AbstractBackend", "backend_of"]
+__all__ = ["AbstractBackend", "DeviceMemoryError", "backend_of", "unwatched"]

@@ -1,20 +1,27 @@
 """What the runtime asks of devices; it speaks to this only and cannot tell one kind from another."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
+from baechi.backend.flag import Flag
+from baechi.records.timeline import Timeline
+
 
 class AbstractBackend(ABC):
-    """The devices of a cluster as places where tensors lie.
+    """The devices of a cluster: where tensors lie, streams of work, and who waits for what.
 
-    A place is a text: a device's name, or whatever else tensors lie on, such as the host.
+    A place is a text: a device's name, or whatever else tensors lie on, such as the host. Streams
+    and events are the backend's own; the host has none, and None stands for them.
     """
 
     names: Sequence[str]
     """The names of the cluster's devices."""
+
+    # --- places
 
     @abstractmethod
     def place_of(self, tensor: torch.Tensor) -> str:
@@ -25,18 +32,6 @@ class AbstractBackend(ABC):
 
         Returns:
             A device's name, or another place.
-        """
-
-    @abstractmethod
-    def copy(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
-        """Copy a tensor to a place, outside autograd.
-
-        Args:
-            tensor: any tensor.
-            place: a device's name, or a place that `place_of` once returned.
-
-        Returns:
-            A new storage with the same layout.
         """
 
     @abstractmethod
@@ -71,6 +66,97 @@ class AbstractBackend(ABC):
             For each tensor, the data it shall hold from now on.
         """
 
+    # --- streams
+
     @abstractmethod
-    def checking(self) -> AbstractContextManager[None]:
-        """While a step runs: an emulator watches that no operation mixes devices."""
+    def compute_stream(self, place: str) -> Any:
+        """The stream on which this thread computes at a place.
+
+        Args:
+            place: a device's name, or another place.
+        """
+
+    @abstractmethod
+    def transfer_streams(self, source: str, target: str) -> tuple[Any, Any]:
+        """The streams on which an ordered pair of places sends (tx) and receives (rx).
+
+        Args:
+            source: where tensors come from.
+            target: where they go.
+        """
+
+    @abstractmethod
+    def record(self, stream: Any) -> Any:
+        """An event that happens when all that is on a stream now is over.
+
+        Args:
+            stream: the stream.
+        """
+
+    @abstractmethod
+    def wait(self, stream: Any, event: Any) -> None:
+        """Let what is put on a stream from now on come after an event.
+
+        Args:
+            stream: the stream.
+            event: the event.
+        """
+
+    @abstractmethod
+    def use(self, tensor: torch.Tensor, stream: Any) -> None:
+        """Tell the allocator that a stream uses a tensor, so that its memory is not reused too early.
+
+        Args:
+            tensor: a tensor that another stream allocated.
+            stream: who uses it.
+        """
+
+    @abstractmethod
+    def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
+        """Copy a tensor to a place, outside autograd, on the streams of both ends.
+
+        Args:
+            tensor: any tensor.
+            place: a device's name, or a place that `place_of` once returned. A copy to the host is
+                complete when this returns.
+            streams: on the tensor's side, and on the other, where the copy is allocated.
+
+        Returns:
+            A new storage with the same layout.
+        """
+
+    # --- threads
+
+    @abstractmethod
+    def flag(self) -> Flag:
+        """A new flag that threads wait for."""
+
+    @abstractmethod
+    def spawn(self, function: Callable[[], None], position: int) -> None:
+        """Run a function in a thread of its own, which ends with it.
+
+        Args:
+            function: what to run; it raises nothing.
+            position: its place in the plan, for a backend that lets one thread run at a time.
+        """
+
+    # --- steps
+
+    @abstractmethod
+    def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
+        """While a model runs; what it gives measures the step, and its backward, when asked later.
+
+        Returns:
+            A context manager; None comes from it where nothing is measured.
+        """
+
+    @abstractmethod
+    def enter_layer(self, layer: str) -> str:
+        """What this thread launches from now on belongs to a layer, in reports and in errors.
+
+        Args:
+            layer: its name, with the number of its call; empty for none.
+
+        Returns:
+            The layer that it was in.
+        """

@@ -5,7 +5,7 @@ share it, and it is gone with the storage. (A table by address would be wrong: a
 again at once.)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ UNSET = -2
 _NAME = "_baechi_mark"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Mark:
     """What is known of a storage.
 
@@ -24,10 +24,17 @@ class Mark:
         place: where it lies on an emulated cluster; None if it belongs nowhere yet.
         made: the turn in the step at which a layer or glue last wrote it; `WEIGHT` is before them
             all, `UNSET` if nobody has said.
+        size_bytes: how large it is, where an emulated cluster counts it.
+        block: what an emulated cluster knows of it.
+        sent: by stream, the event after the last transfer there that read it; whoever writes it
+            waits for these.
     """
 
     place: str | None = None
     made: int = UNSET
+    size_bytes: int = 0
+    block: Any = None
+    sent: dict[Any, Any] = field(default_factory=dict)
 
 
 def mark_of(tensor: torch.Tensor) -> Mark | None:
@@ -78,7 +85,7 @@ def carrier(tensor: torch.Tensor) -> Any:
     try:
         return tensor.untyped_storage()
     except NotImplementedError:  # a sparse tensor
-        return tensor
+        return tensor._values().untyped_storage() if tensor.layout == torch.sparse_coo else tensor
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:

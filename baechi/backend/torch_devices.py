@@ -1,20 +1,24 @@
 """Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 
 import torch
 
 from baechi.backend.abstract import AbstractBackend
+from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, set_mark
+from baechi.records.timeline import Timeline
 
 
 class TorchDevices(AbstractBackend):
     """The devices of a cluster whose names torch understands.
 
-    Copies run on the current streams of both ends, which torch synchronizes; layers launch on the
-    current stream of their device, in code order.
+    Transfers between CUDA devices run on streams of their own, a pair for each ordered pair of
+    devices; other devices, the host among them, have no streams, and their copies block.
 
     Args:
         names: device names, such as `"cuda:0"`.
@@ -22,12 +26,10 @@ class TorchDevices(AbstractBackend):
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
+        self._transfer: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     def place_of(self, tensor: torch.Tensor) -> str:
         return str(tensor.device)
-
-    def copy(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
-        return copy_with_layout(tensor, torch.device(place))
 
     def is_free(self, tensor: torch.Tensor) -> bool:
         return False
@@ -49,5 +51,52 @@ class TorchDevices(AbstractBackend):
             result.append(data)
         return result
 
-    def checking(self) -> AbstractContextManager[None]:
+    def compute_stream(self, place: str) -> Any:
+        return torch.cuda.current_stream(torch.device(place)) if _has_streams(place) else None
+
+    def transfer_streams(self, source: str, target: str) -> tuple[Any, Any]:
+        if (source, target) not in self._transfer:
+            streams = [
+                torch.cuda.Stream(device=torch.device(end)) if _has_streams(end) else None
+                for end in (source, target)
+            ]
+            self._transfer[source, target] = streams[0], streams[1]
+        return self._transfer[source, target]
+
+    def record(self, stream: Any) -> Any:
+        return None if stream is None else stream.record_event()
+
+    def wait(self, stream: Any, event: Any) -> None:
+        if stream is not None and event is not None:
+            stream.wait_event(event)
+
+    def use(self, tensor: torch.Tensor, stream: Any) -> None:
+        if stream is not None and tensor.device.type == "cuda":
+            tensor.record_stream(stream)
+
+    def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
+        with ExitStack() as stack:  # a peer copy is ordered with the current streams of both ends
+            for stream in streams:
+                if stream is not None:
+                    stack.enter_context(torch.cuda.stream(stream))
+            copied = copy_with_layout(tensor, torch.device(place))
+        if not _has_streams(place) and streams[0] is not None:
+            streams[0].synchronize()
+        return copied
+
+    def flag(self) -> Flag:
+        return threading.Event()
+
+    def spawn(self, function: Callable[[], None], position: int) -> None:
+        del position
+        threading.Thread(target=function, daemon=True).start()
+
+    def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return nullcontext()
+
+    def enter_layer(self, layer: str) -> str:
+        return ""
+
+
+def _has_streams(place: str) -> bool:
+    return torch.device(place).type == "cuda"

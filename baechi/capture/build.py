@@ -62,6 +62,8 @@ class Builder:
         self.turns: dict[str, int] = {}
         self.first_calls: dict[str, str] = {}
         self.weights_below = by_module(trace)
+        self.read_by: dict[int, set[str]] = {}
+        self.written: list[tuple[Draft, Storage]] = []
         self.given: dict[str, tuple[Use, ...]] = {}  # to a layer as arguments, to glue by its function
 
     def build(self) -> LayerGraph:
@@ -215,11 +217,14 @@ class Builder:
             tensor = known.setdefault((storage.index, use.view), str(len(known)))
             self.edges.setdefault((source, name), {})[tensor] = use.size_bytes
             self._escape(storage)
+        self.read_by.setdefault(storage.index, set()).add(name)
         if name not in state.readers:
             state.readers.append(name)
 
     def _write(self, draft: Draft, storage: Storage, number: int) -> None:
         state = self.states[storage.index]
+        if storage.index not in draft.made:
+            self.written.append((draft, storage))
         for earlier in (*state.readers, state.writer):
             if earlier is not None and earlier != draft.name:
                 self.after[earlier, draft.name] = None
@@ -257,6 +262,9 @@ class Builder:
         names: dict[int, list[str]] = {}
         for weight, storage in self.trace.weights.items():
             names.setdefault(storage.index, []).append(weight)
+        for draft, storage in self.written:  # a layer's own statistics are nobody else's business
+            others = self.read_by.get(storage.index, set()) - {draft.name}
+            draft.writes |= storage.weight is None or bool(others)
         sizes = self.groups.sizes()
         for name, draft in self.drafts.items():
             attributes = draft.attributes(training=self.trace.training, names=names)

@@ -20,6 +20,7 @@ class Draft:
         made: storages that its operations made, each with the event that made it.
         weights: storages of parameters and buffers that it owns.
         escaped: storages of `made` that something outside of it reads or gets.
+        writes: whether it writes memory in place that others read.
         flops, moved_bytes: by dtype name.
     """
 
@@ -32,6 +33,7 @@ class Draft:
     made: dict[int, tuple[Storage, int]] = field(default_factory=dict)
     weights: list[Storage] = field(default_factory=list)
     escaped: set[int] = field(default_factory=set)
+    writes: bool = False
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
 
@@ -72,6 +74,8 @@ class Draft:
         attributes |= {name: amount for name, amount in amounts.items() if amount > 0}
         if self.moved_bytes:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
+        if self.writes:
+            attributes["writes"] = True
         if self.weights:
             attributes["weights"] = [name for w in self.weights for name in names[w.index]]
         return attributes

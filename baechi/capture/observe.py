@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
-from baechi.backend.nest import tensors_in
-from baechi.capture.operators import aliases, flops_of, moved_bytes, writes_of
+from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, writes_of
 from baechi.capture.trace import Boundary, Call, Function, Op
 from baechi.capture.watch import Watch
 
@@ -148,14 +147,15 @@ class _Operations(TorchDispatchMode):
         if func.namespace == "prim" or self.watch.call is None:
             return func(*args, **kwargs)
         watch = self.watch
-        writing = list(writes_of(func, args, kwargs))
+        facts = facts_of(func)
+        writing = list(writes_of(facts, args, kwargs))
         for tensor in writing:
             watch.keep_weight(tensor)
-        given = list(tensors_in(args, kwargs))
+        given = flat([*args, *kwargs.values()])
         reads = tuple(watch.use(tensor) for tensor in given)
         result = func(*args, **kwargs)
-        made = list(tensors_in(result))
-        if aliases(func) and given:
+        made = flat([result])
+        if facts.aliases and given:
             for tensor in made:
                 watch.alias(tensor, reads[0].storage)
             return result
@@ -163,13 +163,13 @@ class _Operations(TorchDispatchMode):
         known = {id(use.storage) for use in (*reads, *written)}
         makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
         if makes or written:
-            self._note(func, args, kwargs, result, (reads, written, makes))
+            self._note(func, (reads, written, makes), (given, made), flops_of(func, args, kwargs, result))
         return result
 
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, uses: tuple[Any, Any, Any]) -> None:
-        watch, (reads, writes, makes) = self.watch, uses
+    def _note(self, func: Any, uses: tuple[Any, Any, Any], tensors: tuple[Any, Any], flops: int) -> None:
+        watch, (reads, writes, makes), (given, made) = self.watch, uses, tensors
         assert watch.call is not None
-        floating = [t for t in tensors_in(args, kwargs, result) if t.is_floating_point()]
+        floating = [tensor for tensor in (*given, *made) if tensor.is_floating_point()]
         dtype = str(floating[0].dtype if floating else torch.float32).removeprefix("torch.")
         watch.trace.events.append(
             Op(
@@ -179,8 +179,8 @@ class _Operations(TorchDispatchMode):
                 reads=reads,
                 writes=writes,
                 makes=makes,
-                flops=flops_of(func, args, kwargs, result),
-                moved_bytes=moved_bytes(func, args, kwargs, result),
+                flops=flops,
+                moved_bytes=bytes_of(facts_of(func), given, made),
                 dtype=dtype,
             )
         )

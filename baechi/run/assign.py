@@ -10,6 +10,7 @@ from baechi.backend.torch_devices import TorchDevices
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
 from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
 from baechi.run.first_call import forget_first_call
 from baechi.run.match import has_weights, homes, modules_of, weights_of
@@ -17,6 +18,7 @@ from baechi.run.refusal import allow_moves, refuse_moves
 from baechi.run.runtime import Binding, Runtime, bind, binding_of, unbind
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.weights import flatten_recurrent, move
+from baechi.run.whole import hook, unhook
 
 DEVICE_MAP = "hf_device_map"
 """Hugging Face's Trainer leaves placement alone where it finds this attribute."""
@@ -27,7 +29,7 @@ def assign(
 ) -> nn.Module:
     """Distribute a model as a plan says: move its weights, wrap its layers.
 
-    A plan on one device moves the weights and wraps nothing.
+    A plan on one device moves the weights and leaves every `forward` as it is.
 
     Args:
         model: the model the plan was made for; parameters stay the same objects.
@@ -53,6 +55,8 @@ def assign(
     bind(model, Binding(runtime, ROOT))
     if len(plan.devices_used) > 1:
         _wrap(model, runtime, home)
+    else:
+        hook(model)
     return model
 
 
@@ -76,6 +80,7 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
         if binding is None or leave(module, binding.runtime):
             step_back(module)
         unbind(module)
+    unhook(model)
     allow_moves(model)
     forget_first_call(model)
     vars(model).pop(DEVICE_MAP, None)
@@ -100,6 +105,26 @@ def plan_of(model: nn.Module) -> Plan:
         return binding.runtime.plan
     waits = "is planned at its first call" if has_stand_in(model) else "is not distributed"
     raise BaechiError(f"this {type(model).__name__} {waits}: it has no plan yet")
+
+
+def last_step(model: nn.Module) -> Timeline:
+    """What was measured of a model's last step: its last call, and all that ran until its next one.
+
+    Args:
+        model: a distributed model.
+
+    Raises:
+        BaechiError: it is not distributed, was not called, or nothing was measured when it was.
+    """
+    plan_of(model)
+    binding = binding_of(model)
+    assert binding is not None
+    if binding.runtime.measure is None:
+        raise BaechiError(
+            f"no step of this {type(model).__name__} was measured: call it inside `with cluster:`, where "
+            "cluster is emulated (Cluster.virtual)"
+        )
+    return binding.runtime.measure()
 
 
 def refuse_distributed(model: nn.Module) -> None:

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from baechi.backend.intercept import original_forward
-from baechi.backend.nest import map_tensors, tensors_in
 from baechi.run.runtime import Binding, Runtime, binding_of
+from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
-from baechi.run.step import Step
 
 
 def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -80,14 +79,14 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
     """Run in the step that this thread is in, or in one of its own."""
-    runtime = _binding(module).runtime
+    runtime = settled(module, _binding(module))
     if torch._C._current_graph_task_id() != -1:
         runtime.step_until_backward_ends()
     if runtime.glue is not None:
         return run(*args, **kwargs)
     with runtime.step() as step:
         result = run(*args, **kwargs)
-    return _home(step, (args, kwargs), result)
+    return step.bring_home(result, (args, kwargs))
 
 
 def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -98,26 +97,26 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
-    (name, device), glue = seat, runtime.glue
+    (name, device), glue, backend = seat, runtime.glue, runtime.backend
     assert glue is not None
+    step = glue.step
+    before = None
     try:
-        (args, kwargs), loans = glue.step.lend((args, kwargs), device)
+        (args, kwargs), loans = step.lend((args, kwargs), device)
+        if name not in runtime.only_read:
+            step.may_write(args, kwargs, list(module.buffers()))
+        before = backend.enter_layer(step.call_of(name))
         with glue.off():
-            result = loans.settle(original_forward(module)(*args, **kwargs))
+            result = original_forward(module)(*args, **kwargs)
     except Exception as error:
         error.add_note(f"in layer {name} ({type(module).__name__}) on {device}")
         raise
-    glue.step.stamp(result, device, renew=True)
+    finally:
+        if before is not None:
+            backend.enter_layer(before)
+    result = loans.settle(result)
+    step.stamp(result, device, renew=True)
     return result
-
-
-def _home(step: Step, inputs: Any, result: Any) -> Any:
-    """Bring the outputs to where the inputs lie."""
-    first = next(tensors_in(inputs), None)
-    if first is None:
-        return result
-    home = step.backend.place_of(first)
-    return map_tensors(lambda tensor: step.bring(tensor, home), result)
 
 
 def _binding(module: nn.Module) -> Binding:

@@ -12,7 +12,9 @@ from baechi.backend.nest import tensors_in
 from baechi.cost.anchor import anchor, writes_first
 from baechi.run.step import Step
 
-_QUERIES = frozenset({"__get__", "__set__", "dim", "size", "numel", "is_floating_point", "stride"})
+_QUERIES = frozenset(
+    {"__get__", "__set__", "dim", "size", "numel", "is_floating_point", "stride", "untyped_storage"}
+)
 """Questions that launch nothing."""
 
 _KEEP_ARGUMENTS = frozenset(
@@ -45,6 +47,9 @@ class GlueMode(TorchFunctionMode):
             return func(*args, **kwargs)
         given = list(tensors_in(args, kwargs))
         place, mixed = self._place(name, args, kwargs, given)
+        if given and writes_first(name):
+            self.step.may_write(given[0])
+        self.step.may_write(kwargs.get("out"))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
             result = loans.settle(func(*args, **kwargs), written=name in _WRITE_UNSAID)

@@ -9,7 +9,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.nest import map_tensors
-from baechi.backend.transfer import transfer
+from baechi.backend.transfer import transfer, wait_for_readers
 
 
 class Loans:
@@ -54,6 +54,7 @@ class Loans:
         for original, copied, version in self._lent:
             if version_of(copied) != version or (written and not torch.equal(copied, original)):
                 home = self.backend.place_of(original)
+                wait_for_readers(original, self.backend)
                 original.copy_(transfer(copied, self.backend, home))
         originals = {id(copied): original for original, copied, _ in self._lent}
         originals |= {id(copied): original for original, copied, _ in self._containers}

@@ -59,6 +59,19 @@ def homes(model: nn.Module, plan: Plan) -> dict[str, str]:
     return home
 
 
+def home_in(plan: Plan, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """The device of each weight that a plan knows.
+
+    Args:
+        plan: the plan.
+        weights: by qualified name.
+    """
+    home: dict[str, str] = {}
+    for node in plan.graph.placed():
+        home.update({name: plan.device_of[node] for name in _weights_of_node(plan, node, weights)})
+    return home
+
+
 def _weights_of_node(plan: Plan, node: str, weights: Mapping[str, torch.Tensor]) -> list[str]:
     data = plan.graph.nodes[node]
     if "weights" in data:

@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from baechi.backend import backend_of
 from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
 from baechi.run.glue import GlueMode
 from baechi.run.step import Step
 
@@ -34,6 +35,9 @@ class Runtime:
         self.plan = plan
         self.reorder = reorder
         self.backend = backend_of(plan.cluster)
+        self.settled = True
+        self.only_read = frozenset(_only_readers(plan))
+        self.measure: Callable[[], Timeline] | None = None
         self._thread = threading.local()
 
     @property
@@ -50,10 +54,12 @@ class Runtime:
     def step(self) -> Iterator[Step]:
         """Open a step in this thread."""
         step = Step(self.backend)
-        self._thread.glue = GlueMode(step)
+        glue = GlueMode(step)
         try:
-            with self.backend.checking(), self._thread.glue:
-                yield step
+            with self.backend.step() as self.measure:
+                self._thread.glue = glue
+                with glue:
+                    yield step
         finally:
             self._thread.glue = None
 
@@ -82,7 +88,7 @@ class Runtime:
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
-        copied = Runtime(self.plan, reorder=self.reorder)
+        copied = _runtime_of(self.plan, self.reorder)
         memo[id(self)] = copied
         return copied
 
@@ -123,4 +129,18 @@ def binding_of(module: nn.Module) -> Binding | None:
 
 
 def _runtime_of(plan: Plan, reorder: bool) -> Runtime:
-    return Runtime(plan, reorder=reorder)
+    runtime = Runtime(plan, reorder=reorder)
+    runtime.settled = False  # marks of where weights lie do not travel with copies and pickles
+    return runtime
+
+
+def _only_readers(plan: Plan) -> Iterator[str]:
+    """Modules of which no call writes in place what others read."""
+    writers = {_module(plan, node) for node, writes in plan.graph.nodes(data="writes") if writes}
+    for node in plan.graph.placed():
+        if _module(plan, node) not in writers:
+            yield _module(plan, node)
+
+
+def _module(plan: Plan, node: str) -> str:
+    return str(plan.graph.nodes[node].get("module", node))

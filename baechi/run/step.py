@@ -8,7 +8,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from baechi.backend import AbstractBackend
 from baechi.backend.marks import stamp
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.transfer import transfer
+from baechi.backend.transfer import transfer, wait_for_readers
 from baechi.run.loans import Loans, version_of
 
 _Key = tuple[str, int, bool]
@@ -24,6 +24,7 @@ class Step:
     def __init__(self, backend: AbstractBackend) -> None:
         self.backend = backend
         self.turn = 0
+        self._calls: dict[str, int] = {}
         # by tensor, then by place, version and grad mode: the copy, and its own version when made
         self._copies = WeakTensorKeyDictionary()
 
@@ -49,6 +50,19 @@ class Step:
         slots[key] = (copied, version_of(copied))
         return copied
 
+    def bring_home(self, result: Any, inputs: Any) -> Any:
+        """Bring the outputs of a model to where its inputs lie.
+
+        Args:
+            result: what the model returned.
+            inputs: what it was given.
+        """
+        first = next(tensors_in(inputs), None)
+        if first is None:
+            return result
+        home = self.backend.place_of(first)
+        return map_tensors(lambda tensor: self.bring(tensor, home), result)
+
     def lend(self, values: Any, place: str) -> tuple[Any, Loans]:
         """Bring everything that a layer, or glue, was given to its device.
 
@@ -68,6 +82,25 @@ class Step:
             return copied
 
         return map_tensors(bring, values, loans.note_container), loans
+
+    def may_write(self, *values: Any) -> None:
+        """What runs next may write these in place: it comes after the transfers that read them.
+
+        Args:
+            *values: tensors, nested as they are.
+        """
+        for tensor in tensors_in(*values):
+            wait_for_readers(tensor, self.backend)
+
+    def call_of(self, layer: str) -> str:
+        """The name of a layer's next call: that of its node in the graph.
+
+        Args:
+            layer: the layer.
+        """
+        turn = self._calls.get(layer, 0)
+        self._calls[layer] = turn + 1
+        return f"{layer}#{turn}" if turn else layer
 
     def stamp(self, result: Any, place: str | None, *, renew: bool) -> None:
         """Say that a result was made now.

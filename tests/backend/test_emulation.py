@@ -35,7 +35,7 @@ def test_mixing_raises_inside_a_step() -> None:
     """An operation over two devices raises as CUDA does, naming both."""
     cluster = Cluster.virtual(2)
     a, b = on("cpu:0", 2, requires_grad=False), on("cpu:1", 2, requires_grad=False)
-    with cluster, backend_of(cluster).checking(), pytest.raises(RuntimeError, match="cpu:0 and cpu:1"):
+    with cluster, backend_of(cluster).step(), pytest.raises(RuntimeError, match="cpu:0 and cpu:1"):
         a + b
 
 

@@ -1,6 +1,7 @@
-"""The emulated cluster: devices that are places in this process, tried and tested without a GPU."""
+"""The emulated cluster: devices in this process, with clocks, streams and memory, and no GPU."""
 
+from baechi.backend.virtual.current import unwatched
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.emulation import Emulation
 
-__all__ = ["Emulation", "VirtualDevices"]
+__all__ = ["Emulation", "VirtualDevices", "unwatched"]

@@ -1,18 +1,39 @@
-"""Emulated devices: ordinary CPU tensors that carry a mark of where they lie."""
+"""Emulated devices as the runtime sees them: ordinary CPU tensors that carry a mark of where they lie.
 
+Inside `with cluster:` everything goes to the emulator; outside, tensors have places, copies copy, and
+that is all: the numbers are right, and nothing is timed, counted or checked.
+"""
+
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
+from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
-from baechi.backend.marks import UNSET, WEIGHT, Mark, mark_of, remove_mark, set_mark
+from baechi.backend.marks import (
+    WEIGHT,
+    Mark,
+    made_at,
+    mark_of,
+    remove_mark,
+    set_mark,
+    storage_bytes,
+)
+from baechi.backend.virtual import current
+from baechi.backend.virtual.allocator import residents
+from baechi.backend.virtual.emulator import Emulator
+from baechi.backend.virtual.streams import Event, Host, Stream
+from baechi.backend.virtual.threads import VirtualFlag
 from baechi.records.cluster import HOST
+from baechi.records.timeline import Timeline
 
-_steps = threading.local()
+_CPU = torch.device("cpu")
 
 
 class VirtualDevices(AbstractBackend):
@@ -29,13 +50,6 @@ class VirtualDevices(AbstractBackend):
         mark = mark_of(tensor)
         return HOST if mark is None or mark.place is None else mark.place
 
-    def copy(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
-        with _disable_current_modes():  # a transfer is nobody's operation
-            copied = copy_with_layout(tensor, tensor.device)
-        made = mark_of(tensor)
-        set_mark(copied, Mark(place, made.made if made else UNSET))
-        return copied
-
     def is_free(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
         return mark is not None and mark.place is None
@@ -44,30 +58,127 @@ class VirtualDevices(AbstractBackend):
         mark = mark_of(tensor)
         if mark is None or mark.place is not None:
             return False
+        emulator = self._emulator(place)
+        if emulator is not None:
+            device = emulator.index[place]
+            emulator.allocate([tensor], device, emulator.stream(device), "a tensor")
         mark.place = place
         return True
 
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
+        emulator = self._emulator(place)
         for tensor in tensors:
             if place == HOST:
                 remove_mark(tensor)
-            else:
-                set_mark(tensor, Mark(place, WEIGHT))
+                continue
+            before = mark_of(tensor)
+            if before is not None and before.place == place:
+                continue
+            mark = Mark(place, WEIGHT, storage_bytes(tensor))
+            if emulator is not None:
+                emulator.allocator.block(tensor, mark)
+            set_mark(tensor, mark)
+            residents.add(mark)
         return [tensor.data for tensor in tensors]
 
-    def checking(self) -> AbstractContextManager[None]:
-        return _checking()
+    def compute_stream(self, place: str) -> Stream | None:
+        emulator = self._emulator(place)
+        return None if emulator is None else emulator.stream(emulator.index[place])
+
+    def transfer_streams(self, source: str, target: str) -> tuple[Stream | None, Stream | None]:
+        emulator = current.at_work()
+        if emulator is None:
+            return None, None
+        pair = tuple(emulator.index.get(end, emulator.index_of_host) for end in (source, target))
+        tx, rx = emulator.transfer_streams(pair[0], pair[1])
+        return (tx if source in emulator.index else None), (rx if target in emulator.index else None)
+
+    def record(self, stream: Stream | None) -> Event | None:
+        emulator = current.at_work()
+        return None if emulator is None or stream is None else emulator.record(stream)
+
+    def wait(self, stream: Stream | None, event: Event | None) -> None:
+        if stream is not None and event is not None:
+            stream.wait(event)
+
+    def use(self, tensor: torch.Tensor, stream: Stream | None) -> None:
+        mark = mark_of(tensor)
+        if mark is not None and mark.block is not None and stream is not None:
+            mark.block.use(stream)
+
+    def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
+        with _disable_current_modes():  # a transfer is nobody's operation
+            copied = copy_with_layout(tensor, _CPU)
+        made = made_at(tensor)
+        emulator = current.at_work()
+        if emulator is not None:
+            emulator.raise_fault()
+            self._send(emulator, tensor, copied, place, streams)
+        if place != HOST:
+            mark = mark_of(copied) or Mark(place)
+            mark.made = made
+            set_mark(copied, mark)
+        return copied
+
+    def flag(self) -> Flag:
+        emulator = current.at_work()
+        if emulator is None:
+            return threading.Event()
+        return VirtualFlag(emulator.baton, lambda: emulator.thread.host)
+
+    def spawn(self, function: Callable[[], None], position: int) -> None:
+        emulator = current.at_work()
+        if emulator is None:
+            threading.Thread(target=function, daemon=True).start()
+            return
+        parent = emulator.thread.host
+        host = Host(parent.now_s, parent.seen)
+
+        def run() -> None:
+            emulator.enter_thread(host)
+            with current.entered():
+                function()
+
+        emulator.baton.spawn(run, host, position)
+
+    def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
+        return _step()
+
+    def enter_layer(self, layer: str) -> str:
+        emulator = current.at_work()
+        return "" if emulator is None else emulator.enter_layer(layer)
+
+    def _emulator(self, place: str) -> Emulator | None:
+        """The emulator, if it is at work and has this device."""
+        emulator = current.at_work()
+        return emulator if emulator is not None and place in emulator.index else None
+
+    def _send(
+        self, emulator: Emulator, tensor: torch.Tensor, copied: torch.Tensor, place: str, streams: Any
+    ) -> None:
+        host = emulator.index_of_host
+        source, target = emulator.index.get(self.place_of(tensor), host), emulator.index.get(place, host)
+        if source == target:
+            return
+        with emulator.lock:
+            read, written = None, None
+            mark = mark_of(tensor)
+            if source != host and mark is not None:
+                read = emulator.allocator.block(tensor, mark)
+            if target != host:
+                new = emulator.allocate([copied], target, streams[1], "a copy")
+                written = new[0] if new else None
+            size_bytes = tensor.numel() * tensor.element_size()
+            emulator.send((source, target), "copy", (read, written), size_bytes, streams)
+            if target == host:
+                emulator.wait_for(streams[0].record(), source)
 
 
 @contextmanager
-def _checking() -> Iterator[None]:
-    _steps.depth = getattr(_steps, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _steps.depth -= 1
-
-
-def in_step() -> bool:
-    """Whether this thread is inside a step, or in the backward of one."""
-    return getattr(_steps, "depth", 0) > 0 or torch._C._current_graph_task_id() != -1
+def _step() -> Iterator[Callable[[], Timeline] | None]:
+    emulator = current.at_work()
+    if emulator is None:
+        yield None
+        return
+    with current.entered(), emulator.step() as record:
+        yield functools.partial(emulator.timeline, record)

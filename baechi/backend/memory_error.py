@@ -1,0 +1,32 @@
+"""A device of an emulated cluster is full."""
+
+import torch
+
+from baechi.errors import BaechiError
+
+
+class DeviceMemoryError(BaechiError, torch.OutOfMemoryError):
+    """A device has no room for what was to be allocated.
+
+    Code that catches `torch.OutOfMemoryError` catches it, too.
+
+    Attributes:
+        device: the device's name.
+        needed_bytes: what was to be allocated.
+        live_bytes: what was allocated then.
+        memory_bytes: how much the device has.
+    """
+
+    def __init__(
+        self, what: str, *, device: str, needed_bytes: int, live_bytes: int, memory_bytes: int
+    ) -> None:
+        self.device = device
+        self.needed_bytes = needed_bytes
+        self.live_bytes = live_bytes
+        self.memory_bytes = memory_bytes
+        short_bytes = live_bytes + needed_bytes - memory_bytes
+        super().__init__(
+            f"{device} is out of memory: {what} needs {needed_bytes:,} bytes, {live_bytes:,} of "
+            f"{memory_bytes:,} are in use, {short_bytes:,} are missing. Use a smaller batch, or spread "
+            "the model over more devices (baechi.distribute)"
+        )

@@ -1,0 +1,169 @@
+"""What operators do, as their schemas, their tags and torch's own formulas say.
+
+`facts_of` looks at an operator once; capture asks while it watches a model, and the emulated
+cluster at every operation, so both mean the same by a write, a kernel, a flop.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+_aten = torch.ops.aten
+
+_WRITES_UNSAID = {
+    # running statistics are written, and the schema does not say so: positions of the arguments
+    _aten.native_batch_norm.default: (3, 4),
+    _aten.cudnn_batch_norm.default: (3, 4),
+    _aten.miopen_batch_norm.default: (3, 4),
+    _aten.batch_norm_update_stats.default: (1, 2),
+}
+
+_VIEWS_UNSAID = frozenset({"_unsafe_view", "_reshape_alias"})
+
+_COMPUTES_NOTHING = frozenset(
+    {
+        "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted",
+        "set_", "resize_", "record_stream", "lift_fresh", "is_same_size",
+        "_has_compatible_shallow_copy_type", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset",
+    }
+)  # fmt: skip
+
+_READS_RESULT_ONLY = frozenset({"embedding", "index_select", "gather"})
+"""Read as many bytes of their first input as they return, not all of it."""
+
+_HOST_ARGUMENTS = frozenset({"indices", "lengths", "batch_sizes", "index_put_indices"})
+"""Arguments that may lie on the host though the others do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of an operator.
+
+    Args:
+        name: without namespace and overload.
+        kernel: whether it computes something; views, queries and allocations do not.
+        aliases: whether its results are views of its arguments.
+        writes: positions and names of the arguments that it writes in place.
+        waits: whether the host must see its result: a number, or a shape that depends on values.
+        lists: whether it takes lists of tensors that may lie on several devices.
+        host_arguments: positions of arguments that may lie on the host though others do not.
+    """
+
+    name: str
+    kernel: bool
+    aliases: bool
+    writes: tuple[tuple[int, str], ...]
+    waits: bool
+    lists: bool
+    host_arguments: tuple[int, ...]
+
+
+@cache
+def facts_of(func: Any) -> Facts:
+    """What is known of an operator.
+
+    Args:
+        func: an operator overload.
+    """
+    name = func.overloadpacket.__name__
+    schema = func._schema
+    returns = schema.returns
+    aliases = name in _VIEWS_UNSAID or (
+        bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    )
+    said = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+    unsaid = [(i, schema.arguments[i].name) for i in _WRITES_UNSAID.get(func, ())]
+    tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return Facts(
+        name=name,
+        kernel=not aliases and name not in _COMPUTES_NOTHING,
+        aliases=aliases,
+        writes=(*said, *unsaid),
+        waits=bool(tags & set(func.tags)),
+        lists=name.startswith(("_foreach_", "_fused_", "_amp_foreach_")),
+        host_arguments=tuple(i for i, a in enumerate(schema.arguments) if a.name in _HOST_ARGUMENTS),
+    )
+
+
+def writes_of(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operator writes in place.
+
+    Args:
+        facts: of the operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    for position, name in facts.writes:
+        yield from flat((args[position] if position < len(args) else kwargs.get(name),))
+
+
+def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
+    """Floating-point operations of one call, where a formula is known; a multiply-add counts 2.
+
+    Args:
+        func: an operator overload.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        result: what it returned.
+    """
+    formula = _formula_of(func.overloadpacket)
+    return int(formula(*args, **kwargs, out_val=result)) if formula is not None else 0
+
+
+def bytes_of(facts: Facts, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> int:
+    """Bytes that one call reads and writes.
+
+    Args:
+        facts: of the operator.
+        given: the tensors it got.
+        made: the tensors it returned.
+    """
+    if facts.name in _COMPUTES_NOTHING:
+        return 0
+    returned = sum([tensor.numel() * tensor.element_size() for tensor in made])
+    if facts.name in _READS_RESULT_ONLY:
+        return 2 * returned
+    return returned + sum([tensor.numel() * tensor.element_size() for tensor in given])
+
+
+def flat(values: Iterable[Any]) -> list[torch.Tensor]:
+    """The tensors among an operator's arguments or results: by themselves, or in lists."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, torch.Tensor)]
+    return found
+
+
+@cache
+def _formula_of(packet: Any) -> Any:
+    if packet.__name__.startswith("_scaled_dot_product") or packet.__name__.startswith("_flash_attention"):
+        backward = packet.__name__.endswith("_backward")
+        return _attention_backward_flops if backward else _attention_flops
+    if packet is _aten.mkldnn_rnn_layer:
+        return _recurrent_flops
+    return flop_registry.get(packet)
+
+
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Two batched products: query by key, and weights by value."""
+    *batch, targets, width = query.shape
+    sources, depth = value.shape[-2:]
+    return 2 * int(torch.Size(batch).numel()) * targets * sources * (width + depth)
+
+
+def _attention_backward_flops(_grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    """Five batched products where forward has two: the weights again, and four gradients."""
+    return _attention_flops(query, key, value) * 5 // 2
+
+
+def _recurrent_flops(inputs: Any, weight: Any, recurrent: Any, *_: Any, **__: Any) -> int:
+    """One layer, one direction: both products at every step."""
+    steps = inputs.numel() // inputs.shape[-1]
+    return 2 * steps * (weight.numel() + recurrent.numel())

@@ -1,0 +1,211 @@
+"""How full each emulated device is, as CUDA's caching allocator would have it.
+
+A block belongs to the stream that was current when it was made, and is free for that stream as soon
+as nobody holds it. So when it dies, every use on another stream must be known to be over there, or
+must have been said (`use`, as `Tensor.record_stream`); a block of which that was said comes back
+when the host's clock has passed its last use. Before a device is called full, the host waits for
+all such blocks. Sizes are exact: nothing is rounded up, nothing is lost between blocks.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from weakref import WeakSet, ref
+
+import torch
+
+from baechi.backend.marks import Mark, mark_of, set_mark, storage_bytes
+from baechi.backend.memory_error import DeviceMemoryError
+from baechi.backend.virtual.blocks import Block, early_free
+from baechi.backend.virtual.clock import Clock, Task
+from baechi.backend.virtual.streams import Host, Stream
+from baechi.errors import StreamRaceError
+from baechi.records.device import Device
+
+residents: WeakSet[Mark] = WeakSet()
+"""Storages that lie on emulated devices while none is at work: weights, and what a step left behind."""
+
+
+class Allocator:
+    """The memory of all devices of an emulated cluster.
+
+    Args:
+        devices: with their limits.
+        streams: by device, the stream for what lay there before.
+        clock: when uses are over.
+        issuer: the host that issues for a device, in the calling thread.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        streams: Sequence[Stream],
+        clock: Clock,
+        issuer: Callable[[int], Host],
+    ) -> None:
+        self.fault: StreamRaceError | None = None
+        self._names = [device.name for device in devices]
+        self._index = {name: place for place, name in enumerate(self._names)}
+        self._limit_bytes = [device.memory_bytes for device in devices]
+        self._live_bytes = [0] * len(devices)
+        self._peak_bytes = [0] * len(devices)
+        self._pending: list[list[tuple[tuple[Task, ...], int]]] = [[] for _ in devices]
+        self._streams = streams
+        self._clock = clock
+        self._issuer = issuer
+        self._marks: dict[int, ref[Mark]] = {}
+        self._open = True
+        for mark in list(residents):
+            if mark.place in self._index:
+                self._adopt(mark, mark.size_bytes, "what lies there already")
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """The most that each device held since `restart_peaks`."""
+        return dict(zip(self._names, self._peak_bytes, strict=True))
+
+    @property
+    def live_bytes(self) -> dict[str, int]:
+        """What each device holds now."""
+        self._reclaim()
+        return dict(zip(self._names, self._live_bytes, strict=True))
+
+    def restart_peaks(self) -> None:
+        """Forget the peaks so far."""
+        self._reclaim()
+        self._peak_bytes = list(self._live_bytes)
+
+    def block(self, tensor: torch.Tensor, mark: Mark) -> Block:
+        """The memory of a tensor that lies on a device; counted from now on if it was not.
+
+        Args:
+            tensor: the tensor.
+            mark: its mark.
+
+        Raises:
+            DeviceMemoryError: it was not counted so far, and there is no room.
+        """
+        block: Block | None = mark.block
+        if block is None or block.allocator is not self:
+            block = self._adopt(mark, storage_bytes(tensor), "a tensor made outside of the emulation")
+        return block
+
+    def allocate(
+        self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: str
+    ) -> list[Block]:
+        """Count tensors that were made on a device: all of them, or none.
+
+        Args:
+            tensors: what was made; storages that are known already are left out.
+            device: where it lies.
+            stream: the stream that is current there.
+            what: who made it.
+
+        Returns:
+            The memory of each new storage.
+
+        Raises:
+            DeviceMemoryError: there is no room.
+        """
+        place, new = self._names[device], []
+        for tensor in tensors:
+            mark = mark_of(tensor)
+            if mark is None:
+                mark = Mark(place, size_bytes=storage_bytes(tensor))
+                set_mark(tensor, mark)
+                new.append(mark)
+            elif mark.place is None:
+                mark.place, mark.size_bytes = place, storage_bytes(tensor)
+                new.append(mark)
+        if not new:
+            return []
+        self._reserve(device, sum([mark.size_bytes for mark in new]), what)
+        return [self._count(mark, stream) for mark in new]
+
+    def resize(self, tensor: torch.Tensor) -> None:
+        """Count a storage anew that may have grown.
+
+        Args:
+            tensor: any tensor.
+
+        Raises:
+            DeviceMemoryError: there is no room.
+        """
+        mark = mark_of(tensor)
+        block: Block | None = mark.block if mark is not None else None
+        if mark is not None and block is not None and block.allocator is self:
+            grown_bytes = storage_bytes(tensor) - block.size_bytes
+            device = self._index[str(mark.place)]
+            self._reserve(device, max(0, grown_bytes), "resize_")
+            self._live_bytes[device] += min(0, grown_bytes)
+            block.size_bytes += grown_bytes
+
+    def died(self, block: Block) -> None:
+        """Nobody holds a block any more.
+
+        Args:
+            block: the block; an early end is kept in `fault`, since nobody can be told right here.
+        """
+        self._marks.pop(id(block), None)
+        if not self._open:
+            return
+        device = block.stream.device
+        block.stream.follow(self._issuer(device))
+        use = block.unsaid_use()
+        if use is not None and self.fault is None:
+            self.fault = early_free(block, use)
+        after = tuple([task for stream in block.used for task in stream.record().tasks])
+        if after:
+            self._pending[device].append((after, block.size_bytes))
+        else:
+            self._live_bytes[device] -= block.size_bytes
+
+    def close(self) -> None:
+        """The emulation is over: remember for the next one what lies on the devices."""
+        self._open = False
+        found = [mark() for mark in list(self._marks.values())]
+        residents.update([mark for mark in found if mark is not None])
+
+    def _adopt(self, mark: Mark, size_bytes: int, what: str) -> Block:
+        device = self._index[str(mark.place)]
+        self._reserve(device, size_bytes, what)
+        mark.size_bytes = size_bytes
+        return self._count(mark, self._streams[device])
+
+    def _count(self, mark: Mark, stream: Stream) -> Block:
+        mark.block = block = Block(stream, mark.size_bytes, self)
+        self._marks[id(block)] = ref(mark)
+        return block
+
+    def _reserve(self, device: int, size_bytes: int, what: str) -> None:
+        if self._pending[device]:
+            self._reclaim()
+        limit_bytes, pending = self._limit_bytes[device], self._pending[device]
+        if self._live_bytes[device] + size_bytes > limit_bytes and pending:
+            host = self._issuer(device)
+            host.now_s = max([host.now_s, *[self._clock.finish(tasks) for tasks, _ in pending]])
+            self._take_back(device, host.now_s)
+        live_bytes = self._live_bytes[device]
+        if live_bytes + size_bytes > limit_bytes:
+            raise DeviceMemoryError(
+                what,
+                device=self._names[device],
+                needed_bytes=size_bytes,
+                live_bytes=live_bytes,
+                memory_bytes=limit_bytes,
+            )
+        self._live_bytes[device] += size_bytes
+        self._peak_bytes[device] = max(self._peak_bytes[device], self._live_bytes[device])
+
+    def _reclaim(self) -> None:
+        now_s = min([self._issuer(device).now_s for device in range(len(self._names))])
+        self._clock.settle(now_s)
+        for device in range(len(self._names)):
+            self._take_back(device, self._issuer(device).now_s)
+
+    def _take_back(self, device: int, now_s: float) -> None:
+        """Take back what was pending and is over by now."""
+        pending, self._pending[device] = self._pending[device], []
+        for tasks, size_bytes in pending:
+            if all(task.timed and task.end_s <= now_s for task in tasks):
+                self._live_bytes[device] -= size_bytes
+            else:
+                self._pending[device].append((tasks, size_bytes))

@@ -1,0 +1,117 @@
+"""Logical time: when each kernel and transfer starts and ends.
+
+The host issues in program order and runs ahead; what it issued is timed when somebody asks, in the
+order in which things get ready, since that is the order in which engines and channels serve
+(`baechi.cost.machine`). Nothing issued later can be ready before the host's clock, so everything
+up to there is final.
+"""
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from baechi.cost.machine import Machine
+from baechi.records.timeline import Phase
+
+COMPUTE = -1
+
+
+class Task:
+    """A kernel or a transfer.
+
+    Args:
+        device: where it runs, or where a transfer comes from.
+        target: where a transfer goes; `COMPUTE` for a kernel.
+        amount: seconds of a kernel, bytes of a transfer.
+        what: the operator.
+        layer: the layer it belongs to, with the number of its call.
+        phase: the phase it belongs to.
+    """
+
+    __slots__ = (
+        "amount", "device", "end_s", "layer", "missing", "phase", "ready_s", "start_s", "target",
+        "waiters", "what",
+    )  # fmt: skip
+
+    def __init__(self, device: int, target: int, amount: float, what: str, layer: str, phase: Phase) -> None:
+        self.device = device
+        self.target = target
+        self.amount = amount
+        self.what = what
+        self.layer = layer
+        self.phase = phase
+        self.ready_s = 0.0
+        self.start_s = 0.0
+        self.end_s = -1.0
+        self.missing = 0
+        self.waiters: list[Task] | None = []
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is known when it runs."""
+        return self.waiters is None
+
+
+class Clock:
+    """Times tasks.
+
+    Args:
+        machine: the engines and channels they share.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._ready: list[tuple[float, int, Task]] = []
+        self._counter = 0
+        self.untimed = 0
+
+    def submit(self, task: Task, issued_s: float, after: Iterable[Task]) -> None:
+        """Take a task that the host issued.
+
+        Args:
+            task: the task.
+            issued_s: the host's clock when it has issued it.
+            after: what must end before it starts.
+        """
+        task.ready_s = issued_s
+        for other in after:
+            if other.waiters is None:
+                if other.end_s > task.ready_s:
+                    task.ready_s = other.end_s
+            else:
+                other.waiters.append(task)
+                task.missing += 1
+        self.untimed += 1
+        if not task.missing:
+            self._queue(task)
+
+    def settle(self, until_s: float) -> None:
+        """Time whatever is ready by then."""
+        while self._ready and self._ready[0][0] <= until_s:
+            self._time(heappop(self._ready)[2])
+
+    def finish(self, tasks: Iterable[Task]) -> float:
+        """Time these tasks, and all that comes before them; returns when the last one ends."""
+        last_s = 0.0
+        for task in tasks:
+            while not task.timed:
+                self._time(heappop(self._ready)[2])
+            last_s = max(last_s, task.end_s)
+        return last_s
+
+    def _queue(self, task: Task) -> None:
+        self._counter += 1
+        heappush(self._ready, (task.ready_s, self._counter, task))
+
+    def _time(self, task: Task) -> None:
+        if task.target == COMPUTE:
+            span = self._machine.compute(task.device, task.ready_s, task.amount)
+        else:
+            span = self._machine.send(task.device, task.target, task.ready_s, int(task.amount))
+        task.start_s, task.end_s = span
+        waiters, task.waiters = task.waiters or (), None
+        self.untimed -= 1
+        for other in waiters:
+            other.ready_s = max(other.ready_s, task.end_s)
+            other.missing -= 1
+            if not other.missing:
+                self._queue(other)

@@ -1,0 +1,71 @@
+"""Which emulated cluster is at work: one in a process, and none in a thread that has set it aside."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+
+from baechi.backend.virtual.emulator import Emulator
+from baechi.errors import BaechiError
+
+_open: list[tuple[Emulator, TorchDispatchMode]] = []
+_aside = threading.local()
+
+
+def at_work() -> Emulator | None:
+    """The emulator that watches this thread; None if none does."""
+    return _open[0][0] if _open and not getattr(_aside, "depth", 0) else None
+
+
+def open_with(emulator: Emulator, mode: TorchDispatchMode) -> None:
+    """Let an emulator be at work.
+
+    Args:
+        emulator: the emulator.
+        mode: the mode that shows it every operation.
+
+    Raises:
+        BaechiError: another one is.
+    """
+    if _open:
+        raise BaechiError("a cluster is emulated already: emulations do not nest")
+    _open.append((emulator, mode))
+
+
+def close() -> None:
+    """Let no emulator be at work."""
+    _open.clear()
+
+
+@contextmanager
+def entered() -> Iterator[None]:
+    """This thread's operations are watched, too: modes belong to threads."""
+    if at_work() is None or _open[0][1] in _get_current_dispatch_mode_stack():
+        yield
+        return
+    _push_mode(_open[0][1])
+    try:
+        yield
+    finally:
+        _pop_mode()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Nothing that this thread does here is emulated: capturing and measuring a model."""
+    if at_work() is None:
+        yield
+        return
+    _aside.depth = getattr(_aside, "depth", 0) + 1
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        _aside.depth -= 1

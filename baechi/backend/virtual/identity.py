@@ -1,0 +1,144 @@
+"""While a cluster is emulated, tensors say where they lie: `x.device` is `cpu:1`, and `x.to` moves.
+
+The devices of an emulated cluster answer as torch devices `cpu:k`; the host as plain `cpu`. Torch
+keeps such an index in what it is asked (`zeros(3, device=x.device)`) and drops it in what it makes,
+and it computes `to`, `cpu`, `tolist`, `numpy` and `torch.tensor(device=)` without asking anybody. So
+these few are replaced while a cluster is emulated. (A function mode could answer as well, but torch's
+fused kernels round differently where one is on.)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from baechi.backend.marks import mark_of
+from baechi.backend.transfer import transfer
+from baechi.backend.virtual import current
+from baechi.backend.virtual.devices import VirtualDevices
+from baechi.backend.virtual.emulator import Emulator
+from baechi.records.cluster import HOST
+
+_Base = torch._C.TensorBase
+_FACTORIES = ("tensor", "as_tensor", "asarray")
+
+
+class Identity:
+    """What is replaced in torch while a cluster is emulated.
+
+    Args:
+        emulator: the cluster.
+    """
+
+    def __init__(self, emulator: Emulator) -> None:
+        names = emulator.cluster.names
+        self._names = names
+        self._emulator = emulator
+        self._backend = VirtualDevices(names)
+        self._torch_devices = {name: _torch_device(name, place) for place, name in enumerate(names)}
+        self._places = {device: names.index(name) for name, device in self._torch_devices.items()}
+        self._factories: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Replace them."""
+        torch.Tensor.device = property(self._device)  # type: ignore[assignment, misc]
+        for name in ("to", "cpu", "tolist", "numpy"):
+            setattr(torch.Tensor, name, _method(getattr(self, f"_{name}")))
+        for name in _FACTORIES:
+            self._factories[name] = getattr(torch, name)
+            setattr(torch, name, self._factory(self._factories[name]))
+
+    def remove(self) -> None:
+        """Put torch's own back."""
+        for name in ("device", "to", "cpu", "tolist", "numpy"):
+            delattr(torch.Tensor, name)
+        for name, function in self._factories.items():
+            setattr(torch, name, function)
+
+    def place_of(self, device: torch.device) -> int:
+        """The place in the cluster of a torch device.
+
+        Args:
+            device: such as `torch.device("cpu", 1)`.
+
+        Raises:
+            RuntimeError: the cluster has no such device.
+        """
+        if device not in self._places:
+            known = ", ".join(str(known) for known in self._places)
+            raise RuntimeError(f"{device} is no device of the emulated cluster: it has {known}")
+        return self._places[device]
+
+    def _place(self, tensor: torch.Tensor) -> str | None:
+        """The device a tensor lies on; None on the host, and where nothing is emulated."""
+        if current.at_work() is not self._emulator:
+            return None
+        mark = mark_of(tensor)
+        return mark.place if mark is not None and mark.place in self._torch_devices else None
+
+    def _device(self, tensor: torch.Tensor) -> torch.device:
+        place = self._place(tensor)
+        device: torch.device = _Base.device.__get__(tensor)  # type: ignore[attr-defined]
+        return device if place is None else self._torch_devices[place]
+
+    def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if current.at_work() is not self._emulator or tensor.is_meta:
+            return _Base.to(tensor, *args, **kwargs)
+        target, args, kwargs = self._take_device(args, kwargs)
+        place = self._place(tensor) or HOST
+        if target is None or target == place:
+            return _Base.to(tensor, *args, **kwargs) if args or kwargs else tensor
+        moved = transfer(tensor, self._backend, target, beside=False)
+        kwargs.pop("copy", None)
+        return _Base.to(moved, *args, **kwargs) if args or kwargs else moved
+
+    def _take_device(self, args: Any, kwargs: Any) -> tuple[str | None, Any, Any]:
+        """The device among the arguments of `to`, and the other arguments."""
+        kwargs = dict(kwargs)
+        other = kwargs.pop("other", args[0] if args and isinstance(args[0], torch.Tensor) else None)
+        if other is not None:
+            return self._place(other) or HOST, (other.dtype, *args[1:]), kwargs
+        device = kwargs.pop("device", None)
+        if args and (args[0] is None or isinstance(args[0], (str, torch.device))):
+            device, args = args[0], args[1:]
+        if device is None:
+            return None, args, kwargs
+        device = torch.device(device)
+        if device.type != "cpu":
+            return None, (device, *args), kwargs
+        return HOST if device.index is None else self._names[self.place_of(device)], args, kwargs
+
+    def _cpu(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return tensor.to("cpu") if self._place(tensor) else _Base.cpu(tensor, *args, **kwargs)
+
+    def _tolist(self, tensor: torch.Tensor) -> Any:
+        return _Base.tolist(tensor.detach().cpu())  # type: ignore[operator]
+
+    def _numpy(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        place = self._place(tensor)
+        if place is not None:
+            raise TypeError(
+                f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+                "to host memory first."
+            )
+        return _Base.numpy(tensor, *args, **kwargs)
+
+    def _factory(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+            target = None if device is None else torch.device(device)
+            if target is None or target.index is None or current.at_work() is not self._emulator:
+                return function(*args, device=device, **kwargs)
+            made = function(*args, device="cpu", **kwargs)
+            return made.detach().to(target).requires_grad_(made.requires_grad)
+
+        return make
+
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A bound method of ours as a method of tensors."""
+    return lambda tensor, *args, **kwargs: function(tensor, *args, **kwargs)
+
+
+def _torch_device(name: str, place: int) -> torch.device:
+    head, _, index = name.partition(":")
+    return torch.device("cpu", int(index) if head == "cpu" and index.isdigit() else place)

@@ -1,0 +1,36 @@
+"""Weights of a copied or unpickled model, back on their devices."""
+
+from torch import nn
+
+from baechi.records.device_map import ROOT
+from baechi.run.match import home_in, weights_of
+from baechi.run.runtime import Binding, Runtime
+from baechi.run.weights import move
+
+
+def settled(module: nn.Module, binding: Binding) -> Runtime:
+    """The runtime of a module, after its weights are where the plan has them.
+
+    On real devices a copy lies where the original lay. On emulated ones where a tensor lies is a mark
+    on its storage, which a deep copy or a pickle of a buffer does not carry.
+
+    Args:
+        module: the root, a part or a layer.
+        binding: what ties it to its runtime.
+
+    Returns:
+        The runtime.
+    """
+    runtime = binding.runtime
+    if not runtime.settled:
+        prefix = "" if binding.name == ROOT else f"{binding.name}."
+        weights = {f"{prefix}{name}": weight for name, weight in weights_of(module).items()}
+        homes = home_in(runtime.plan, weights)
+        astray = {
+            name: weight
+            for name, weight in weights.items()
+            if name in homes and runtime.backend.place_of(weight) != homes[name]
+        }
+        move(astray, homes, runtime.backend)
+        runtime.settled = binding.name == ROOT
+    return runtime

@@ -1,0 +1,67 @@
+"""A model that is placed whole on one device: plain, but for its inputs, which may come from elsewhere.
+
+Its `forward` is nobody's business. Two hooks on the root bring what it is given to the device, and
+what it returns back to where that came from, as for a model on several devices.
+"""
+
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+from torch import nn
+
+from baechi.run.loans import Loans
+from baechi.run.runtime import binding_of
+from baechi.run.settle import settled
+from baechi.run.step import Step
+
+_calls = threading.local()
+
+
+def hook(model: nn.Module) -> None:
+    """Hook a model that lies on one device.
+
+    Args:
+        model: the root, bound to its runtime.
+    """
+    model.register_forward_pre_hook(_open, with_kwargs=True)
+    model.register_forward_hook(_close, with_kwargs=True, always_call=True)
+
+
+def unhook(model: nn.Module) -> None:
+    """Undo `hook`."""
+    for hooks, own in ((model._forward_pre_hooks, _open), (model._forward_hooks, _close)):
+        for key in [key for key, function in hooks.items() if function is own]:
+            del hooks[key]
+            for more in ("_with_kwargs", "_always_called"):
+                for kind in ("_forward_pre_hooks", "_forward_hooks"):
+                    getattr(model, f"{kind}{more}", {}).pop(key, None)
+
+
+def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    binding = binding_of(module)
+    assert binding is not None
+    runtime = settled(module, binding)
+    (device,) = runtime.plan.devices_used
+    step = Step(runtime.backend)
+    stack = ExitStack()
+    runtime.measure = stack.enter_context(runtime.backend.step())
+    lent, loans = step.lend((args, kwargs), device)
+    _stack().append((step, stack, loans, (args, kwargs)))
+    return lent[0], lent[1]
+
+
+def _close(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
+    del module, args, kwargs
+    if not _stack():  # another hook raised before ours was called
+        return result
+    step, stack, loans, given = _stack().pop()
+    stack.close()
+    return step.bring_home(loans.settle(result), given)
+
+
+def _stack() -> list[tuple[Step, ExitStack, Loans, Any]]:
+    if not hasattr(_calls, "stack"):
+        _calls.stack = []
+    stack: list[tuple[Step, ExitStack, Loans, Any]] = _calls.stack
+    return stack
