@@ -1,7 +1,7 @@
 """What the runtime asks of devices; it speaks to this only and cannot tell one kind from another."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -35,6 +35,14 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def torch_device(self, place: str) -> torch.device | None:
+        """A place as torch's functions take it; None if it makes no difference to them.
+
+        Args:
+            place: a device's name.
+        """
+
+    @abstractmethod
     def is_free(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor belongs nowhere yet: made in the step, of nothing that has a place.
 
@@ -64,6 +72,19 @@ class AbstractBackend(ABC):
 
         Returns:
             For each tensor, the data it shall hold from now on.
+        """
+
+    @property
+    @abstractmethod
+    def session(self) -> object:
+        """Who counts memory now; when it is another one than before, `count` tells it what is there."""
+
+    @abstractmethod
+    def count(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count tensors that lie on devices already.
+
+        Args:
+            tensors: weights and their gradients.
         """
 
     # --- streams

@@ -19,18 +19,23 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
     Returns:
         A new storage, never an alias, outside autograd.
     """
-    with torch.no_grad():
+    with torch.no_grad(), torch._C.DisableTorchFunction():  # nobody's function, glue mode's neither
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # inside vmap, grad, ...
         if wrapped or tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
-            return tensor.detach().to(device, copy=True)
+            return _plain_copy(tensor, device)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
         source = _without_repeats(tensor.detach())
         if _overlaps(source):
-            return tensor.detach().to(device, copy=True)
+            return _plain_copy(tensor, device)
         target = _empty_like(source, device)
         target.copy_(source, non_blocking=True)
         return _over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
+
+
+def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    copied: torch.Tensor = torch._C.TensorBase.to(tensor.detach(), device, copy=True)
+    return copied
 
 
 def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:

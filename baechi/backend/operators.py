@@ -155,7 +155,7 @@ def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> in
     """Two batched products: query by key, and weights by value."""
     *batch, targets, width = query.shape
     sources, depth = value.shape[-2:]
-    return 2 * int(torch.Size(batch).numel()) * targets * sources * (width + depth)
+    return int(2 * torch.Size(batch).numel() * targets * sources * (width + depth))
 
 
 def _attention_backward_flops(_grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
@@ -166,4 +166,4 @@ def _attention_backward_flops(_grad: Any, query: Any, key: Any, value: Any, *_: 
 def _recurrent_flops(inputs: Any, weight: Any, recurrent: Any, *_: Any, **__: Any) -> int:
     """One layer, one direction: both products at every step."""
     steps = inputs.numel() // inputs.shape[-1]
-    return 2 * steps * (weight.numel() + recurrent.numel())
+    return int(2 * steps * (weight.numel() + recurrent.numel()))

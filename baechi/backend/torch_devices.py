@@ -1,7 +1,7 @@
 """Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -31,6 +31,9 @@ class TorchDevices(AbstractBackend):
     def place_of(self, tensor: torch.Tensor) -> str:
         return str(tensor.device)
 
+    def torch_device(self, place: str) -> torch.device | None:
+        return torch.device(place)
+
     def is_free(self, tensor: torch.Tensor) -> bool:
         return False
 
@@ -50,6 +53,13 @@ class TorchDevices(AbstractBackend):
             set_mark(data, Mark(place, WEIGHT))
             result.append(data)
         return result
+
+    @property
+    def session(self) -> object:
+        return None
+
+    def count(self, tensors: Iterable[torch.Tensor]) -> None:
+        del tensors  # the driver knows
 
     def compute_stream(self, place: str) -> Any:
         return torch.cuda.current_stream(torch.device(place)) if _has_streams(place) else None

@@ -11,6 +11,10 @@ Autograd keeps part of (b) only. An output, or the part of it, that autograd doe
 training as outputs do in inference: until the last layer that reads it has run. It counts as
 temporary where it is larger than (d). What arrives from other devices counts there as long as it
 lives; it depends on the placement, so it is in no table.
+
+When backward is over the optimizer steps. It makes temporary tensors as large as what it works on:
+for all weights of a device at once (torch's `foreach` implementations), or for one at a time, two
+of them (its plain ones). What autograd kept is gone by then.
 """
 
 from collections.abc import Mapping
@@ -32,6 +36,15 @@ STATE_PER_GRAD_BYTE: dict[str | None, int] = {
 }
 """Bytes that an optimizer keeps for each byte of gradient (only trained parameters have one)."""
 
+_UPDATE_PER_GRAD_BYTE: dict[str | None, int] = {
+    "adam": 1,
+    "adamw": 1,
+    "rmsprop": 1,
+    "adagrad": 1,
+    "adadelta": 2,
+}
+"""Temporary bytes of an optimizer's step for each byte of gradient; of the others, none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
@@ -43,6 +56,7 @@ class Footprint:
         output_bytes: output that autograd does not keep: until it was last read.
         temp_bytes: while the layer runs, forward or backward.
         upstream_bytes: the gradient of its output, while its backward runs.
+        update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
     """
 
     resident_bytes: int
@@ -50,6 +64,7 @@ class Footprint:
     output_bytes: int
     temp_bytes: int
     upstream_bytes: int
+    update_bytes: int = 0
 
     @property
     def permanent_bytes(self) -> int:
@@ -96,21 +111,36 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
     Raises:
         ValueError: the optimizer is unknown.
     """
-    state = state_per_grad_byte(graph.graph.get("optimizer") if optimizer is None else optimizer)
+    chosen = graph.graph.get("optimizer") if optimizer is None else optimizer
+    state = state_per_grad_byte(chosen)
+    update = _UPDATE_PER_GRAD_BYTE.get(chosen.lower() if chosen else chosen, 0)
     row = _in_training if graph.training else _in_inference
-    return {name: row(data, state) for name, data in graph.nodes(data=True) if data.get("kind") != "input"}
+    return {
+        name: row(data, state, update) for name, data in graph.nodes(data=True) if data.get("kind") != "input"
+    }
 
 
-def _in_inference(data: Mapping[str, Any], state: int) -> Footprint:
-    del state
+def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
+    """What the optimizer's step needs on a device, whichever way it goes.
+
+    Args:
+        total_bytes: `update_bytes` of all layers there.
+        largest_bytes: the most of one layer.
+    """
+    return max(total_bytes, 2 * largest_bytes)
+
+
+def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint:
+    del state, update
     get = data.get
     resident = ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0)
     return Footprint(resident, 0, ceil(get("output_bytes") or 0), ceil(get("temp_bytes") or 0), 0)
 
 
-def _in_training(data: Mapping[str, Any], state: int) -> Footprint:
+def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
     get = data.get
-    trained = ceil(get("grad_bytes") or 0) * (1 + state)
+    gradients = ceil(get("grad_bytes") or 0)
+    trained = gradients * (1 + state)
     saved = ceil(get("saved_bytes") or 0)
     return Footprint(
         resident_bytes=ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0) + trained,
@@ -118,4 +148,5 @@ def _in_training(data: Mapping[str, Any], state: int) -> Footprint:
         output_bytes=max(0, ceil(get("output_bytes") or 0) - saved),
         temp_bytes=ceil(get("temp_bytes") or 0),
         upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
+        update_bytes=gradients * update,
     )

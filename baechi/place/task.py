@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
-from baechi.cost.memory import footprints
+from baechi.cost.memory import footprints, update_peak_bytes
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
@@ -23,17 +23,26 @@ class GroupBytes:
         forward_bytes: the most that comes on top while one of them runs forward.
         final_bytes: what they return from the model, there while backward runs.
         backward_bytes: the most that comes on top while one of them runs backward.
+        resident_bytes: the part of `permanent_bytes` that is there when the optimizer steps.
+        update_bytes: of all its layers together, when it does.
+        largest_update_bytes: the most of one layer.
     """
 
     permanent_bytes: int
     forward_bytes: int
     final_bytes: int
     backward_bytes: int
+    resident_bytes: int
+    update_bytes: int
+    largest_update_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """What the group takes alone on a device."""
-        return self.permanent_bytes + max(self.forward_bytes, self.final_bytes + self.backward_bytes)
+        step = self.permanent_bytes + max(self.forward_bytes, self.final_bytes + self.backward_bytes)
+        return max(
+            step, self.resident_bytes + update_peak_bytes(self.update_bytes, self.largest_update_bytes)
+        )
 
 
 class Task:
@@ -87,6 +96,9 @@ class Task:
                     forward_bytes=max([part.forward_bytes for part in parts]),
                     final_bytes=sum([self.footprints[m].output_bytes for m in members if stays[m]]),
                     backward_bytes=max([part.backward_bytes for part in parts]),
+                    resident_bytes=sum([part.resident_bytes for part in parts]),
+                    update_bytes=sum([part.update_bytes for part in parts]),
+                    largest_update_bytes=max([part.update_bytes for part in parts]),
                 )
             )
         return groups

@@ -7,14 +7,37 @@ ledger promises what follows from the orders alone:
   that come back to it from others, are there from the beginning to the end;
 - output that autograd does not keep is there until the last layer on its device that reads it has
   run; if it is sent away or returned, it stays;
-- one layer at a time needs its temporary bytes.
+- one layer at a time needs its temporary bytes;
+- when the optimizer steps, only weights, gradients and its state are there, and its temporary bytes.
 
 The peak that `baechi.simulate` finds for the same plan is never above this (`tests/place` try it on
 random graphs). A tensor that several layers of a device read arrives there once and counts once.
 """
 
 from baechi.cost.indexed import FROM_HOST
-from baechi.place.task import ANYWHERE, Task
+from baechi.cost.memory import update_peak_bytes
+from baechi.place.task import ANYWHERE, GroupBytes, Task
+
+
+class _Updates:
+    """What a device needs when the optimizer steps."""
+
+    def __init__(self) -> None:
+        self._resident_bytes = self._total_bytes = self._largest_bytes = 0
+
+    def add(self, part: GroupBytes) -> None:
+        """One more group is placed there."""
+        self._resident_bytes += part.resident_bytes
+        self._total_bytes += part.update_bytes
+        self._largest_bytes = max(self._largest_bytes, part.largest_update_bytes)
+
+    def needed_bytes(self, part: GroupBytes | None = None) -> int:
+        """What is needed; with one more group, if one is given."""
+        resident, total, largest = self._resident_bytes, self._total_bytes, self._largest_bytes
+        if part is not None:
+            resident, total = resident + part.resident_bytes, total + part.update_bytes
+            largest = max(largest, part.largest_update_bytes)
+        return resident + update_peak_bytes(total, largest)
 
 
 class TrainingLedger:
@@ -33,6 +56,7 @@ class TrainingLedger:
         self._peak_bytes = [0 for _ in task.devices]
         self._final_bytes = [0 for _ in task.devices]
         self._backward_bytes = [0 for _ in task.devices]
+        self._updates = [_Updates() for _ in task.devices]
         self._home = [task.host if maker == FROM_HOST else ANYWHERE for maker in indexed.source]
         self._wanted = [0] * len(indexed.source)  # by tensor: devices that read it, as bits
         self._unread = [sum([len(indexed.consumers[t]) for t in made]) for made in indexed.makes]
@@ -40,7 +64,8 @@ class TrainingLedger:
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""
         backward = self._final_bytes[device] + self._backward_bytes[device]
-        return self._always_bytes[device] + max(self._peak_bytes[device], backward)
+        step_bytes = self._always_bytes[device] + max(self._peak_bytes[device], backward)
+        return max(step_bytes, self._updates[device].needed_bytes())
 
     def slack_bytes(self, device: int) -> int:
         """See `Ledger`."""
@@ -70,6 +95,7 @@ class TrainingLedger:
         self._peak_bytes[device] = max(self._peak_bytes[device], part.forward_bytes)
         self._final_bytes[device] += part.final_bytes
         self._backward_bytes[device] = max(self._backward_bytes[device], part.backward_bytes)
+        self._updates[device].add(part)
         for tensor in self._task.group_reads[group]:
             self._wanted[tensor] |= 1 << device
         for tensor in self._task.group_makes[group]:
@@ -97,7 +123,8 @@ class TrainingLedger:
             self._final_bytes[device] + part.final_bytes + backward,
         )
         memory = self._task.memory_bytes
-        own = self._always_bytes[device] + grown.pop(device) + part.permanent_bytes + top - memory[device]
+        own_bytes = self._always_bytes[device] + grown.pop(device) + part.permanent_bytes + top
+        own = max(own_bytes, self._updates[device].needed_bytes(part)) - memory[device]
         others = [self.needed_bytes(other) + more - memory[other] for other, more in grown.items()]
         return max(own, *others) if others else own
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from baechi.backend.intercept import original_forward
+from baechi.backend.nest import tensors_in
 from baechi.run.runtime import Binding, Runtime, binding_of
 from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
@@ -79,19 +80,25 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
     """Run in the step that this thread is in, or in one of its own."""
-    runtime = settled(module, _binding(module))
+    runtime = _binding(module).runtime
     if torch._C._current_graph_task_id() != -1:
         runtime.step_until_backward_ends()
     if runtime.glue is not None:
         return run(*args, **kwargs)
+    settled(module, _binding(module))
     with runtime.step() as step:
         result = run(*args, **kwargs)
     return step.bring_home(result, (args, kwargs))
 
 
 def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    glue = _binding(module).runtime.glue
+    runtime = _binding(module).runtime
+    glue = runtime.glue
     assert glue is not None
+    first = next(tensors_in(args, kwargs), None)
+    place = runtime.backend.place_of(first) if first is not None else ""
+    if place in runtime.backend.names:  # what it does between its layers, with a mask
+        (args, kwargs), _ = glue.step.lend((args, kwargs), place)
     with glue.off():
         return original_forward(module)(*args, **kwargs)
 

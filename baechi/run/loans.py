@@ -52,10 +52,11 @@ class Loans:
         if not self._lent:
             return result
         for original, copied, version in self._lent:
-            if version_of(copied) != version or (written and not torch.equal(copied, original)):
-                home = self.backend.place_of(original)
-                wait_for_readers(original, self.backend)
-                original.copy_(transfer(copied, self.backend, home))
+            if version_of(copied) != version or written:
+                back_home = transfer(copied, self.backend, self.backend.place_of(original))
+                if not written or not torch.equal(back_home, original):
+                    wait_for_readers(original, self.backend)
+                    original.copy_(back_home)
         originals = {id(copied): original for original, copied, _ in self._lent}
         originals |= {id(copied): original for original, copied, _ in self._containers}
 

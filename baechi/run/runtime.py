@@ -36,6 +36,7 @@ class Runtime:
         self.reorder = reorder
         self.backend = backend_of(plan.cluster)
         self.settled = True
+        self.session: object = None
         self.only_read = frozenset(_only_readers(plan))
         self.measure: Callable[[], Timeline] | None = None
         self._thread = threading.local()

@@ -9,7 +9,7 @@ from baechi.run.weights import move
 
 
 def settled(module: nn.Module, binding: Binding) -> Runtime:
-    """The runtime of a module, after its weights are where the plan has them.
+    """The runtime of a module, after its weights are where the plan has them, and counted.
 
     On real devices a copy lies where the original lay. On emulated ones where a tensor lies is a mark
     on its storage, which a deep copy or a pickle of a buffer does not carry.
@@ -33,4 +33,9 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         }
         move(astray, homes, runtime.backend)
         runtime.settled = binding.name == ROOT
+    if runtime.session is not runtime.backend.session:
+        tensors = weights_of(module).values()
+        runtime.backend.count([*tensors, *[t.grad for t in tensors if t.is_leaf and t.grad is not None]])
+        if binding.name == ROOT:
+            runtime.session = runtime.backend.session
     return runtime

@@ -63,11 +63,11 @@ class Step:
         home = self.backend.place_of(first)
         return map_tensors(lambda tensor: self.bring(tensor, home), result)
 
-    def lend(self, values: Any, place: str) -> tuple[Any, Loans]:
+    def lend(self, values: tuple[Any, Any], place: str) -> tuple[tuple[Any, Any], Loans]:
         """Bring everything that a layer, or glue, was given to its device.
 
         Args:
-            values: arguments, nested as they are.
+            values: positional and keyword arguments, nested as they are.
             place: the device.
 
         Returns:
@@ -81,7 +81,12 @@ class Step:
                 loans.note(tensor, copied)
             return copied
 
-        return map_tensors(bring, values, loans.note_container), loans
+        args, kwargs = map_tensors(bring, values, loans.note_container)
+        there = self.backend.torch_device(place)
+        if there is not None:  # a model written for one device hands on "its" device
+            args = tuple([there if _is_device(value) else value for value in args])
+            kwargs = {key: there if _is_device(value) else value for key, value in kwargs.items()}
+        return (args, kwargs), loans
 
     def may_write(self, *values: Any) -> None:
         """What runs next may write these in place: it comes after the transfers that read them.
@@ -113,3 +118,7 @@ class Step:
         self.turn += 1
         for tensor in tensors_in(result):
             stamp(tensor, place, self.turn, renew=renew)
+
+
+def _is_device(value: Any) -> bool:
+    return isinstance(value, torch.device) and value.type != "meta"

@@ -9,12 +9,14 @@
   have ended; in training, where autograd may keep it, until its gradient has gone back;
 - a gradient from another device: from the start of its transfer until the layer that it is for has
   run backward, where it is part of the gradient of the layer's output;
-- temporary bytes, and the gradient of the output: while the layer runs.
+- temporary bytes, and the gradient of the output: while the layer runs;
+- temporary bytes of the optimizer: when backward is over, beside what is always there.
 
 A gradient that waits on the device where it was computed is not counted: the layer that computed it
 has given back what it had saved.
 """
 
+from baechi.cost.memory import update_peak_bytes
 from baechi.simulate.parcels import NO_TENSOR, Parcel
 from baechi.simulate.stage import Stage
 
@@ -30,7 +32,9 @@ class Memory:
         self.live_bytes = [0] * stage.host
         for layer, footprint in enumerate(stage.footprints):
             self.live_bytes[stage.device_of[layer]] += footprint.resident_bytes
-        self.peak_bytes = list(self.live_bytes)
+        self.peak_bytes = [
+            live + update for live, update in zip(self.live_bytes, _update_bytes(stage), strict=True)
+        ]
 
     def take(self, device: int, size_bytes: int) -> None:
         """Count bytes that are allocated on a device."""
@@ -40,6 +44,16 @@ class Memory:
     def free(self, device: int, size_bytes: int) -> None:
         """Count bytes that are freed on a device."""
         self.live_bytes[device] -= size_bytes
+
+
+def _update_bytes(stage: Stage) -> list[int]:
+    """By device: what the optimizer's step needs beyond what is always there."""
+    total, largest = [0] * stage.host, [0] * stage.host
+    for layer, footprint in enumerate(stage.footprints):
+        device = stage.device_of[layer]
+        total[device] += footprint.update_bytes
+        largest[device] = max(largest[device], footprint.update_bytes)
+    return [update_peak_bytes(*pair) for pair in zip(total, largest, strict=True)]
 
 
 class ForwardMemory:

@@ -53,9 +53,9 @@ def test_refusal() -> None:
 
 
 def test_optimizer_state() -> None:
-    """The state of the optimizer decides whether a model fits."""
+    """The state of the optimizer decides whether a model fits, and what its step needs."""
     graph = graph_of({"a": {"param_bytes": 10, "grad_bytes": 10}}, training=True)
     assert single(graph, cluster_of(20), optimizer="sgd").placer == "single"
     with pytest.raises(PlacementError):
-        single(graph, cluster_of(39), optimizer="adam")
-    assert single(graph, cluster_of(40), optimizer="adam").placer == "single"
+        single(graph, cluster_of(59), optimizer="adam")
+    assert single(graph, cluster_of(60), optimizer="adam").placer == "single"

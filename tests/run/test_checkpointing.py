@@ -107,4 +107,5 @@ def test_an_exception_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
             step(model, inputs, training=True)
         monkeypatch.setattr(Fails, "on", False)
         assert torch._C._len_torch_function_stack() == 0
-        assert_same(reference, step(model, inputs, training=True), tolerance=1e-6)
+        result = step(model, inputs, training=True)
+    assert_same(reference, result, tolerance=1e-6)

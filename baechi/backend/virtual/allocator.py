@@ -8,7 +8,6 @@ all such blocks. Sizes are exact: nothing is rounded up, nothing is lost between
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from weakref import WeakSet, ref
 
 import torch
 
@@ -19,9 +18,6 @@ from baechi.backend.virtual.clock import Clock, Task
 from baechi.backend.virtual.streams import Host, Stream
 from baechi.errors import StreamRaceError
 from baechi.records.device import Device
-
-residents: WeakSet[Mark] = WeakSet()
-"""Storages that lie on emulated devices while none is at work: weights, and what a step left behind."""
 
 
 class Allocator:
@@ -51,11 +47,7 @@ class Allocator:
         self._streams = streams
         self._clock = clock
         self._issuer = issuer
-        self._marks: dict[int, ref[Mark]] = {}
         self._open = True
-        for mark in list(residents):
-            if mark.place in self._index:
-                self._adopt(mark, mark.size_bytes, "what lies there already")
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -84,8 +76,11 @@ class Allocator:
             DeviceMemoryError: it was not counted so far, and there is no room.
         """
         block: Block | None = mark.block
-        if block is None or block.allocator is not self:
-            block = self._adopt(mark, storage_bytes(tensor), "a tensor made outside of the emulation")
+        if block is None or block.owner is not self:
+            mark.size_bytes = storage_bytes(tensor)
+            device = self._index[str(mark.place)]
+            self._reserve(device, mark.size_bytes, "a tensor from before")
+            block = self._count(mark, self._streams[device])
         return block
 
     def allocate(
@@ -131,7 +126,7 @@ class Allocator:
         """
         mark = mark_of(tensor)
         block: Block | None = mark.block if mark is not None else None
-        if mark is not None and block is not None and block.allocator is self:
+        if mark is not None and block is not None and block.owner is self:
             grown_bytes = storage_bytes(tensor) - block.size_bytes
             device = self._index[str(mark.place)]
             self._reserve(device, max(0, grown_bytes), "resize_")
@@ -144,7 +139,6 @@ class Allocator:
         Args:
             block: the block; an early end is kept in `fault`, since nobody can be told right here.
         """
-        self._marks.pop(id(block), None)
         if not self._open:
             return
         device = block.stream.device
@@ -159,20 +153,11 @@ class Allocator:
             self._live_bytes[device] -= block.size_bytes
 
     def close(self) -> None:
-        """The emulation is over: remember for the next one what lies on the devices."""
+        """The emulation is over: what dies from now on is nobody's business."""
         self._open = False
-        found = [mark() for mark in list(self._marks.values())]
-        residents.update([mark for mark in found if mark is not None])
-
-    def _adopt(self, mark: Mark, size_bytes: int, what: str) -> Block:
-        device = self._index[str(mark.place)]
-        self._reserve(device, size_bytes, what)
-        mark.size_bytes = size_bytes
-        return self._count(mark, self._streams[device])
 
     def _count(self, mark: Mark, stream: Stream) -> Block:
         mark.block = block = Block(stream, mark.size_bytes, self)
-        self._marks[id(block)] = ref(mark)
         return block
 
     def _reserve(self, device: int, size_bytes: int, what: str) -> None:

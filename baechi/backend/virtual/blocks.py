@@ -1,12 +1,16 @@
 """Memory of emulated devices, storage by storage: who read it, who wrote it, who may free it."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from baechi.backend.virtual.streams import Access, Stream
 from baechi.errors import StreamRaceError
 
-if TYPE_CHECKING:
-    from baechi.backend.virtual.allocator import Allocator
+
+class Owner(Protocol):
+    """Who counts blocks."""
+
+    def died(self, block: "Block") -> None:
+        """Nobody holds a block any more."""
 
 
 class Block:
@@ -15,15 +19,15 @@ class Block:
     Args:
         stream: the stream that was current when it was allocated.
         size_bytes: how large it is.
-        allocator: who counts it, and is told when nobody holds it any more.
+        owner: who counts it, and is told when nobody holds it any more.
     """
 
-    __slots__ = ("allocator", "issued_s", "reads", "size_bytes", "stream", "used", "write")
+    __slots__ = ("issued_s", "owner", "reads", "size_bytes", "stream", "used", "write")
 
-    def __init__(self, stream: Stream, size_bytes: int, allocator: "Allocator") -> None:
+    def __init__(self, stream: Stream, size_bytes: int, owner: Owner) -> None:
         self.stream = stream
         self.size_bytes = size_bytes
-        self.allocator = allocator
+        self.owner = owner
         # what was in this memory before is over when all that is on its stream now is
         self.write = Access(stream, stream.epoch, "allocation", "")
         self.reads: dict[Stream, Access] = {}
@@ -31,7 +35,7 @@ class Block:
         self.issued_s = 0.0
 
     def __del__(self) -> None:
-        self.allocator.died(self)
+        self.owner.died(self)
 
     def read(self, access: Access) -> None:
         """Somebody reads it.

@@ -6,7 +6,7 @@ that is all: the numbers are right, and nothing is timed, counted or checked.
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -23,10 +23,8 @@ from baechi.backend.marks import (
     mark_of,
     remove_mark,
     set_mark,
-    storage_bytes,
 )
 from baechi.backend.virtual import current
-from baechi.backend.virtual.allocator import residents
 from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.streams import Event, Host, Stream
 from baechi.backend.virtual.threads import VirtualFlag
@@ -49,6 +47,9 @@ class VirtualDevices(AbstractBackend):
     def place_of(self, tensor: torch.Tensor) -> str:
         mark = mark_of(tensor)
         return HOST if mark is None or mark.place is None else mark.place
+
+    def torch_device(self, place: str) -> torch.device | None:
+        return torch_device(place, self.names.index(place)) if self._emulator(place) else None
 
     def is_free(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
@@ -74,12 +75,22 @@ class VirtualDevices(AbstractBackend):
             before = mark_of(tensor)
             if before is not None and before.place == place:
                 continue
-            mark = Mark(place, WEIGHT, storage_bytes(tensor))
+            mark = Mark(place, WEIGHT)
             if emulator is not None:
                 emulator.allocator.block(tensor, mark)
             set_mark(tensor, mark)
-            residents.add(mark)
         return [tensor.data for tensor in tensors]
+
+    @property
+    def session(self) -> Emulator | None:
+        return current.at_work()
+
+    def count(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            mark = mark_of(tensor)
+            emulator = self._emulator(mark.place) if mark is not None and mark.place is not None else None
+            if emulator is not None and mark is not None:
+                emulator.allocator.block(tensor, mark)
 
     def compute_stream(self, place: str) -> Stream | None:
         emulator = self._emulator(place)
@@ -182,3 +193,14 @@ def _step() -> Iterator[Callable[[], Timeline] | None]:
         return
     with current.entered(), emulator.step() as record:
         yield functools.partial(emulator.timeline, record)
+
+
+def torch_device(name: str, place: int) -> torch.device:
+    """How an emulated device answers when torch asks.
+
+    Args:
+        name: its name, such as `"cpu:1"`.
+        place: its place in the cluster.
+    """
+    head, _, index = name.partition(":")
+    return torch.device("cpu", int(index) if head == "cpu" and index.isdigit() else place)

@@ -23,6 +23,7 @@ from baechi.backend.virtual import current
 from baechi.backend.virtual.blocks import Block
 from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.identity import Identity
+from baechi.backend.virtual.streams import Stream
 from baechi.cost.roofline import layer_s
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
@@ -81,8 +82,7 @@ class Emulation(TorchDispatchMode):
 
     def _run(self, func: Any, facts: Facts, args: Any, kwargs: Any) -> Any:
         given = flat((*args, *kwargs.values())) if kwargs else flat(args)
-        marks = [mark_of(tensor) for tensor in given]
-        device, free = self._device(facts, args, kwargs, given, marks)
+        device, free = self._device(facts, args, kwargs, given)
         result = func(*args, **kwargs)
         made = flat((result,))
         if device is None:
@@ -93,7 +93,7 @@ class Emulation(TorchDispatchMode):
             return result
         emulator = self.emulator
         stream = emulator.stream(device)
-        emulator.allocate(given, device, stream, facts.name)  # those that belonged nowhere yet
+        self._adopt(facts, args, given, device, stream)
         new = emulator.allocate(made, device, stream, facts.name)
         if facts.kernel:
             self._compute(func, facts, args, kwargs, result, device, (given, made, new))
@@ -114,17 +114,32 @@ class Emulation(TorchDispatchMode):
         if facts.waits:
             self.emulator.wait_for(self.emulator.stream(device).record(), device)
 
+    def _adopt(self, facts: Facts, args: Any, given: list[torch.Tensor], device: int, stream: Stream) -> None:
+        """What belonged nowhere yet belongs to its first user; indices stay with the host."""
+        homeless = []
+        for tensor in given:
+            mark = mark_of(tensor)
+            if mark is None:
+                unseen = tensor.dim() > 0 and self.emulator.thread.in_backward
+            else:
+                unseen = mark.place is None
+            if unseen and not self._may_lie_on_host(facts, args, tensor):
+                homeless.append(tensor)
+        if homeless:
+            self.emulator.allocate(homeless, device, stream, facts.name)
+
     def _device(
-        self, facts: Facts, args: Any, kwargs: Any, given: list[torch.Tensor], marks: list[Mark | None]
+        self, facts: Facts, args: Any, kwargs: Any, given: list[torch.Tensor]
     ) -> tuple[int | None, bool]:
         """Where an operation runs; None on the host. And whether its results belong nowhere yet."""
         place: str | None = None
-        on_host: torch.Tensor | None = None
+        thread = self.emulator.thread
+        on_host = False
         free = not given or facts.name == "lift_fresh"
-        for tensor, mark in zip(given, marks, strict=True):
+        for tensor in given:
+            mark = mark_of(tensor)
             if mark is None or (mark.place is not None and mark.place not in self._index):
-                if tensor.dim() and not self._may_lie_on_host(facts, args, tensor):
-                    on_host = tensor
+                on_host |= tensor.dim() > 0 and not self._may_lie_on_host(facts, args, tensor)
             elif mark.place is None:
                 free = True
             elif place is None:
@@ -132,14 +147,15 @@ class Emulation(TorchDispatchMode):
             elif place != mark.place:
                 raise _mixed(facts, place, mark.place)
         if place is not None:
-            if on_host is not None and facts.name != "lift_fresh":
+            # in backward, what has no mark was made out of sight (by a scripted function)
+            if on_host and not thread.in_backward:
                 raise _mixed(facts, place, "the host")
             return self._index[place], False
         device = kwargs.get("device")
         if device is not None and device.index is not None and not given:
             return self._identity.place_of(device), False
-        in_step = self.emulator.thread.depth > 0 or self.emulator.thread.in_backward
-        return None, free and in_step and (on_host is None or facts.name == "lift_fresh")
+        in_step = thread.depth > 0 or thread.in_backward
+        return None, free and in_step and (not on_host or facts.name == "lift_fresh")
 
     @staticmethod
     def _may_lie_on_host(facts: Facts, args: Any, tensor: torch.Tensor) -> bool:
@@ -171,6 +187,10 @@ class Emulation(TorchDispatchMode):
             target = self._identity.place_of(kwargs["device"])
         return (source, target) if target is not None and source is not None and source != target else None
 
+    def _devices_of(self, tensors: list[torch.Tensor]) -> set[int]:
+        places = {self._place_of(tensor) for tensor in tensors}
+        return {place for place in places if place is not None and place < self.emulator.index_of_host}
+
     def _place_of(self, tensor: torch.Tensor) -> int | None:
         mark = mark_of(tensor)
         if mark is None or mark.place is None:
@@ -199,8 +219,7 @@ class Emulation(TorchDispatchMode):
         result = func(*args, **kwargs)
         given = flat((*args, *kwargs.values()))
         single = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        places = {self._place_of(tensor) for tensor in given} - {None, self.emulator.index_of_host}
-        bound = {self._place_of(tensor) for tensor in single} - {None, self.emulator.index_of_host}
+        places, bound = self._devices_of(given), self._devices_of(single)
         if bound and len(places) > 1:
             raise _mixed(facts, *[self._devices[place].name for place in sorted(places)][:2])
         results = list(result) if isinstance(result, (list, tuple)) else []
@@ -210,7 +229,8 @@ class Emulation(TorchDispatchMode):
             made = [r for r, first in zip(results, firsts, strict=False) if self._place_of(first) == device]
             made = [tensor for tensor in made if isinstance(tensor, torch.Tensor)]
             new = self.emulator.allocate(made, device, self.emulator.stream(device), facts.name)
-            blocks, written = self._blocks(here), self._blocks(writes_of(facts, args, kwargs))
+            blocks = self._blocks(here)
+            written = self._blocks(writes_of(facts, args, kwargs))
             read = [block for key, block in blocks.items() if key not in written]
             mine = [block for key, block in blocks.items() if key in written]
             seconds = self._seconds(device, 0, bytes_of(facts, here, made), here)

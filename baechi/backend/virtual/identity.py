@@ -15,7 +15,7 @@ import torch
 from baechi.backend.marks import mark_of
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual import current
-from baechi.backend.virtual.devices import VirtualDevices
+from baechi.backend.virtual.devices import VirtualDevices, torch_device
 from baechi.backend.virtual.emulator import Emulator
 from baechi.records.cluster import HOST
 
@@ -35,13 +35,13 @@ class Identity:
         self._names = names
         self._emulator = emulator
         self._backend = VirtualDevices(names)
-        self._torch_devices = {name: _torch_device(name, place) for place, name in enumerate(names)}
+        self._torch_devices = {name: torch_device(name, place) for place, name in enumerate(names)}
         self._places = {device: names.index(name) for name, device in self._torch_devices.items()}
         self._factories: dict[str, Any] = {}
 
     def install(self) -> None:
         """Replace them."""
-        torch.Tensor.device = property(self._device)  # type: ignore[assignment, misc]
+        torch.Tensor.device = property(self._device)  # type: ignore[assignment]
         for name in ("to", "cpu", "tolist", "numpy"):
             setattr(torch.Tensor, name, _method(getattr(self, f"_{name}")))
         for name in _FACTORIES:
@@ -78,7 +78,7 @@ class Identity:
 
     def _device(self, tensor: torch.Tensor) -> torch.device:
         place = self._place(tensor)
-        device: torch.device = _Base.device.__get__(tensor)  # type: ignore[attr-defined]
+        device: torch.device = _Base.device.__get__(tensor)
         return device if place is None else self._torch_devices[place]
 
     def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,10 @@ class Identity:
             return self._place(other) or HOST, (other.dtype, *args[1:]), kwargs
         device = kwargs.pop("device", None)
         if args and (args[0] is None or isinstance(args[0], (str, torch.device))):
-            device, args = args[0], args[1:]
+            rest = dict(zip(("dtype", "non_blocking", "copy"), args[1:], strict=False))
+            device, args, kwargs = args[0], (), {**rest, **kwargs}
+        if kwargs.get("dtype", True) is None:
+            del kwargs["dtype"]
         if device is None:
             return None, args, kwargs
         device = torch.device(device)
@@ -112,7 +115,7 @@ class Identity:
         return tensor.to("cpu") if self._place(tensor) else _Base.cpu(tensor, *args, **kwargs)
 
     def _tolist(self, tensor: torch.Tensor) -> Any:
-        return _Base.tolist(tensor.detach().cpu())  # type: ignore[operator]
+        return _Base.tolist(tensor.detach().cpu())
 
     def _numpy(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         place = self._place(tensor)
@@ -137,8 +140,3 @@ class Identity:
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     """A bound method of ours as a method of tensors."""
     return lambda tensor, *args, **kwargs: function(tensor, *args, **kwargs)
-
-
-def _torch_device(name: str, place: int) -> torch.device:
-    head, _, index = name.partition(":")
-    return torch.device("cpu", int(index) if head == "cpu" and index.isdigit() else place)
