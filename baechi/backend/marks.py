@@ -39,7 +39,10 @@ class Mark:
 
 def mark_of(tensor: torch.Tensor) -> Mark | None:
     """The mark of a tensor's storage, if it has one."""
-    mark: Mark | None = getattr(carrier(tensor), _NAME, None)
+    try:
+        mark: Mark | None = tensor.untyped_storage().__dict__.get(_NAME)
+    except (NotImplementedError, RuntimeError):  # a wrapper of functorch's, or a tensor without storage
+        mark = getattr(carrier(tensor), _NAME, None)
     return mark
 
 

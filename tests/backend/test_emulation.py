@@ -13,7 +13,6 @@ from baechi.backend.virtual.devices import VirtualDevices
 from baechi.errors import BaechiError
 from baechi.records import Cluster
 
-
 DEVICES = VirtualDevices(("cpu:0", "cpu:1"))
 
 

@@ -79,12 +79,12 @@ class Allocator:
         if block is None or block.owner is not self:
             mark.size_bytes = storage_bytes(tensor)
             device = self._index[str(mark.place)]
-            self._reserve(device, mark.size_bytes, "a tensor from before")
+            self._reserve(device, mark.size_bytes, lambda: "a tensor from before")
             block = self._count(mark, self._streams[device])
         return block
 
     def allocate(
-        self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: str
+        self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: Callable[[], str]
     ) -> list[Block]:
         """Count tensors that were made on a device: all of them, or none.
 
@@ -92,7 +92,7 @@ class Allocator:
             tensors: what was made; storages that are known already are left out.
             device: where it lies.
             stream: the stream that is current there.
-            what: who made it.
+            what: says who made it, if there is no room.
 
         Returns:
             The memory of each new storage.
@@ -129,7 +129,7 @@ class Allocator:
         if mark is not None and block is not None and block.owner is self:
             grown_bytes = storage_bytes(tensor) - block.size_bytes
             device = self._index[str(mark.place)]
-            self._reserve(device, max(0, grown_bytes), "resize_")
+            self._reserve(device, max(0, grown_bytes), lambda: "resize_")
             self._live_bytes[device] += min(0, grown_bytes)
             block.size_bytes += grown_bytes
 
@@ -160,7 +160,7 @@ class Allocator:
         mark.block = block = Block(stream, mark.size_bytes, self)
         return block
 
-    def _reserve(self, device: int, size_bytes: int, what: str) -> None:
+    def _reserve(self, device: int, size_bytes: int, what: Callable[[], str]) -> None:
         if self._pending[device]:
             self._reclaim()
         limit_bytes, pending = self._limit_bytes[device], self._pending[device]
@@ -171,7 +171,7 @@ class Allocator:
         live_bytes = self._live_bytes[device]
         if live_bytes + size_bytes > limit_bytes:
             raise DeviceMemoryError(
-                what,
+                what(),
                 device=self._names[device],
                 needed_bytes=size_bytes,
                 live_bytes=live_bytes,

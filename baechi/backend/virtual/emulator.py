@@ -58,8 +58,10 @@ class Emulator:
     @property
     def thread(self) -> Thread:
         """The calling thread, as an issuer of work; one that is new starts where the first one is."""
-        own: Thread | None = getattr(self._threads, "own", None)
-        return own or self.enter_thread(Host(self._first.host.now_s, self._first.host.seen))
+        try:
+            return self._threads.own  # type: ignore[no-any-return]
+        except AttributeError:
+            return self.enter_thread(Host(self._first.host.now_s, self._first.host.seen))
 
     def enter_thread(self, host: Host) -> Thread:
         """The calling thread issues work from now on.
@@ -210,6 +212,10 @@ class Emulator:
         if self._clock.untimed > _SETTLE_EVERY and not self.thread.in_backward:
             self._clock.settle(self.thread.host.now_s)
 
+    def _described(self, what: str) -> str:
+        layer = self._attribution(self.thread)[1]
+        return f"{what} of layer {layer}" if layer else what
+
     def _issuer(self, device: int) -> Host:
         return self.thread.issuer(device)
 
@@ -225,8 +231,7 @@ class Emulator:
         self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: str
     ) -> list[Block]:
         """Count tensors that were made on a device; see `Allocator.allocate`."""
-        layer = self._attribution(self.thread)[1]
-        return self.allocator.allocate(tensors, device, stream, f"{what} of layer {layer}" if layer else what)
+        return self.allocator.allocate(tensors, device, stream, lambda: self._described(what))
 
     # --- steps
 

@@ -1,0 +1,259 @@
+"""Operations on an emulated cluster: where each runs, what it takes, what it touches."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from baechi.backend.marks import Mark, mark_of, set_mark
+from baechi.backend.operators import Facts, bytes_of, flat, flops_of, writes_of
+from baechi.backend.virtual.blocks import Block
+from baechi.backend.virtual.emulator import Emulator
+from baechi.cost.roofline import layer_s
+
+_COPIES = frozenset({"copy_", "_to_copy"})
+
+_NO_DEVICE = -1
+
+
+class Operations:
+    """Runs operations, natively and at once, and tells the emulator.
+
+    Args:
+        emulator: who keeps the clocks.
+        place_of_device: the place in the cluster of a torch device.
+    """
+
+    def __init__(self, emulator: Emulator, place_of_device: Callable[[torch.device], int]) -> None:
+        self._emulator = emulator
+        self._index = emulator.index
+        self._host = emulator.index_of_host
+        self._devices = emulator.cluster.devices
+        self._place_of_device = place_of_device
+
+    def run(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operation that is no view.
+
+        Args:
+            func: the operator.
+            facts: what is known of it.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            RuntimeError: its inputs lie on several devices.
+            DeviceMemoryError: there is no room for its results.
+            StreamRaceError: nothing orders it after what it reads, or before what it overwrites.
+        """
+        if facts.lists:
+            return self._run_lists(func, facts, args, kwargs)
+        if facts.name in _COPIES:
+            ends = self._crossing(facts, args, kwargs)
+            if ends is not None:
+                return self._run_transfer(func, facts, (args, kwargs), ends)
+        given = flat((*args, *kwargs.values())) if kwargs else flat(args)
+        marks = [mark_of(tensor) for tensor in given]
+        device, free, homeless = self._device(facts, args, kwargs, given, marks)
+        result = func(*args, **kwargs)
+        made = [result] if isinstance(result, torch.Tensor) else flat((result,))
+        if device == _NO_DEVICE:
+            for tensor in made if free else ():
+                if mark_of(tensor) is None:
+                    set_mark(tensor, Mark())
+            return result
+        stream = self._emulator.stream(device)
+        if homeless:
+            self._emulator.allocate(homeless, device, stream, facts.name)
+            marks = [mark_of(tensor) for tensor in given]
+        new = self._emulator.allocate(made, device, stream, facts.name)
+        if facts.kernel:
+            read = self._blocks(given, marks)
+            written = [*new, *self._written(facts, args, kwargs, read)]
+            seconds = self._seconds(func, facts, (args, kwargs, result), device, (given, made))
+            self._emulator.compute(device, facts.name, list(read.values()), written, seconds)
+            if facts.waits:
+                self._emulator.wait_for(stream.record(), device)
+        elif facts.name == "resize_":
+            self._emulator.allocator.resize(args[0])
+        return result
+
+    def check_gradient(self, grad: torch.Tensor) -> None:
+        """A gradient that becomes a parameter's `grad` must lie where the parameter lies.
+
+        Args:
+            grad: what is detached; nothing is checked unless autograd is accumulating it.
+
+        Raises:
+            RuntimeError: it lies elsewhere.
+        """
+        if torch._C._current_graph_task_id() == -1:
+            return
+        node: Any = torch._C._current_autograd_node()
+        if type(node).__name__ != "AccumulateGrad":
+            return
+        here, home = self._place_of(grad), self._place_of(node.variable)
+        if here is not None and home is not None and here != home:
+            names = (*self._emulator.cluster.names, "the host")
+            raise RuntimeError(
+                f"the gradient of a parameter of shape {tuple(node.variable.shape)} on {names[home]} lies "
+                f"on {names[here]}: a transfer's backward must bring it home"
+            )
+
+    def _device(
+        self,
+        facts: Facts,
+        args: Any,
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
+        marks: list[Mark | None],
+    ) -> tuple[int, bool, list[torch.Tensor]]:
+        """Where an operation runs, if on a device.
+
+        Returns:
+            The device; if none, whether its results belong nowhere yet; and what belonged nowhere
+            before, and belongs to its first user now.
+        """
+        place: str | None = None
+        thread = self._emulator.thread
+        on_host = False
+        homeless: list[torch.Tensor] = []
+        for tensor, mark in zip(given, marks, strict=True):
+            if mark is None or (mark.place is not None and mark.place not in self._index):
+                on_host |= tensor.dim() > 0 and not _may_lie_on_host(facts, args, tensor)
+            elif mark.place is None:
+                homeless.append(tensor)
+            elif place is None:
+                place = mark.place
+            elif place != mark.place:
+                raise _mixed(facts, place, mark.place)
+        if place is not None:
+            if on_host and not thread.in_backward:
+                raise _mixed(facts, place, "the host")
+            if on_host:  # in backward, what has no mark was made out of sight (by a scripted function)
+                homeless += [t for t, mark in zip(given, marks, strict=True) if mark is None and t.dim()]
+            homeless = [tensor for tensor in homeless if not _may_lie_on_host(facts, args, tensor)]
+            return self._index[place], False, homeless
+        if not given:
+            device = kwargs.get("device")
+            if device is not None and device.index is not None:
+                return self._place_of_device(device), False, homeless
+        fresh = not given or facts.name == "lift_fresh"
+        free = fresh or (bool(homeless) and not on_host)
+        return _NO_DEVICE, free and (thread.depth > 0 or thread.in_backward), homeless
+
+    def _blocks(self, tensors: list[torch.Tensor], marks: list[Mark | None]) -> dict[int, Block]:
+        allocator, found = self._emulator.allocator, {}
+        for tensor, mark in zip(tensors, marks, strict=True):
+            if mark is not None and mark.place in self._index:
+                block: Block = mark.block
+                if block is None or block.owner is not allocator:
+                    block = allocator.block(tensor, mark)
+                found[id(block)] = block
+        return found
+
+    def _written(
+        self, facts: Facts, args: Any, kwargs: dict[str, Any], read: dict[int, Block]
+    ) -> Iterable[Block]:
+        """What it writes in place; taken out of what it reads."""
+        if not facts.writes:
+            return ()
+        written = self._blocks_of(writes_of(facts, args, kwargs))
+        for key in written:
+            read.pop(key, None)
+        return written.values()
+
+    def _seconds(self, func: Any, facts: Facts, call: Any, device: int, tensors: Any) -> float:
+        sheet = self._devices[device]
+        if not sheet.bytes_per_s or not sheet.flops_per_s:
+            return 0.0  # a device without rates is infinitely fast
+        given, made = tensors
+        args, kwargs, result = call
+        dtype = next((_NAMES[t.dtype] for t in given or made if t.dtype in _NAMES), "float32")
+        flops = flops_of(func, args, kwargs, result)
+        return layer_s(sheet, flops, bytes_of(facts, given, made), dtype) / sheet.speed
+
+    def _crossing(self, facts: Facts, args: Any, kwargs: Any) -> tuple[int, int] | None:
+        """From where to where, if this is a transfer."""
+        source, target = self._place_of(args[1 if facts.name == "copy_" else 0]), None
+        if facts.name == "copy_":
+            target = self._place_of(args[0])
+        elif kwargs.get("device") is not None and kwargs["device"].index is not None:
+            target = self._place_of_device(kwargs["device"])
+        return (source, target) if target is not None and source is not None and source != target else None
+
+    def _devices_of(self, tensors: list[torch.Tensor]) -> list[int]:
+        places = {self._place_of(tensor) for tensor in tensors}
+        return sorted([place for place in places if place is not None and place < self._host])
+
+    def _place_of(self, tensor: torch.Tensor) -> int | None:
+        mark = mark_of(tensor)
+        if mark is None or mark.place is None:
+            return self._host if mark is None else None
+        return self._index.get(mark.place, self._host)
+
+    def _run_transfer(self, func: Any, facts: Facts, call: Any, ends: tuple[int, int]) -> Any:
+        (args, kwargs), (source, target) = call, ends
+        emulator, host = self._emulator, self._host
+        sent = args[1 if facts.name == "copy_" else 0]
+        result = func(*args, **kwargs)
+        tx = None if source == host else emulator.stream(source)
+        rx = None if target == host else emulator.stream(target)
+        if rx is not None:
+            emulator.allocate([result], target, rx, facts.name)
+        blocks = [next(iter(self._blocks_of([tensor]).values()), None) for tensor in (sent, result)]
+        size_bytes = sent.numel() * sent.element_size()
+        emulator.send(ends, facts.name, (blocks[0], blocks[1]), size_bytes, (tx, rx))
+        if tx is not None and target == host:
+            emulator.wait_for(tx.record(), source)
+        return result
+
+    def _run_lists(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Lists over several devices run on each of them; results lie with their inputs."""
+        given = flat((*args, *kwargs.values()))
+        lone = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        devices = self._devices_of(given)
+        if len(devices) > 1 and self._devices_of(lone):
+            raise _mixed(facts, *[self._devices[device].name for device in devices][:2])
+        result = func(*args, **kwargs)
+        results = flat((result,))
+        written = self._blocks_of(writes_of(facts, args, kwargs))
+        for device in devices:
+            stream = self._emulator.stream(device)
+            here = [tensor for tensor in given if self._place_of(tensor) == device]
+            made = [
+                r
+                for first, r in zip(flat(args[:1]), results, strict=False)
+                if self._place_of(first) == device
+            ]
+            new = self._emulator.allocate(made, device, stream, facts.name)
+            blocks = self._blocks_of(here)
+            read = [block for key, block in blocks.items() if key not in written]
+            writes = [*new, *[block for key, block in blocks.items() if key in written]]
+            seconds = self._seconds(func, facts, (args, kwargs, result), device, (here, made))
+            self._emulator.compute(device, facts.name, read, writes, seconds)
+        return result
+
+    def _blocks_of(self, tensors: Iterable[torch.Tensor]) -> dict[int, Block]:
+        known = list(tensors)
+        return self._blocks(known, [mark_of(tensor) for tensor in known])
+
+
+_NAMES = {
+    getattr(torch, name): name
+    for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")
+}
+
+
+def _mixed(facts: Facts, *places: str) -> RuntimeError:
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{' and '.join(places)}! (when running {facts.name} on the emulated cluster)"
+    )
+
+
+def _may_lie_on_host(facts: Facts, args: Any, tensor: torch.Tensor) -> bool:
+    positions = facts.host_arguments
+    return any(tensor is item for i in positions if i < len(args) for item in flat((args[i],)))
