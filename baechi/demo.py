@@ -1,8 +1,8 @@
 """The main job, shown: an encoder-decoder trained over devices none of which could hold it.
 
 Real text that every Python carries (`pydoc_data.topics`, its language reference) is cut into
-passages: given one passage, the model learns to spell the next. The same steps run twice, on one
-device and distributed, and the losses are compared.
+passages: given one passage, the model learns to spell the next. The same steps run twice on emulated
+devices, on one that is large and distributed over small ones; losses, times and memory are compared.
 """
 
 from pydoc_data.topics import topics
@@ -17,11 +17,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from baechi import report, zoo
-from baechi.api import distribute, plan_of
+from baechi.api import distribute, last_step, plan_of
 from baechi.errors import PlacementError
 from baechi.planning import place
 from baechi.profiling import profile
 from baechi.records.cluster import Cluster
+from baechi.records.timeline import Timeline
+from baechi.units import format_bytes, format_seconds
 
 STEPS = 30
 PASSAGE = 64  # characters
@@ -58,14 +60,18 @@ def run(console: Console) -> bool:
     cluster = Cluster.virtual(4, memory=MEMORY)
     batches = _batches()
     _show_need(console, cluster, batches[0])
-    single = _train(console, "one device", _model(), batches)
-    model = _model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-    distribute(model, batches[0][:2], cluster=cluster, optimizer=optimizer)
-    console.print(report.render(plan_of(model)))
-    with cluster:
-        spread = _train(console, "four devices", model, batches, optimizer)
-    return _compare(console, single, spread)
+    losses, steps = [], []
+    for name, devices in (("one device", Cluster.virtual(1)), ("four devices", cluster)):
+        model = _model()
+        optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+        distribute(model, batches[0][:2], cluster=devices, optimizer=optimizer)
+        if devices is cluster:
+            console.print(report.render(plan_of(model)))
+        with devices:
+            losses.append(_train(console, name, model, optimizer, batches))
+            steps.append((name, devices, last_step(model)))
+    _show_steps(console, steps)
+    return _compare(console, *losses)
 
 
 def _model() -> nn.Module:
@@ -100,10 +106,9 @@ def _train(
     console: Console,
     name: str,
     model: nn.Module,
+    optimizer: torch.optim.Optimizer,
     batches: list[Batch],
-    optimizer: torch.optim.Optimizer | None = None,
 ) -> list[float]:
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=RATE)
     torch.manual_seed(0)  # the same dropout in both runs
     losses: list[float] = []
     columns = (
@@ -130,10 +135,18 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> f
     return loss.item()
 
 
+def _show_steps(console: Console, steps: list[tuple[str, Cluster, Timeline]]) -> None:
+    table = _table("A step as the emulated clusters measured it", "", "device", "peak", "of", "step")
+    for name, cluster, timeline in steps:
+        for number, device in enumerate(cluster.devices):
+            first = (name, format_seconds(timeline.makespan_s)) if number == 0 else ("", "")
+            peak, memory = timeline.peak_bytes[device.name], device.memory_bytes
+            table.add_row(first[0], device.name, format_bytes(peak), format_bytes(memory), first[1])
+    console.print(table)
+
+
 def _compare(console: Console, single: list[float], spread: list[float]) -> bool:
-    table = Table(title="Loss per step", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column in ("step", "one device", "four devices", "difference"):
-        table.add_column(column, justify="right")
+    table = _table("Loss per step", "step", "one device", "four devices", "difference")
     differences = [abs(a - b) for a, b in zip(single, spread, strict=True)]
     for step in sorted({*range(0, len(single), 5), len(single) - 1}):
         a, b, difference = single[step], spread[step], differences[step]
@@ -145,3 +158,10 @@ def _compare(console: Console, single: list[float], spread: list[float]) -> bool
         f"One device and four: {verdict} (largest difference {max(differences):.1e}).", highlight=False
     )
     return same
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

@@ -253,8 +253,11 @@ def test_custom_function_over_two_layers() -> None:
 
 def test_scripted_layers() -> None:
     """The class of a script module has no `forward` that could be looked up."""
-    scripted = torch.jit.script(nn.Linear(4, 4))
-    same_on_two_devices(lambda: Two(lambda m, x: m.b(m.script(m.a(x))), script=scripted))
+
+    def build() -> nn.Module:
+        return Two(lambda m, x: m.b(m.script(m.a(x))), script=torch.jit.script(nn.Linear(4, 4)))
+
+    same_on_two_devices(build)
 
 
 def test_running_statistics_of_a_module_in_a_plain_list() -> None:

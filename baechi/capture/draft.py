@@ -20,6 +20,7 @@ class Draft:
         made: storages that its operations made, each with the event that made it.
         weights: storages of parameters and buffers that it owns.
         escaped: storages of `made` that something outside of it reads or gets.
+        kernels: how many operations it launched.
         writes: whether it writes memory in place that others read.
         flops, moved_bytes: by dtype name.
     """
@@ -33,6 +34,7 @@ class Draft:
     made: dict[int, tuple[Storage, int]] = field(default_factory=dict)
     weights: list[Storage] = field(default_factory=list)
     escaped: set[int] = field(default_factory=set)
+    kernels: int = 0
     writes: bool = False
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Draft:
             event: its number.
         """
         self.last = max(self.last, event)
+        self.kernels += 1
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         for use in op.makes:
@@ -62,6 +65,7 @@ class Draft:
             "buffer_bytes": _size(w for w in self.weights if not w.parameter),
             "output_bytes": _size(self._escaped()),
             "temp_bytes": self._peak_bytes() - _size(self._kept(training=training)),
+            "kernels": self.kernels,
             "flops": sum(self.flops.values()),
             "moved_bytes": sum(self.moved_bytes.values()),
         }

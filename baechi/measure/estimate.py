@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from baechi.cost.roofline import layer_s
+from baechi.cost.roofline import BACKWARD_PER_FORWARD, layer_s
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 
@@ -13,7 +13,7 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
     Args:
         graph: a captured graph, with `flops`, `moved_bytes` and `dtype`.
         devices: one time is made for each kind among them.
-        launch_s: seconds of host time to issue one layer's kernels.
+        launch_s: seconds of host time to issue one kernel.
 
     Raises:
         ValueError: a device has no rates.
@@ -22,10 +22,11 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
     for name in graph.placed():
         data = graph.nodes[name]
         data["forward_s"] = {kind: _seconds(graph, name, d, False) for kind, d in by_kind.items()}
-        data["host_forward_s"] = launch_s
+        kernels = graph.amount(name, "kernels")
+        data["host_forward_s"] = kernels * launch_s
         if graph.training:
             data["backward_s"] = {kind: _seconds(graph, name, d, True) for kind, d in by_kind.items()}
-            data["host_backward_s"] = launch_s
+            data["host_backward_s"] = BACKWARD_PER_FORWARD * kernels * launch_s
 
 
 def _seconds(graph: LayerGraph, name: str, device: Device, backward: bool) -> float:

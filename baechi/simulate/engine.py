@@ -8,7 +8,7 @@ leave (1), then layers start (2): memory that gets free at a time can be taken a
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from baechi.cost.channel import Channels
+from baechi.cost.machine import Machine
 from baechi.simulate.parcels import Parcel
 from baechi.simulate.watcher import Watcher
 
@@ -18,29 +18,29 @@ class Engine:
 
     Args:
         seconds: by layer, how long it runs.
+        issued: by layer, when the host has issued its first kernel, and its last.
         queues: by device, its layers in the order in which it runs them.
         parcels: what moves; ready at the same time, the earlier one queues first.
-        travel_s: seconds of a parcel's transfer.
-        channels: what they travel on.
+        machine: the engines that they run on, and the channels that they travel on.
         watcher: who is told.
     """
 
     def __init__(
         self,
         seconds: Sequence[float],
+        issued: Sequence[tuple[float, float]],
         queues: Sequence[Sequence[int]],
         parcels: Sequence[Parcel],
-        travel_s: Callable[[Parcel], float],
-        channels: Channels,
+        machine: Machine,
         watcher: Watcher,
     ) -> None:
         self.ran: list[tuple[int, float, float]] = []  # layer, start, end
         self.moved: list[tuple[int, float, float]] = []  # parcel, start, end
         self._seconds = seconds
+        self._issued = issued
         self._queues = queues
         self._parcels = parcels
-        self._travel_s = travel_s
-        self._channels = channels
+        self._machine = machine
         self._watcher = watcher
         self._heap: list[tuple[float, int, int, Callable[[float, int], None], int]] = []
         self._counter = 0
@@ -94,9 +94,13 @@ class Engine:
         if self._busy[device] or place == len(queue) or self._missing[queue[place]]:
             return
         layer = queue[place]
+        first_s, last_s = self._issued[layer]
+        if first_s > now_s:
+            self._at(first_s, 2, self._start, device)
+            return
         self._busy[device] = True
         self._next[device] += 1
-        end_s = now_s + self._seconds[layer]
+        _, end_s = self._machine.compute(device, now_s, max(self._seconds[layer], last_s - now_s))
         self.ran.append((layer, now_s, end_s))
         self._watcher.started(layer)
         self._at(end_s, 0, self._end, layer)
@@ -116,8 +120,7 @@ class Engine:
         if not parcel.travels:
             self._take(now_s, parcel)
             return
-        duration_s = self._travel_s(parcel)
-        start_s, end_s = self._channels.book(parcel.source, parcel.target, now_s, duration_s)
+        start_s, end_s = self._machine.send(parcel.source, parcel.target, now_s, parcel.size_bytes)
         self._end_s[number] = end_s
         self.moved.append((number, start_s, end_s))
         self._at(start_s, 1, self._leave, number)

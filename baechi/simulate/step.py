@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from baechi.cost.channel import Channels
-from baechi.cost.transfer import link_table, transfer_s
+from baechi.cost.machine import Machine
 from baechi.records import Cluster, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
 from baechi.simulate.engine import Engine
+from baechi.simulate.host import issue
 from baechi.simulate.memory import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.parcels import Parcel, backward_parcels, forward_parcels
 from baechi.simulate.stage import Stage
@@ -22,7 +22,8 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
     is sent once to every device that reads it as soon as it is ready; transfers queue on their
     channels (`baechi.cost.channel`) and overlap with computing. Backward begins when all forward is
     over, and is the forward turned around: reversed orders, gradients over the reverse links.
-    The host costs nothing.
+    A layer starts when the host has issued its first kernel, and ends no sooner than the last was
+    issued (`host_forward_s`, `host_backward_s`); in backward each device has an issuing host of its own.
 
     Args:
         plan: the plan.
@@ -40,13 +41,13 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
     """
     stage = Stage.of(plan, optimizer)
     memory = Memory(stage)
-    channels = Channels(plan.cluster)
+    machine = Machine(plan.cluster)
     forward = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
-    phases = [_phase(stage, "forward", 0.0, forward, channels, ForwardMemory(stage, memory, forward))]
+    phases = [_phase(stage, "forward", 0.0, forward, machine, ForwardMemory(stage, memory, forward))]
     if plan.graph.training:
         backward = backward_parcels(forward, stage.place, stage.host)
         watcher = BackwardMemory(stage, memory, forward)
-        phases.append(_phase(stage, "backward", phases[0].end_s, backward, channels, watcher))
+        phases.append(_phase(stage, "backward", phases[0].end_s, backward, machine, watcher))
     spans = [span for phase in phases for span in phase.spans]
     return Timeline(
         spans=tuple(sorted(spans, key=lambda span: span.start_s)),
@@ -73,7 +74,7 @@ def _phase(
     phase: Phase,
     start_s: float,
     parcels: Sequence[Parcel],
-    channels: Channels,
+    machine: Machine,
     watcher: Watcher,
 ) -> _Played:
     cluster, names = stage.plan.cluster, stage.indexed.names
@@ -83,12 +84,8 @@ def _phase(
         for name, device in zip(names, devices, strict=True)
     ]
     queues = stage.queues if phase == "forward" else [queue[::-1] for queue in stage.queues]
-    links = link_table(cluster)
-
-    def travel_s(parcel: Parcel) -> float:
-        return transfer_s(links[parcel.source][parcel.target], parcel.size_bytes)
-
-    engine = Engine(seconds, queues, parcels, travel_s, channels, watcher)
+    issued = issue(stage, phase, start_s, parcels)
+    engine = Engine(seconds, issued, queues, parcels, machine, watcher)
     end_s = engine.run(start_s)
     if engine.stuck:
         stuck = ", ".join([names[layer] for layer in engine.stuck])

@@ -130,10 +130,8 @@ class Operations:
             elif place != mark.place:
                 raise _mixed(facts, place, mark.place)
         if place is not None:
-            if on_host and not thread.in_backward:
+            if on_host:
                 raise _mixed(facts, place, "the host")
-            if on_host:  # in backward, what has no mark was made out of sight (by a scripted function)
-                homeless += [t for t, mark in zip(given, marks, strict=True) if mark is None and t.dim()]
             homeless = [tensor for tensor in homeless if not _may_lie_on_host(facts, args, tensor)]
             return self._index[place], False, homeless
         if not given:
