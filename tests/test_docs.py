@@ -56,6 +56,14 @@ def test_links(page: Path) -> None:
             assert heading in anchors, target
 
 
+def test_the_emulated_cluster_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The two programs of the page run; the second one is told of its race."""
+    page = (ROOT / "docs/emulated-cluster.md").read_text()
+    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(program, {})
+    assert "add_ on stream cpu:0/side writes memory that" in capsys.readouterr().out
+
+
 def test_readme_snippets_are_python() -> None:
     """Every Python block of every page compiles."""
     for page in PAGES:

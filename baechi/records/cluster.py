@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from baechi.errors import RecordError
+from baechi.errors import BaechiError, RecordError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.datasheet import equal_devices, usual_link
 from baechi.records.device import Device, Link
@@ -42,7 +42,7 @@ class Cluster(AbstractRecord):
     reception: Reception = "serial"
     emulated: bool = False
     launch_s: float = 5e-6
-    _open: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    _last: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))
@@ -225,11 +225,22 @@ class Cluster(AbstractRecord):
     def __enter__(self) -> "Cluster":
         emulation = open_door("emulate")(self)
         emulation.__enter__()
-        self._open.append(emulation)
+        self._last[:] = [emulation]
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._open.pop().__exit__(*exception)
+        self._last[0].__exit__(*exception)
+
+    @property
+    def emulation(self) -> Any:
+        """What `with cluster:` turned on, open or over: clocks, streams, memory (`Emulation`).
+
+        Raises:
+            BaechiError: this cluster was not emulated yet.
+        """
+        if not self._last:
+            raise BaechiError("this cluster was not emulated yet: use `with cluster:`")
+        return self._last[0]
 
     def body(self) -> dict[str, Any]:
         """The cluster as JSON-able data."""

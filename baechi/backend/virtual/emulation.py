@@ -11,6 +11,8 @@ lists over several devices             runs on each of them (optimizers hand ove
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,8 +22,10 @@ from baechi.backend.virtual import current
 from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.identity import Identity
 from baechi.backend.virtual.operations import Operations
+from baechi.backend.virtual.streams import Event, Stream
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
+from baechi.records.timeline import Timeline
 
 
 class Emulation(TorchDispatchMode):
@@ -62,6 +66,77 @@ class Emulation(TorchDispatchMode):
         current.close()
         if exception[0] is None:
             self.emulator.raise_fault()
+
+    @property
+    def now_s(self) -> float:
+        """The host's logical clock, in seconds since the emulation began."""
+        return self.emulator.thread.host.now_s
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """The most that each device held, since the emulation began or a distributed model was called."""
+        return self.emulator.allocator.peak_bytes
+
+    @property
+    def live_bytes(self) -> dict[str, int]:
+        """What each device holds now."""
+        return self.emulator.allocator.live_bytes
+
+    def synchronize(self) -> None:
+        """Let the host wait for all devices."""
+        self.emulator.synchronize()
+
+    def timeline(self, *, by_operator: bool = False) -> Timeline:
+        """What ran since the emulation began, or since a distributed model was called last.
+
+        Args:
+            by_operator: a span for each kernel, else one for each stay in a layer.
+        """
+        return self.emulator.timeline(by_operator=by_operator)
+
+    def stream(self, device: str) -> Stream:
+        """A new stream of a device.
+
+        Args:
+            device: its name.
+        """
+        return Stream(self.emulator.index[device], f"{device}/side")
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        """Compute on a stream, in this thread.
+
+        Args:
+            stream: one of `stream`.
+        """
+        streams = self.emulator.thread.streams
+        before = streams.get(stream.device)
+        streams[stream.device] = stream
+        try:
+            yield
+        finally:
+            streams.pop(stream.device)
+            if before is not None:
+                streams[stream.device] = before
+
+    def record(self, stream: Stream | None = None, device: str | None = None) -> Event:
+        """An event that happens when all that is on a stream now is over.
+
+        Args:
+            stream: the stream; unless given, that on which `device` computes.
+            device: the device's name.
+        """
+        return self.emulator.record(stream or self.emulator.stream(self.emulator.index[str(device)]))
+
+    def wait(self, event: Event, stream: Stream | None = None, device: str | None = None) -> None:
+        """Let what is put on a stream from now on come after an event.
+
+        Args:
+            event: the event.
+            stream: the stream; unless given, that on which `device` computes.
+            device: the device's name.
+        """
+        (stream or self.emulator.stream(self.emulator.index[str(device)])).wait(event)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         emulator = self.emulator

@@ -14,6 +14,7 @@ Numbers are not its business: operations run at once on ordinary tensors of the 
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
 
 import torch
 
@@ -48,6 +49,7 @@ class Emulator:
         self._clock = Clock(Machine(cluster))
         self._compute = [Stream(place, f"{name}/compute") for place, name in enumerate(cluster.names)]
         self._transfer: dict[tuple[int, int], tuple[Stream, Stream]] = {}
+        self._sides: WeakSet[Stream] = WeakSet()
         self._threads = threading.local()
         self._record = StepRecord(cluster.names, 0.0)
         self._first = self.enter_thread(Host())
@@ -74,7 +76,11 @@ class Emulator:
 
     def stream(self, device: int) -> Stream:
         """The stream on which the calling thread computes on a device."""
-        return self.thread.streams.get(device) or self._compute[device]
+        side = self.thread.streams.get(device)
+        if side is None:
+            return self._compute[device]
+        self._sides.add(side)
+        return side
 
     def transfer_streams(self, source: int, target: int) -> tuple[Stream, Stream]:
         """The streams of an ordered pair of devices: tx on the source, rx on the target."""
@@ -114,7 +120,7 @@ class Emulator:
     def synchronize(self) -> None:
         """The host waits for everything."""
         streams = [*self._compute, *(stream for pair in self._transfer.values() for stream in pair)]
-        streams += self.thread.streams.values()
+        streams += [*self._sides]
         host = self.thread.issuer(self.index_of_host)
         for stream in streams:
             event = stream.record()
@@ -139,7 +145,7 @@ class Emulator:
             The access, for the memory that it makes.
         """
         thread = self.thread
-        stream = thread.streams.get(device) or self._compute[device]
+        stream = self.stream(device)
         host = thread.issuer(device)
         phase, layer, record = self._attribution(thread)
         if phase == "backward":  # its inputs may have been issued by another device's thread

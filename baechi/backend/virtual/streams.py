@@ -52,7 +52,18 @@ class Stream:
         name: such as `"cpu:0/compute"`.
     """
 
-    __slots__ = ("_host", "_version", "awaited", "device", "epoch", "last", "name", "number", "seen")
+    __slots__ = (
+        "__weakref__",
+        "_host",
+        "_version",
+        "awaited",
+        "device",
+        "epoch",
+        "last",
+        "name",
+        "number",
+        "seen",
+    )
 
     def __init__(self, device: int, name: str) -> None:
         self.number = next(_numbers)

@@ -58,10 +58,20 @@ def zeros(place: str, n: int = 1, *, requires_grad: bool = False) -> torch.Tenso
     return torch.zeros(n, device=place, requires_grad=requires_grad)
 
 
-def compute(place: str) -> Stream:
-    """The stream that computes on a device."""
+def current(place: str) -> Stream:
+    """The stream on which this thread computes on a device now."""
     stream = DEVICES.compute_stream(place)
     assert isinstance(stream, Stream)
+    return stream
+
+
+def compute(place: str) -> Stream:
+    """The stream on which a device computes unless it is told otherwise."""
+    streams = emulator().thread.streams
+    before = dict(streams)
+    streams.clear()
+    stream = current(place)
+    streams.update(before)
     return stream
 
 
@@ -73,15 +83,15 @@ def side(place: str, name: str = "side") -> Stream:
 @contextmanager
 def on(stream: Stream) -> Iterator[Stream]:
     """This thread computes on a stream."""
-    current = emulator().thread.streams
-    before = current.get(stream.device)
-    current[stream.device] = stream
+    streams = emulator().thread.streams
+    before = streams.get(stream.device)
+    streams[stream.device] = stream
     try:
         yield stream
     finally:
-        del current[stream.device]
+        del streams[stream.device]
         if before is not None:
-            current[stream.device] = before
+            streams[stream.device] = before
 
 
 def after(later: Stream, earlier: Stream) -> None:
@@ -94,12 +104,12 @@ def copy(tensor: torch.Tensor, target: str, *, ordered: bool = True) -> torch.Te
     source = DEVICES.place_of(tensor)
     tx, rx = DEVICES.transfer_streams(source, target)
     if ordered:
-        after(tx, compute(source))
+        after(tx, current(source))
     copied = DEVICES.copy(tensor, target, (tx, rx))
     DEVICES.use(tensor, tx)
-    DEVICES.use(copied, compute(target))
+    DEVICES.use(copied, current(target))
     if ordered:
-        after(compute(target), rx)
+        after(current(target), rx)
     return copied
 
 
