@@ -3,7 +3,7 @@
 A tensor travels to a device once, however many layers read it there: transfers are keyed by
 (source layer, tensor, target device). The original charged every edge by itself, in time and in
 memory. Edges that only order two layers carry nothing; edges from inputs are uploads from the host.
-Downloads of outputs to the host are not modelled: outputs stay where they are made.
+Downloads of outputs to the host are not modelled here: a plan does not know what is returned.
 """
 
 from dataclasses import dataclass

@@ -88,7 +88,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     settled(module, _binding(module))
     with runtime.step() as step:
         result = run(*args, **kwargs)
-    return step.bring_home(result, (args, kwargs))
+        return step.bring_home(result, (args, kwargs))
 
 
 def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -56,8 +56,8 @@ def _close(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
     if not _stack():  # another hook raised before ours was called
         return result
     step, stack, loans, given = _stack().pop()
-    stack.close()
-    return step.bring_home(loans.settle(result), given)
+    with stack:
+        return step.bring_home(loans.settle(result), given)
 
 
 def _stack() -> list[tuple[Step, ExitStack, Loans, Any]]:

@@ -15,7 +15,7 @@ from baechi.backend.marks import Mark, mark_of, set_mark, storage_bytes
 from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.virtual.blocks import Block, early_free
 from baechi.backend.virtual.clock import Clock, Task
-from baechi.backend.virtual.streams import Host, Stream
+from baechi.backend.virtual.streams import Access, Host, Stream
 from baechi.errors import StreamRaceError
 from baechi.records.device import Device
 
@@ -81,6 +81,7 @@ class Allocator:
             device = self._index[str(mark.place)]
             self._reserve(device, mark.size_bytes, lambda: "a tensor from before")
             block = self._count(mark, self._streams[device])
+            block.write = Access(block.stream, 0, "a tensor from before", "")
         return block
 
     def allocate(
@@ -129,6 +130,9 @@ class Allocator:
         if mark is not None and block is not None and block.owner is self:
             grown_bytes = storage_bytes(tensor) - block.size_bytes
             device = self._index[str(mark.place)]
+            use = block.unsaid_use() if grown_bytes > 0 else None
+            if use is not None:
+                raise early_free(block, use)
             self._reserve(device, max(0, grown_bytes), lambda: "resize_")
             self._live_bytes[device] += min(0, grown_bytes)
             block.size_bytes += grown_bytes

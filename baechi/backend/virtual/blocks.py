@@ -70,7 +70,7 @@ class Block:
     def unsaid_use(self) -> Access | None:
         """A use on another stream that may not be over, and of which nothing was said."""
         for access in (self.write, *self.reads.values()):
-            if not self.stream.knows(access) and access.stream not in self.used:
+            if not any(stream.knows(access) for stream in (self.stream, *self.used)):
                 return access
         return None
 

@@ -28,7 +28,7 @@ class Task:
     """
 
     __slots__ = (
-        "amount", "device", "end_s", "layer", "missing", "phase", "ready_s", "start_s", "target",
+        "amount", "device", "end_s", "layer", "missing", "number", "phase", "ready_s", "start_s", "target",
         "waiters", "what",
     )  # fmt: skip
 
@@ -43,6 +43,7 @@ class Task:
         self.start_s = 0.0
         self.end_s = -1.0
         self.missing = 0
+        self.number = 0
         self.waiters: list[Task] | None = []
 
     @property
@@ -72,6 +73,8 @@ class Clock:
             issued_s: the host's clock when it has issued it.
             after: what must end before it starts.
         """
+        self._counter += 1
+        task.number = self._counter
         task.ready_s = issued_s
         for other in after:
             if other.waiters is None:
@@ -98,9 +101,17 @@ class Clock:
             last_s = max(last_s, task.end_s)
         return last_s
 
+    def finish_all(self) -> float:
+        """Time everything; returns when the last of it ends."""
+        last_s = 0.0
+        while self._ready:
+            task = heappop(self._ready)[2]
+            self._time(task)
+            last_s = max(last_s, task.end_s)
+        return last_s
+
     def _queue(self, task: Task) -> None:
-        self._counter += 1
-        heappush(self._ready, (task.ready_s, self._counter, task))
+        heappush(self._ready, (task.ready_s, task.number, task))
 
     def _time(self, task: Task) -> None:
         if task.target == COMPUTE:

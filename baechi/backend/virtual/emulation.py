@@ -60,10 +60,13 @@ class Emulation(TorchDispatchMode):
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        self.emulator.baton.finish(self.emulator.thread.host)
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._identity.remove()
-        self.emulator.close()
-        current.close()
+        try:
+            self.emulator.close()
+        finally:
+            current.close()
         if exception[0] is None:
             self.emulator.raise_fault()
 

@@ -122,6 +122,7 @@ class Emulator:
         streams = [*self._compute, *(stream for pair in self._transfer.values() for stream in pair)]
         streams += [*self._sides]
         host = self.thread.issuer(self.index_of_host)
+        host.now_s = max(host.now_s, self._clock.finish_all())
         for stream in streams:
             event = stream.record()
             host.now_s = max(host.now_s, self._clock.finish(event.tasks))
@@ -198,6 +199,8 @@ class Emulator:
             rx.wait(tx.record())
         receiving = None if rx is None else Access(rx, rx.advance(host), what, layer)
         self._submit(task, host, tuple([stream for stream in streams if stream is not None]), record)
+        if tx is not None and rx is not None:
+            tx.wait(rx.record())
         if read is not None and sending is not None:
             read.read(sending)
         if written is not None and receiving is not None:

@@ -104,6 +104,7 @@ class Thread:
                 outer.learn(host.seen)
             for host in self._backwards[-1].hosts.values() if self._backwards else ():
                 host.now_s = max(host.now_s, outer.now_s)
+                host.learn(outer.seen)
         if task != FORWARD and not (self._backwards and self._backwards[-1].task == task):
             outer = self._latest()
             self._backwards.append(_Backward(task, Host(outer.now_s, outer.seen)))

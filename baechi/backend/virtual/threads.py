@@ -5,6 +5,7 @@ among those that can go on, on a tie to the one that is first in the plan, then 
 first. Who waited for a flag knows what its setter knew, and is no earlier than that.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -136,6 +137,19 @@ class Baton:
         runner.turn.wait()
         if self._stuck:
             raise RuntimeError("every thread of the emulated host waits for another: nobody can go on")
+
+    def finish(self, host: Host) -> None:
+        """Let all others run until they end, or wait for what nobody will raise: those are told."""
+        self.runner(host)
+        last = _Runner(Host(math.inf), 0)
+        while self._ready:
+            self.ready([last])
+            self._pass_on(last)
+            last.turn.wait()
+        with self._lock:
+            self._stuck = True
+            for other in self._runners:
+                other.turn.set()
 
     def _pass_on(self, runner: _Runner) -> None:
         with self._lock:

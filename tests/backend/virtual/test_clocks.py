@@ -1,14 +1,14 @@
 """When things run on an emulated cluster, to the second: a float takes one to be read, written or sent."""
 
-import operator
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from backend.virtual.by_hand import (
     DEVICES,
-    Row,
     after,
     cluster_of,
     compute,
@@ -24,6 +24,7 @@ from backend.virtual.by_hand import (
 from torch import nn
 
 import baechi
+from baechi.backend.flag import Flag
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual.current import at_work
 from baechi.records import Timeline
@@ -199,6 +200,15 @@ def test_the_host_waits_for_the_current_stream_only() -> None:
             torch.full((50,), 1.0, device="cpu:0")
         assert host_s() == 55.0
         after(compute("cpu:0"), aside)
+
+
+def test_everything_is_timed() -> None:
+    """A timeline holds what ran on any stream, also one that is not current any more."""
+    with cluster_of():
+        with on(side("cpu:0")) as aside:
+            torch.ones(3, device="cpu:0")
+        assert rows() == [("ones", "cpu:0", 0.0, 3.0)]
+        assert host_s() == 3.0 and aside.epoch == 1
 
 
 # --- events
@@ -521,37 +531,261 @@ def test_the_same_program_has_the_same_clocks() -> None:
     assert run() == run()
 
 
-def trained(*, reorder: bool = True) -> tuple[list[tuple[str, str, str, float, float]], Timeline]:
-    """A step of three layers, x -> [0 on cpu:0] -> [1 on cpu:0] -> [2 on cpu:1], with loss and optimizer."""
+@pytest.fixture(scope="module")
+def trained() -> tuple[Timeline, Timeline]:
+    """A step x -> [0 on cpu:0] -> [1 on cpu:0] -> [2 on cpu:1] with its optimizer's: by kernel, by layer."""
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
     cluster = cluster_of(2, launch_s=1.0)
-    device_map = {"0": 0, "1": 0, "2": 1}
-    baechi.distribute(model, torch.ones(1, 2), cluster=cluster, device_map=device_map, reorder=reorder)
+    baechi.distribute(model, torch.ones(1, 2), cluster=cluster, device_map={"0": 0, "1": 0, "2": 1})
     with cluster:
-        x = torch.ones(1, 2, device="cpu:1")
+        x = torch.ones(1, 2, device="cpu:1")  # from 1 to 3; the step begins at 1
         model(x).backward(torch.ones(1, 2, device="cpu:1"))
         torch.optim.SGD(model.parameters(), 0.1, foreach=False).step()
-        spans = emulator().timeline(by_operator=True).spans
-        return [(s.layer, s.where, s.phase, s.start_s, s.end_s) for s in spans], baechi.last_step(model)
+        return emulator().timeline(by_operator=True), baechi.last_step(model)
 
 
-def test_a_step_has_layers_and_phases() -> None:
+def test_a_step_has_layers_and_phases(trained: tuple[Timeline, Timeline]) -> None:
     """Spans name the layer, also in backward, and say whether they are of the model or around it."""
-    found, step = trained()
-    assert found == [
-        ("copy", "cpu:1>cpu:0", "forward", 1.0, 3.0),  # x was made at 1..3 and the step begins at 1
-        ("0/mm", "cpu:0", "forward", 3.0, 11.0),
-        ("1/relu", "cpu:0", "forward", 11.0, 15.0),
-        ("1/copy", "cpu:0>cpu:1", "forward", 15.0, 17.0),
-        ("2/mm", "cpu:1", "forward", 17.0, 25.0),
+    spans = trained[0].spans
+    assert [(span.layer, span.where, span.phase, span.start_s, span.end_s) for span in spans] == [
+        ("copy", "cpu:1>cpu:0", "forward", 2.0, 4.0),
+        ("0/mm", "cpu:0", "forward", 4.0, 12.0),  # 2 + 4 read, 2 written
+        ("1/relu", "cpu:0", "forward", 12.0, 16.0),
+        ("1/copy", "cpu:0>cpu:1", "forward", 16.0, 18.0),
+        ("2/mm", "cpu:1", "forward", 18.0, 26.0),
+        ("ones", "cpu:1", "other", 26.0, 28.0),
+        ("2/mm", "cpu:1", "backward", 28.0, 36.0),
+        ("2/mm", "cpu:1", "backward", 36.0, 44.0),
+        ("2/copy", "cpu:1>cpu:0", "backward", 44.0, 46.0),
+        ("add_", "cpu:1", "other", 44.0, 56.0),
+        ("1/threshold_backward", "cpu:0", "backward", 46.0, 52.0),
+        ("0/mm", "cpu:0", "backward", 52.0, 60.0),
+        ("add_", "cpu:0", "other", 60.0, 72.0),
     ]
-    assert step.makespan_s == 99.0
 
 
-def test_spans_of_a_layer_are_one() -> None:
-    """Kernel by kernel is for those who ask; else a stay in a layer is one span."""
-    _, step = trained()
-    assert [(s.layer, s.where, s.phase) for s in step.spans] == []
+def test_a_stay_in_a_layer_is_one_span(trained: tuple[Timeline, Timeline]) -> None:
+    """`last_step` shows layers, not kernels; what is around the model has no name."""
+    assert [(s.layer, s.where, s.phase, s.start_s, s.end_s) for s in trained[1].spans] == [
+        ("", "cpu:1>cpu:0", "forward", 2.0, 4.0),
+        ("0", "cpu:0", "forward", 4.0, 12.0),
+        ("1", "cpu:0", "forward", 12.0, 16.0),
+        ("1", "cpu:0>cpu:1", "forward", 16.0, 18.0),
+        ("2", "cpu:1", "forward", 18.0, 26.0),
+        ("", "cpu:1", "other", 26.0, 28.0),
+        ("2", "cpu:1", "backward", 28.0, 44.0),
+        ("2", "cpu:1>cpu:0", "backward", 44.0, 46.0),
+        ("", "cpu:1", "other", 44.0, 56.0),
+        ("1", "cpu:0", "backward", 46.0, 52.0),
+        ("0", "cpu:0", "backward", 52.0, 60.0),
+        ("", "cpu:0", "other", 60.0, 72.0),
+    ]
+
+
+def test_a_step_adds_up(trained: tuple[Timeline, Timeline]) -> None:
+    """The makespan is the forward and the backward window; what is around the model has no part in it."""
+    for timeline in trained:
+        assert timeline.makespan_s == (26.0 - 2.0) + (60.0 - 28.0)
+        assert timeline.counters == {"kernels": 10, "transfers": 3, "transfer_bytes": 24}
+        assert timeline.busy_s("cpu:0") == 38.0
+        assert timeline.busy_s("cpu:0>cpu:1", "transfer") == 2.0
+
+
+def test_each_call_begins_a_step() -> None:
+    """A second call of a model is a step of its own, with clocks from its beginning, and the same."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
+    cluster = cluster_of(2, launch_s=1.0)
+    baechi.distribute(model, torch.ones(1, 2), cluster=cluster, device_map={"0": 0, "1": 0, "2": 1})
+    with cluster, torch.no_grad():
+        x = torch.ones(1, 2, device="cpu:1")
+        emulator().synchronize()
+        model(x)
+        first = baechi.last_step(model)
+        assert host_s() == 3.0 + 1.0 + 24.0  # x, a launch, and what follows from it
+        model(x)
+        second = baechi.last_step(model)
+    assert (first.spans, first.makespan_s, first.counters) == (second.spans, 24.0, second.counters)
 
 
 # --- threads of the host
+
+
+class Threads:
+    """Threads of an emulated host that say what they did, and when."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, float]] = []
+        self.errors: list[BaseException] = []
+
+    def say(self, what: str) -> None:
+        self.said.append((what, host_s()))
+
+    def start(self, position: int, function: Callable[[], None]) -> Flag:
+        """Run a function in a thread; the flag is up when it is over."""
+        over = DEVICES.flag()
+
+        def run() -> None:
+            try:
+                function()
+            except RuntimeError as error:
+                self.errors.append(error)
+            finally:
+                over.set()
+
+        DEVICES.spawn(run, position)
+        return over
+
+
+def test_threads_run_one_at_a_time_in_the_order_of_the_plan() -> None:
+    """A new thread runs when the others wait; at one clock the first in the plan is the first."""
+    threads = Threads()
+    with cluster_of(launch_s=1.0):
+        zeros("cpu:0")
+
+        def work(name: str) -> None:
+            threads.say(name)
+            zeros("cpu:0")
+            threads.say(name)
+
+        overs = [threads.start(place, partial(work, f"thread {place}")) for place in (2, 0, 1)]
+        threads.say("host")
+        for over in overs:
+            over.wait()
+        threads.say("host")
+    assert threads.said == [
+        ("host", 1.0),
+        ("thread 0", 1.0),
+        ("thread 0", 2.0),
+        ("thread 1", 1.0),
+        ("thread 1", 2.0),
+        ("thread 2", 1.0),
+        ("thread 2", 2.0),
+        ("host", 2.0),
+    ]
+
+
+def test_the_thread_with_the_earliest_clock_runs() -> None:
+    """Of the threads that can go on, the one whose clock is behind goes first, whatever the plan says."""
+    threads = Threads()
+    with cluster_of(launch_s=1.0):
+        up = DEVICES.flag()
+
+        def work(name: str, kernels: int) -> None:
+            for _ in range(kernels):
+                zeros("cpu:0")
+            threads.say(name)
+            up.wait()
+            threads.say(name)
+
+        overs = [
+            threads.start(0, partial(work, "late", 3)),
+            threads.start(1, partial(work, "early", 1)),
+            threads.start(2, lambda: (threads.say("sets"), up.set())[0]),
+        ]
+        for over in overs:
+            over.wait()
+    assert threads.said == [
+        ("late", 3.0),
+        ("early", 1.0),
+        ("sets", 0.0),
+        ("early", 1.0),  # now it is at 1, the other at 3
+        ("late", 3.0),
+    ]
+
+
+def test_who_waited_is_no_earlier_than_who_set() -> None:
+    """A waiter goes on at the clock at which the flag was set, and is not set back by one set long ago."""
+    threads = Threads()
+    with cluster_of():
+        up = DEVICES.flag()
+
+        def work() -> None:
+            zeros("cpu:0", 9)[0].item()
+            up.set()
+            torch.ones(5, device="cpu:0").sum().item()
+            threads.say("thread")
+
+        over = threads.start(0, work)
+        assert not up.is_set()
+        up.wait()
+        threads.say("host")
+        over.wait()
+        threads.say("host")
+        assert up.is_set()
+        up.wait()
+        threads.say("host")
+        torch.full((1,), 1.0, device="cpu:1")
+        assert row("full") == ("full", "cpu:1", 22.0, 23.0)
+    assert threads.said == [("thread", 22.0), ("host", 10.0), ("host", 22.0), ("host", 22.0)]
+
+
+def test_who_waited_knows_what_the_setter_waited_for() -> None:
+    """What a thread's host has seen to be over needs no event in the thread that waited for it."""
+    threads = Threads()
+    with cluster_of():
+        x = zeros("cpu:0", 3)
+        over = threads.start(0, lambda: x[0].item() and None)
+        over.wait()
+        with on(side("cpu:0")) as aside:
+            x + 1
+        after(compute("cpu:0"), aside)
+        assert row("add") == ("add", "cpu:0", 4.0, 10.0)
+
+
+def test_a_new_thread_knows_what_its_maker_waited_for() -> None:
+    """A thread starts at its maker's clock, with what that has seen to be over."""
+    threads = Threads()
+    with cluster_of():
+        x = zeros("cpu:0", 3)
+        x[0].item()
+
+        def work() -> None:
+            threads.say("thread")
+            with on(side("cpu:0")) as aside:
+                x + 1
+            after(compute("cpu:0"), aside)
+
+        threads.start(0, work).wait()
+    assert threads.said == [("thread", 4.0)] and threads.errors == []
+
+
+def test_threads_that_wait_for_each_other_are_told() -> None:
+    """If every thread waits, each of them raises, ends, and nobody hangs."""
+    threads = Threads()
+    before = set(threading.enumerate())
+    with cluster_of():
+        left, right = DEVICES.flag(), DEVICES.flag()
+        threads.start(0, lambda: left.wait() and right.set())
+        threads.start(1, lambda: right.wait() and left.set())
+        with pytest.raises(RuntimeError, match="waits for another"):
+            left.wait()
+        for thread in set(threading.enumerate()) - before:
+            thread.join()
+    assert ["waits for another" in str(error) for error in threads.errors] == [True, True]
+    assert at_work() is None
+
+
+def test_a_flag_that_nobody_sets() -> None:
+    """The only thread that there is cannot wait for itself."""
+    with cluster_of():
+        flag = DEVICES.flag()
+        with pytest.raises(RuntimeError, match="nobody can go on"):
+            flag.wait()
+        assert not flag.is_set()
+
+
+def test_threads_share_the_devices() -> None:
+    """What two threads issue lands on the same streams, in the order in which they issued it."""
+    threads = Threads()
+    with cluster_of(launch_s=1.0):
+        zeros("cpu:0", 10)
+        over = threads.start(0, lambda: torch.ones(3, device="cpu:0").zero_() and None)
+        over.wait()
+        assert host_s() == 3.0
+        zeros("cpu:0", 1)
+        assert rows() == [
+            ("zeros", "cpu:0", 1.0, 11.0),
+            ("ones", "cpu:0", 11.0, 14.0),
+            ("zero_", "cpu:0", 14.0, 20.0),
+            ("zeros", "cpu:0", 20.0, 21.0),
+        ]
