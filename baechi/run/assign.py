@@ -48,7 +48,8 @@ def assign(
     home, weights = homes(model, plan), weights_of(model)
     if any(weight.is_meta for weight in weights.values()):
         raise BaechiError(f"this {type(model).__name__} is on the meta device: load its weights, then assign")
-    runtime = Runtime(plan, reorder=reorder)
+    stateful = [name for name, module in modules_of(model).items() if any(True for _ in module.buffers())]
+    runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     move(weights, home, runtime.backend, optimizer)
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)

@@ -10,6 +10,7 @@ from torch import nn
 from baechi.backend.intercept import original_forward
 from baechi.backend.nest import tensors_in
 from baechi.run.runtime import Binding, Runtime, binding_of
+from baechi.run.schedule import Call
 from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
 
@@ -104,6 +105,28 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
+    glue = runtime.glue
+    assert glue is not None
+    step = glue.step
+    turn, name = step.next_turn(), step.call_of(seat[0])
+    launch = functools.partial(_launch, module, runtime, seat, name, turn)
+    schedule = step.schedule
+    if schedule is None:
+        return launch(args, kwargs)
+    foresee = functools.partial(runtime.foresight.layer, module, seat[0], args, kwargs)
+    call = Call(name, launch, args, kwargs, foresee, seat[1], turn)
+    return schedule.layer(
+        call,
+        module=seat[0],
+        cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
+        writes=seat[0] not in runtime.only_read,
+        stateful=seat[0] in runtime.stateful,
+    )
+
+
+def _launch(
+    module: nn.Module, runtime: Runtime, seat: Seat, call: str, turn: int, args: Any, kwargs: Any
+) -> Any:
     (name, device), glue, backend = seat, runtime.glue, runtime.backend
     assert glue is not None
     step = glue.step
@@ -112,7 +135,7 @@ def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, *
         (args, kwargs), loans = step.lend((args, kwargs), device)
         if name not in runtime.only_read:
             step.may_write(args, kwargs, list(module.buffers()))
-        before = backend.enter_layer(step.call_of(name))
+        before = backend.enter_layer(call)
         with glue.off():
             result = original_forward(module)(*args, **kwargs)
     except Exception as error:
@@ -122,7 +145,7 @@ def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, *
         if before is not None:
             backend.enter_layer(before)
     result = loans.settle(result)
-    step.stamp(result, device, renew=True)
+    step.stamp(result, device, turn, renew=True)
     return result
 
 

@@ -2,9 +2,10 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,10 +13,16 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 from baechi.backend import backend_of
+from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.run.entrances import entrances_watched
+from baechi.run.foresight import Foresight
 from baechi.run.glue import GlueMode
+from baechi.run.host_launcher import HostLauncher
+from baechi.run.schedule import Forced, Schedule
 from baechi.run.step import Step
+from baechi.run.switch import reordering_is_off
 
 _NAME = "_baechi"
 
@@ -29,11 +36,17 @@ class Runtime:
     Args:
         plan: where each layer runs.
         reorder: whether layers launch in the plan's order.
+        stateful: modules whose calls keep the code's order, since they have buffers.
     """
 
-    def __init__(self, plan: Plan, *, reorder: bool = True) -> None:
+    def __init__(self, plan: Plan, *, reorder: bool = True, stateful: Collection[str] = ()) -> None:
         self.plan = plan
         self.reorder = reorder
+        self.stateful = frozenset(stateful)
+        self.foresight = Foresight(plan)
+        self.counts: dict[str, int] = {}
+        self.forced: list[Forced] = []
+        self.launched: list[str] = []
         self.backend = backend_of(plan.cluster)
         self.settled = True
         self.session: object = None
@@ -51,18 +64,55 @@ class Runtime:
             return None
         return glue
 
+    @cached_property
+    def order(self) -> LaunchOrder:
+        """The plan's order, and the code's."""
+        return LaunchOrder.of(self.plan, stateful=self.stateful)
+
+    @cached_property
+    def may_wait(self) -> bool:
+        """Whether some layer waits when the code runs as it did when it was captured."""
+        return bool(waiting_layers(self.order))
+
+    def schedule(self, glue: GlueMode) -> Schedule | None:
+        """A schedule for a new step; None if layers launch in the code's order.
+
+        Args:
+            glue: the step's mode; it must be off.
+        """
+        if not self.reorder or not self.may_wait or reordering_is_off():
+            return None
+        return Schedule(self.order, HostLauncher(), glue.off)
+
     @contextmanager
     def step(self) -> Iterator[Step]:
         """Open a step in this thread."""
-        step = Step(self.backend)
+        step = Step(self.backend, self)
         glue = GlueMode(step)
         try:
             with self.backend.step() as self.measure:
                 self._thread.glue = glue
+                step.schedule = schedule = self.schedule(glue)
                 with glue:
-                    yield step
+                    if schedule is None:
+                        yield step
+                    else:
+                        with entrances_watched():
+                            yield from self._scheduled(step, schedule)
         finally:
             self._thread.glue = None
+
+    def _scheduled(self, step: Step, schedule: Schedule) -> Iterator[Step]:
+        try:
+            yield step
+            schedule.finish()
+        except BaseException as error:
+            schedule.drop(error)
+            raise
+        finally:
+            step.schedule = None
+            self.forced, self.launched = schedule.forced, schedule.launched
+            self.counts = schedule.counts
 
     def step_until_backward_ends(self) -> None:
         """Open a step in this thread for as long as the backward that it is in.
@@ -72,7 +122,7 @@ class Runtime:
         takes modes off the stack after each autograd node, so it may have to go on again.
         """
         if self.glue is None:
-            self._thread.glue = GlueMode(Step(self.backend))
+            self._thread.glue = GlueMode(Step(self.backend, self))
             self._thread.backward = torch._C._current_graph_task_id()
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(functools.partial(self._backward_ended, threading.get_ident()))
@@ -89,12 +139,12 @@ class Runtime:
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
-        copied = _runtime_of(self.plan, self.reorder)
+        copied = _runtime_of(self.plan, self.reorder, self.stateful)
         memo[id(self)] = copied
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_runtime_of, (self.plan, self.reorder))
+        return (_runtime_of, (self.plan, self.reorder, self.stateful))
 
 
 @dataclass(frozen=True)
@@ -129,8 +179,8 @@ def binding_of(module: nn.Module) -> Binding | None:
     return binding
 
 
-def _runtime_of(plan: Plan, reorder: bool) -> Runtime:
-    runtime = Runtime(plan, reorder=reorder)
+def _runtime_of(plan: Plan, reorder: bool, stateful: Collection[str]) -> Runtime:
+    runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     runtime.settled = False  # marks of where weights lie do not travel with copies and pickles
     return runtime
 

@@ -10,6 +10,7 @@ from baechi.backend.marks import stamp
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.transfer import transfer, wait_for_readers
 from baechi.run.loans import Loans, version_of
+from baechi.run.schedule import Schedule
 
 _Key = tuple[str, int, bool]
 
@@ -19,10 +20,13 @@ class Step:
 
     Args:
         backend: the devices.
+        runtime: whose step it is.
     """
 
-    def __init__(self, backend: AbstractBackend) -> None:
+    def __init__(self, backend: AbstractBackend, runtime: Any = None) -> None:
         self.backend = backend
+        self.runtime = runtime
+        self.schedule: Schedule | None = None
         self.turn = 0
         self._calls: dict[str, int] = {}
         # by tensor, then by place, version and grad mode: the copy, and its own version when made
@@ -107,17 +111,22 @@ class Step:
         self._calls[layer] = turn + 1
         return f"{layer}#{turn}" if turn else layer
 
-    def stamp(self, result: Any, place: str | None, *, renew: bool) -> None:
+    def stamp(self, result: Any, place: str | None, turn: int, *, renew: bool) -> None:
         """Say that a result was made now.
 
         Args:
             result: what a layer or glue returned.
             place: where it ran; None if that is nowhere yet.
+            turn: when the code came to it.
             renew: see `marks.stamp`.
         """
-        self.turn += 1
         for tensor in tensors_in(result):
-            stamp(tensor, place, self.turn, renew=renew)
+            stamp(tensor, place, turn, renew=renew)
+
+    def next_turn(self) -> int:
+        """The code comes to a layer or to glue: a number for it."""
+        self.turn += 1
+        return self.turn
 
 
 def _is_device(value: Any) -> bool:

@@ -1,0 +1,413 @@
+"""One step in the planner's order: who launches where the code reaches it, and who waits.
+
+    the host reaches a layer
+      its turn on its device, and all that it reads has launched?   launch it here
+      no?   it waits as a task; the code goes on with deferred values
+    a launch  ->  tasks whose turn it is, and which have all that they need, launch right after it
+    the code needs a value  ->  what that needs launches now, in the code's order
+
+Order is a wish, dependencies are law: what a task needs is read from its actual arguments, and from
+who waits to write the memory that it reads (`storage_use`). A task never needs one that was reached
+after it, so launching in the code's order is always possible, and nothing can wait for ever.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from baechi.backend.nest import tensors_in
+from baechi.errors import BaechiError
+from baechi.order import LaunchOrder
+from baechi.order.turns import Turns
+from baechi.run.caller_state import CallerState, saves_through_hooks
+from baechi.run.deferred import Deferred, become, defer, is_deferred
+from baechi.run.entrances import inside_a_function
+from baechi.run.launcher import AbstractLauncher
+from baechi.run.outcome import Outcome, Slot
+from baechi.run.random_draws import drawing_as_if_now
+from baechi.run.storage_use import (
+    StorageUse,
+    needs_to_read,
+    needs_to_write,
+    note_read,
+    note_write,
+    share_use,
+    use_of,
+)
+from baechi.run.task import DROPPED, LAUNCHED, WAITS, Task
+from baechi.run.user_line import user_line
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Something that had to launch before its turn, or whose value the code wanted.
+
+    Args:
+        name: the layer or function.
+        reason: who needed it.
+        line: where in the user's code.
+    """
+
+    name: str
+    reason: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason} at {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Something that the code does now.
+
+    Args:
+        name: the layer's name with the number of its call, or the function's.
+        run: does it, given positional and keyword arguments.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        foresee: what will come of it; None if only running it can tell.
+        place: where it runs; None if that is nowhere yet.
+        number: when the code came to it.
+    """
+
+    name: str
+    run: Callable[[Any, Any], Any]
+    args: Any
+    kwargs: Any
+    foresee: Callable[[], Outcome | None]
+    place: str | None
+    number: int
+
+
+class Schedule:
+    """Who waits in one step.
+
+    Args:
+        order: the plan's order.
+        launcher: in which thread what waited launches.
+        aside: takes glue mode off for a while. It is off now.
+    """
+
+    def __init__(
+        self,
+        order: LaunchOrder,
+        launcher: AbstractLauncher,
+        aside: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._aside = aside
+        self.turns = Turns(order)
+        self.launcher = launcher
+        self.waiting: dict[Task, None] = {}
+        self.forced: list[Forced] = []
+        self.deferred = 0
+        self.launched: list[str] = []
+        self._modes = _modes()
+        self._by_layer: dict[str, Task] = {}
+        self._error: BaseException | None = None
+        self._last_call: dict[str, Task | None] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What is counted of a step."""
+        threads = self.launcher.threads
+        return {"deferred": self.deferred, "forced": len(self.forced), "threads": threads}
+
+    def layer(
+        self, call: Call, *, module: str, cannot_wait: Callable[[], str], writes: bool, stateful: bool
+    ) -> Any:
+        """The host reaches a layer.
+
+        Args:
+            call: the layer.
+            module: its module.
+            cannot_wait: says why its value is needed at once, if it is.
+            writes: whether it may write what it is given.
+            stateful: whether the calls of its module keep the code's order.
+
+        Returns:
+            What it returns, or deferred values.
+        """
+        turn = self.turns.reach(call.name)
+        if not self.waiting and turn:
+            return self._launch_here(call)
+        with self._aside():
+            return self._layer(call, turn, module, cannot_wait, writes=writes, stateful=stateful)
+
+    def _layer(
+        self,
+        call: Call,
+        turn: bool,
+        module: str,
+        cannot_wait: Callable[[], str],
+        *,
+        writes: bool,
+        stateful: bool,
+    ) -> Any:
+        self._wake(self.turns.skip())
+        self.launcher.drain()
+        turn = turn or self.turns.is_up(call.name)
+        given = list(tensors_in(call.args, call.kwargs))
+        needs = self._needs(given)
+        if stateful:
+            before, self._last_call[module] = self._last_call.get(module), None
+            if before is not None and before.state == WAITS:
+                needs[before] = None
+        if turn and not needs:
+            self._before_write(given if writes else ())
+            return self._launch_here(call)
+        reason = cannot_wait() or self.must_keep_code_order()
+        outcome = None if reason else call.foresee()
+        if outcome is None:
+            self.forced.append(
+                Forced(call.name, reason or "only running it tells what it returns", user_line())
+            )
+            self._force(needs)
+            self._before_write(given if writes else ())
+            return self._launch_here(call)
+        result, task = self._defer(call, outcome, given, needs, in_turn=turn)
+        if stateful:
+            self._last_call[module] = task
+        return result
+
+    def glue(self, call: Call, given: list[torch.Tensor], written: list[torch.Tensor]) -> Any:
+        """The code computes something between layers.
+
+        Args:
+            call: the function.
+            given: the tensors it was given.
+            written: those of them that it writes in place.
+
+        Returns:
+            What it returns, or deferred values.
+        """
+        needs = self._needs(given)
+        for tensor in written:
+            needs.update(dict.fromkeys(needs_to_write(tensor)))
+        if not needs:
+            return call.run(call.args, call.kwargs)
+        reason = self.must_keep_code_order()
+        outcome = None if reason else call.foresee()
+        if outcome is None:
+            self.force(needs, reason or f"{call.name} needs values")
+            return call.run(call.args, call.kwargs)
+        return self._defer(call, outcome, given, needs, in_turn=True, layer=False)[0]
+
+    def force_values(self, given: Iterable[torch.Tensor], reason: str) -> None:
+        """Launch whatever some tensors wait for.
+
+        Args:
+            given: the tensors.
+            reason: who needs them.
+        """
+        self.force(self._needs(given), reason)
+
+    def must_keep_code_order(self) -> str:
+        """Why nothing may wait here, if so."""
+        if torch._C._current_graph_task_id() != -1:
+            return "runs in backward"
+        if inside_a_function():
+            return "runs inside an autograd.Function"
+        if saves_through_hooks():
+            return "hooks see what autograd saves, in order (activation checkpointing)"
+        if _modes() != self._modes:
+            return "a mode is on that was not on when the step began"
+        return ""
+
+    def force(self, tasks: Iterable[Task], reason: str) -> None:
+        """Launch tasks now, and all that they need, in the code's order.
+
+        Args:
+            tasks: whose values are needed.
+            reason: who needs them.
+        """
+        if self._error is not None:
+            raise BaechiError(
+                "this value was never computed: the step that it belongs to failed"
+            ) from self._error
+        wanted = [task for task in tasks if task.state == WAITS]
+        if wanted:
+            self.forced.append(Forced(wanted[0].name, reason, user_line()))
+            self._force(wanted)
+
+    def _force(self, tasks: Iterable[Task]) -> None:
+        closure: dict[Task, None] = {}
+        stack = list(tasks)
+        while stack:
+            task = stack.pop()
+            if task.state == WAITS and task not in closure:
+                closure[task] = None
+                stack.extend(task.needs)
+        for task in sorted(closure, key=lambda task: task.number):
+            self.launcher.launch(task)
+        self.launcher.drain()
+
+    def finish(self) -> None:
+        """The code is over: what waits for a turn that will not come launches."""
+        with self._aside():
+            self._finish()
+
+    def _finish(self) -> None:
+        self._wake(self.turns.end())
+        self.launcher.drain()
+        for task in sorted(self.waiting, key=lambda task: task.number):
+            if task.state == WAITS:
+                self.forced.append(Forced(task.name, "the step is over", ""))
+                self.launcher.launch(task)
+                self.launcher.drain()
+        self.launcher.finish()
+
+    def drop(self, error: BaseException | None) -> None:
+        """The step failed: nothing that waits will launch."""
+        for task in self.waiting:
+            task.state, task.run, task.finish = DROPPED, None, None
+            task.needs, task.followers = [], []
+        self.waiting.clear()
+        self._by_layer.clear()
+        self._error = error
+        self.launcher.stop()
+
+    def launch(self, task: Task) -> None:
+        """Launch a task; the launcher calls this, one at a time.
+
+        Args:
+            task: a task that waits.
+        """
+        if task.state != WAITS:
+            return
+        task.state = LAUNCHED
+        self.waiting.pop(task, None)
+        run, finish = task.run, task.finish
+        task.run = task.finish = None
+        task.needs = []
+        assert run is not None and finish is not None
+        finish([run()])  # in a box, so that nobody but the box holds it
+        self._launched(task.name, layer=task.turn)
+        followers, task.followers = task.followers, []
+        for follower in followers:
+            self._less_missing(follower)
+
+    def _launch_here(self, call: Call) -> Any:
+        result = call.run(call.args, call.kwargs)
+        self._launched(call.name, layer=True)
+        if self.waiting:
+            with self._aside():
+                self.launcher.drain()
+        return result
+
+    def _launched(self, name: str, *, layer: bool) -> None:
+        if layer:
+            self.launched.append(name)
+            self._wake(self.turns.launch(name))
+
+    def _wake(self, layers: Iterable[str]) -> None:
+        for layer in layers:
+            task = self._by_layer.pop(layer, None)
+            if task is not None:
+                self._less_missing(task)
+
+    def _less_missing(self, task: Task) -> None:
+        task.missing -= 1
+        if not task.missing and task.state == WAITS:
+            self.launcher.ready(task)
+
+    def _needs(self, given: list[torch.Tensor]) -> dict[Task, None]:
+        needs: dict[Task, None] = {}
+        for tensor in given:
+            if is_deferred(tensor):
+                needs[tensor.task] = None  # type: ignore[attr-defined]
+            needs.update(dict.fromkeys(needs_to_read(tensor)))
+        return needs
+
+    def _before_write(self, given: Iterable[torch.Tensor]) -> None:
+        for tensor in given:
+            waiting = needs_to_write(tensor)
+            if waiting:
+                self.force(waiting, "what they read is written in place")
+
+    def _defer(
+        self,
+        call: Call,
+        outcome: Outcome,
+        given: list[torch.Tensor],
+        needs: dict[Task, None],
+        *,
+        in_turn: bool,
+        layer: bool = True,
+    ) -> tuple[Any, Task]:
+        distinct = list({id(tensor): tensor for tensor in given}.values())
+        for index in outcome.written:
+            needs.update(dict.fromkeys(needs_to_write(distinct[index])))
+        state = CallerState.now()
+        run = partial(_run_as, state, call)
+        if outcome.draws:
+            run = drawing_as_if_now(outcome.draws, run)
+        task = Task(self, call.number, call.name, layer, run, None)
+        result, values = self._stand_ins(task, call, outcome, distinct)
+        task.finish = partial(_hand_over, values)
+        task.needs = list(needs)
+        for need in needs:
+            need.followers.append(task)
+        task.missing = len(needs) + (not in_turn)
+        for index, tensor in enumerate(distinct):
+            (note_write if index in outcome.written else note_read)(tensor, task)
+        if not in_turn:
+            self._by_layer[call.name] = task
+        self.waiting[task] = None
+        self.deferred += 1
+        self.launcher.wait(task)
+        if not task.missing:
+            self.launcher.ready(task)
+        return result, task
+
+    @staticmethod
+    def _stand_ins(task: Task, call: Call, outcome: Outcome, given: list[torch.Tensor]) -> tuple[Any, Any]:
+        values: list[torch.Tensor | None] = []
+        results: list[torch.Tensor] = []
+        for meta, same, alias in zip(outcome.metas, outcome.given, outcome.alias, strict=True):
+            if same is not None:
+                results.append(given[same])
+                values.append(None)
+                continue
+            value = defer(meta, task, call.place, call.number)
+            if alias is not None:
+                use = use_of(given[alias]) or StorageUse()
+                share_use(given[alias], use)
+                share_use(value, use)
+            else:
+                share_use(value, StorageUse(writer=task))
+            results.append(value)
+            values.append(value)
+        return _filled(outcome.result, results), values
+
+
+def _run_as(state: CallerState, call: Call) -> Any:
+    with state.restored():
+        return call.run(call.args, call.kwargs)
+
+
+def _hand_over(values: list[Deferred | None], box: list[Any]) -> None:
+    real = list(tensors_in(box.pop()))
+    assert len(real) == len(values), (len(real), len(values))
+    while real:
+        tensor, value = real.pop(), values.pop()
+        if value is not None and is_deferred(value):
+            become(value, tensor)
+
+
+def _filled(template: Any, results: list[torch.Tensor]) -> Any:
+    if isinstance(template, Slot):
+        return results[template.index]
+    if isinstance(template, (list, tuple)):
+        items = [_filled(item, results) for item in template]
+        return type(template)(*items) if hasattr(template, "_fields") else type(template)(items)
+    if isinstance(template, dict):
+        return {key: _filled(item, results) for key, item in template.items()}
+    return template
+
+
+def _modes() -> tuple[int, int]:
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()

@@ -1,0 +1,45 @@
+"""A layer, or a piece of glue, that was reached and has not launched: what it waits for, who waits for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from baechi.run.schedule import Schedule
+
+WAITS, LAUNCHED, DROPPED = "waits", "launched", "dropped"
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """Something that waits.
+
+    Args:
+        schedule: who decides when it launches.
+        number: its place in the code's order.
+        name: the layer's name with the number of its call, or the function's.
+        turn: whether its device has an order in which it must wait for its turn.
+        run: launches it; returns what it returns.
+        finish: hands what was returned to the values that stand for it.
+        line: where in the user's code it was reached, for glue.
+    """
+
+    schedule: "Schedule"
+    number: int
+    name: str
+    turn: bool
+    run: Callable[[], Any] | None
+    finish: Callable[[Any], None] | None
+    state: str = WAITS
+    missing: int = 0
+    needs: "list[Task]" = field(default_factory=list)
+    followers: "list[Task]" = field(default_factory=list)
+    flag: Any = None
+
+    def force(self, reason: str) -> None:
+        """Launch it now, after all that it needs, in the code's order.
+
+        Args:
+            reason: who needs its value.
+        """
+        self.schedule.force([self], reason)
