@@ -109,7 +109,7 @@ def _chain_calls(
 def _restore_order(order: tuple[str, ...], parents: dict[str, dict[str, None]]) -> tuple[str, ...]:
     """The order, with each layer moved behind its parents where it is not."""
     place = {name: index for index, name in enumerate(order)}
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from([name for name in order if name in parents])
     graph.add_edges_from((parent, name) for name, found in parents.items() for parent in found)
     return tuple(nx.lexicographical_topological_sort(graph, key=place.__getitem__))

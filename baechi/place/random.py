@@ -72,7 +72,9 @@ def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
 def _shuffled(task: Task, chance: Random) -> list[int]:
     """All layers in a random topological order."""
     number = {name: index for index, name in enumerate(task.indexed.names)}
-    followers = [[number[follower] for follower in task.graph.successors(name)] for name in task.indexed.names]
+    followers = [
+        [number[follower] for follower in task.graph.successors(name)] for name in task.indexed.names
+    ]
     missing = [0] * len(number)
     for follower in (follower for found in followers for follower in found):
         missing[follower] += 1

@@ -71,12 +71,13 @@ class CallerState:
 
 def saves_through_hooks() -> bool:
     """Whether somebody's hooks see every tensor that autograd saves, in order (checkpointing)."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return top is not None
 
 
 def _take_hooks() -> list[tuple[Any, Any]]:
     hooks = []
-    while (top := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
-        hooks.append(top)
+    while saves_through_hooks():
+        hooks.append(torch._C._autograd._top_saved_tensors_default_hooks(True))
         torch._C._autograd._pop_saved_tensors_default_hooks()
     return hooks

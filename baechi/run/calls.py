@@ -9,6 +9,7 @@ from torch import nn
 
 from baechi.backend.intercept import original_forward
 from baechi.backend.nest import tensors_in
+from baechi.run.glue import GlueMode
 from baechi.run.runtime import Binding, Runtime, binding_of
 from baechi.run.schedule import Call
 from baechi.run.settle import settled
@@ -89,6 +90,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     settled(module, _binding(module))
     with runtime.step() as step:
         result = run(*args, **kwargs)
+        if step.schedule is not None:
+            step.schedule.finish()
         return step.bring_home(result, (args, kwargs))
 
 
@@ -109,7 +112,7 @@ def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, *
     assert glue is not None
     step = glue.step
     turn, name = step.next_turn(), step.call_of(seat[0])
-    launch = functools.partial(_launch, module, runtime, seat, name, turn)
+    launch = functools.partial(_launch, module, runtime, glue, seat, name, turn)
     schedule = step.schedule
     if schedule is None:
         return launch(args, kwargs)
@@ -125,11 +128,16 @@ def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, *
 
 
 def _launch(
-    module: nn.Module, runtime: Runtime, seat: Seat, call: str, turn: int, args: Any, kwargs: Any
+    module: nn.Module,
+    runtime: Runtime,
+    glue: GlueMode,
+    seat: Seat,
+    call: str,
+    turn: int,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
-    (name, device), glue, backend = seat, runtime.glue, runtime.backend
-    assert glue is not None
-    step = glue.step
+    (name, device), step, backend = seat, glue.step, runtime.backend
     before = None
     try:
         (args, kwargs), loans = step.lend((args, kwargs), device)
@@ -146,6 +154,10 @@ def _launch(
             backend.enter_layer(before)
     result = loans.settle(result)
     step.stamp(result, device, turn, renew=True)
+    if call in runtime.readers and isinstance(result, torch.Tensor):
+        step.push(result, runtime.readers[call])
+    if step.schedule is not None:
+        step.schedule.launcher.note(tensors_in(result))
     return result
 
 

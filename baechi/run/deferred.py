@@ -33,7 +33,9 @@ class Deferred(torch.Tensor):
         return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError(
             f"{func} was called on the output of a layer that has not launched yet, below everything that "
             "baechi sees. Run this model with reorder=False, or keep the module around it whole "
@@ -124,8 +126,8 @@ QUESTIONS = frozenset(
         getattr(_Base, name)
         for name in (
             "dim", "size", "numel", "nelement", "ndimension", "stride", "is_floating_point", "is_complex",
-            "is_contiguous", "element_size", "get_device", "storage_offset", "is_inference", "is_conj", "is_neg",
-            "untyped_storage",
+            "is_contiguous", "element_size", "get_device", "storage_offset", "is_inference", "is_conj",
+            "is_neg", "untyped_storage",
         )
     ]
     + [torch.Tensor.__len__, torch.is_floating_point, torch.is_complex, torch.numel]

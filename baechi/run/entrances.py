@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._functorch import vmap
+import torch._functorch.vmap
 
 from baechi.run.deferred import force_all
 
+_vmap: Any = torch._functorch.vmap
 _lock = threading.Lock()
 _open = 0
 _inside = threading.local()
@@ -33,7 +34,7 @@ def entrances_watched() -> Iterator[None]:
         _open += 1
         if _open == 1:
             torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment, method-assign]
-            vmap._add_batch_dim = _add_batch_dim
+            _vmap._add_batch_dim = _add_batch_dim
     try:
         yield
     finally:
@@ -41,11 +42,11 @@ def entrances_watched() -> Iterator[None]:
             _open -= 1
             if _open == 0:
                 torch.autograd.Function.apply = _original_apply  # type: ignore[method-assign]
-                vmap._add_batch_dim = _original_add_batch_dim
+                _vmap._add_batch_dim = _original_add_batch_dim
 
 
 _original_apply = torch.autograd.Function.__dict__["apply"]
-_original_add_batch_dim = vmap._add_batch_dim
+_original_add_batch_dim = _vmap._add_batch_dim
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -60,6 +60,7 @@ class Foresight:
         """
         if getattr(func, "__name__", "") in _NEVER:
             return None
+
         def run() -> Outcome | None:
             with unwatched(), no_function_modes():
                 return infer(func, args, kwargs)

@@ -61,7 +61,7 @@ class GlueMode(TorchFunctionMode):
         return self._run(func, name, self.step.next_turn(), args, kwargs)
 
     def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """`x.to(y.device)` in a model for one device moves nothing; who needs it elsewhere brings it there."""
+        """`x.to(y.device)` in a model for one device moves nothing; whoever needs it elsewhere brings it."""
         rest, kwargs = list(args[1:]), dict(kwargs)
         other = kwargs.pop("other", rest[0] if rest and isinstance(rest[0], torch.Tensor) else None)
         if other is not None:
@@ -82,7 +82,9 @@ class GlueMode(TorchFunctionMode):
 
     def _is_ours(self, device: torch.device) -> bool:
         ours = [self.step.backend.torch_device(name) for name in self.step.backend.names]
-        return any(own is not None and device in (own, torch.device(own.type)) for own in ours if own != _HOST)
+        return any(
+            own is not None and device in (own, torch.device(own.type)) for own in ours if own != _HOST
+        )
 
     def _when_something_waits(
         self, schedule: Schedule, func: Any, name: str, args: Any, kwargs: dict[str, Any]
@@ -117,6 +119,8 @@ class GlueMode(TorchFunctionMode):
             result = func(*args, **kwargs)
         written = bool(given) and result is given[0]
         self.step.stamp(result, place, turn, renew=written)
+        if self.step.schedule is not None:
+            self.step.schedule.launcher.note(tensors_in(result))
         return result
 
     def _place(

@@ -1,6 +1,9 @@
 """The host launches what waited, right after the launch that it waited for."""
 
 from collections import deque
+from collections.abc import Iterable
+
+import torch
 
 from baechi.run.launcher import AbstractLauncher
 from baechi.run.task import Task
@@ -21,6 +24,9 @@ class HostLauncher(AbstractLauncher):
 
     def launch(self, task: Task) -> None:
         task.schedule.launch(task)
+
+    def note(self, made: Iterable[torch.Tensor]) -> None:
+        pass
 
     def drain(self) -> None:
         if self._draining:  # the outer one goes on when this launch is over

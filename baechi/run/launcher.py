@@ -1,6 +1,9 @@
 """In which thread what waited launches."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import torch
 
 from baechi.run.task import Task
 
@@ -22,6 +25,10 @@ class AbstractLauncher(ABC):
     @abstractmethod
     def launch(self, task: Task) -> None:
         """Launch a task now, whosever turn it is; it has launched when this returns."""
+
+    @abstractmethod
+    def note(self, made: Iterable[torch.Tensor]) -> None:
+        """What is launching made these."""
 
     @abstractmethod
     def drain(self) -> None:

@@ -212,7 +212,9 @@ def _draw(func: Any, args: Any, kwargs: Any) -> Draw:
 def _like(meta: Meta) -> torch.Tensor:
     made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
     if meta.requires_grad and torch.is_grad_enabled():
-        return _Made.apply(torch.empty((), device=meta.device, requires_grad=True), made)  # type: ignore[no-any-return]
+        anchor = torch.empty((), device=meta.device, requires_grad=True)
+        computed: torch.Tensor = _Made.apply(anchor, made)  # type: ignore[no-untyped-call]
+        return computed
     return made.requires_grad_(meta.requires_grad)
 
 
@@ -261,7 +263,7 @@ def _map_all(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 @contextmanager

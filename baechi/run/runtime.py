@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -23,8 +23,11 @@ from baechi.run.host_launcher import HostLauncher
 from baechi.run.schedule import Forced, Schedule
 from baechi.run.step import Step
 from baechi.run.switch import reordering_is_off
+from baechi.run.thread_launcher import ThreadLauncher
 
 _NAME = "_baechi"
+
+Reorder = bool | Literal["host", "threads"]
 
 
 class Runtime:
@@ -35,11 +38,12 @@ class Runtime:
 
     Args:
         plan: where each layer runs.
-        reorder: whether layers launch in the plan's order.
+        reorder: whether layers launch in the plan's order; `"host"` (as True) and `"threads"` say who
+            launches what had to wait.
         stateful: modules whose calls keep the code's order, since they have buffers.
     """
 
-    def __init__(self, plan: Plan, *, reorder: bool = True, stateful: Collection[str] = ()) -> None:
+    def __init__(self, plan: Plan, *, reorder: Reorder = True, stateful: Collection[str] = ()) -> None:
         self.plan = plan
         self.reorder = reorder
         self.stateful = frozenset(stateful)
@@ -51,6 +55,7 @@ class Runtime:
         self.settled = True
         self.session: object = None
         self.only_read = frozenset(_only_readers(plan))
+        self.readers = dict(_readers(plan))
         self.measure: Callable[[], Timeline] | None = None
         self._thread = threading.local()
 
@@ -82,7 +87,8 @@ class Runtime:
         """
         if not self.reorder or not self.may_wait or reordering_is_off():
             return None
-        return Schedule(self.order, HostLauncher(), glue.off)
+        launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
+        return Schedule(self.order, launcher, glue.off)
 
     @contextmanager
     def step(self) -> Iterator[Step]:
@@ -105,7 +111,6 @@ class Runtime:
     def _scheduled(self, step: Step, schedule: Schedule) -> Iterator[Step]:
         try:
             yield step
-            schedule.finish()
         except BaseException as error:
             schedule.drop(error)
             raise
@@ -179,7 +184,7 @@ def binding_of(module: nn.Module) -> Binding | None:
     return binding
 
 
-def _runtime_of(plan: Plan, reorder: bool, stateful: Collection[str]) -> Runtime:
+def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runtime:
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     runtime.settled = False  # marks of where weights lie do not travel with copies and pickles
     return runtime
@@ -191,6 +196,20 @@ def _only_readers(plan: Plan) -> Iterator[str]:
     for node in plan.graph.placed():
         if _module(plan, node) not in writers:
             yield _module(plan, node)
+
+
+def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """By layer, the other devices that read its output, in the order in which the code does."""
+    for node in plan.graph.placed():
+        own = plan.device_of[node]
+        reading = [
+            plan.device_of[reader]
+            for reader, data in plan.graph.adj[node].items()
+            if not data.get("order_only")
+        ]
+        others = tuple(dict.fromkeys([device for device in reading if device != own]))
+        if others:
+            yield node, others
 
 
 def _module(plan: Plan, node: str) -> str:

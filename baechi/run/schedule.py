@@ -264,7 +264,7 @@ class Schedule:
         """The step failed: nothing that waits will launch."""
         for task in self.waiting:
             task.state, task.run, task.finish = DROPPED, None, None
-            task.needs, task.followers = [], []
+            task.needs, task.followers, task.given = [], [], []
         self.waiting.clear()
         self._by_layer.clear()
         self._error = error
@@ -282,7 +282,7 @@ class Schedule:
         self.waiting.pop(task, None)
         run, finish = task.run, task.finish
         task.run = task.finish = None
-        task.needs = []
+        task.needs, task.given = [], []
         assert run is not None and finish is not None
         finish([run()])  # in a box, so that nobody but the box holds it
         self._launched(task.name, layer=task.turn)
@@ -314,7 +314,7 @@ class Schedule:
         if not task.missing and task.state == WAITS:
             self.launcher.ready(task)
 
-    def _needs(self, given: list[torch.Tensor]) -> dict[Task, None]:
+    def _needs(self, given: Iterable[torch.Tensor]) -> dict[Task, None]:
         needs: dict[Task, None] = {}
         for tensor in given:
             if is_deferred(tensor):
@@ -342,13 +342,13 @@ class Schedule:
         for index in outcome.written:
             needs.update(dict.fromkeys(needs_to_write(distinct[index])))
         state = CallerState.now()
-        run = partial(_run_as, state, call)
+        run: Callable[[], Any] = partial(_run_as, state, call)
         if outcome.draws:
             run = drawing_as_if_now(outcome.draws, run)
         task = Task(self, call.number, call.name, layer, run, None)
         result, values = self._stand_ins(task, call, outcome, distinct)
         task.finish = partial(_hand_over, values)
-        task.needs = list(needs)
+        task.given, task.needs = distinct, list(needs)
         for need in needs:
             need.followers.append(task)
         task.missing = len(needs) + (not in_turn)

@@ -1,5 +1,7 @@
 """One call of the root module: what travelled, and the copies that are still good."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,11 +10,20 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from baechi.backend import AbstractBackend
 from baechi.backend.marks import stamp
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.transfer import transfer, wait_for_readers
+from baechi.backend.transfer import Way, arrive, depart, takes_two_nodes, transfer, wait_for_readers
 from baechi.run.loans import Loans, version_of
 from baechi.run.schedule import Schedule
 
 _Key = tuple[str, int, bool]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A tensor elsewhere: on its way, or as it arrived, with its version then."""
+
+    tensor: torch.Tensor
+    way: Way | None
+    version: int = 0
 
 
 class Step:
@@ -29,7 +40,7 @@ class Step:
         self.schedule: Schedule | None = None
         self.turn = 0
         self._calls: dict[str, int] = {}
-        # by tensor, then by place, version and grad mode: the copy, and its own version when made
+        # by tensor, then by place, version and grad mode
         self._copies = WeakTensorKeyDictionary()
 
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
@@ -46,13 +57,37 @@ class Step:
         """
         if self.backend.place_of(tensor) == place or self.backend.adopt(tensor, place):
             return tensor
-        slots: dict[_Key, tuple[torch.Tensor, int]] = self._copies.setdefault(tensor, {})
+        slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
         key = (place, version_of(tensor), torch.is_grad_enabled())
-        if key in slots and slots[key][1] == version_of(slots[key][0]):
-            return slots[key][0]
+        copy = slots.get(key)
+        if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
+            copy = slots[key] = self._sent(tensor, place)
+        if copy.way is not None:
+            copy.tensor, copy.way = arrive(copy.tensor, copy.way), None
+            copy.version = version_of(copy.tensor)
+        return copy.tensor
+
+    def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
+        """Send a tensor ahead to the devices that will read it.
+
+        Args:
+            tensor: what was just computed.
+            places: devices' names.
+        """
+        here = self.backend.place_of(tensor)
+        for place in places:
+            key = (place, version_of(tensor), torch.is_grad_enabled())
+            slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
+            if place != here and key not in slots:
+                slots[key] = self._sent(tensor, place)
+                if self.schedule is not None:
+                    self.schedule.launcher.note([slots[key].tensor])
+
+    def _sent(self, tensor: torch.Tensor, place: str) -> "_Copy":
+        if takes_two_nodes(tensor):
+            return _Copy(*depart(tensor, self.backend, place))
         copied = transfer(tensor, self.backend, place)
-        slots[key] = (copied, version_of(copied))
-        return copied
+        return _Copy(copied, None, version_of(copied))
 
     def bring_home(self, result: Any, inputs: Any) -> Any:
         """Bring the outputs of a model to where its inputs lie.

@@ -21,7 +21,6 @@ class Task:
         turn: whether its device has an order in which it must wait for its turn.
         run: launches it; returns what it returns.
         finish: hands what was returned to the values that stand for it.
-        line: where in the user's code it was reached, for glue.
     """
 
     schedule: "Schedule"
@@ -34,7 +33,7 @@ class Task:
     missing: int = 0
     needs: "list[Task]" = field(default_factory=list)
     followers: "list[Task]" = field(default_factory=list)
-    flag: Any = None
+    given: list[Any] = field(default_factory=list)
 
     def force(self, reason: str) -> None:
         """Launch it now, after all that it needs, in the code's order.

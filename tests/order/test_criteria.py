@@ -5,9 +5,7 @@ import pytest
 from baechi.order import CRITERIA, LaunchOrder, Progress, waiting_layers
 
 
-def order_of(
-    plan: str, code: str, devices: dict[str, str] | None = None, edges: str = ""
-) -> LaunchOrder:
+def order_of(plan: str, code: str, devices: dict[str, str] | None = None, edges: str = "") -> LaunchOrder:
     """A launch order from letters; `edges` such as `"AB CD"`."""
     parents: dict[str, list[str]] = {layer: [] for layer in code}
     for source, target in edges.split():
