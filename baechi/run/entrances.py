@@ -1,8 +1,8 @@
 """Ways into torch that no mode sees: they take what was deferred as if it had been computed.
 
-`autograd.Function.apply` and `torch.vmap` hand tensors to C++ without asking. While a step may have
-deferred values, these two launch what they are given first; inside a function's own code, layers keep
-the code's order.
+`autograd.Function.apply`, `torch.vmap` and checkpointing hand tensors to C++ without asking. While a step
+may have deferred values, these launch what they are given first; inside a function's own code, layers
+keep the code's order.
 """
 
 import threading
@@ -12,10 +12,13 @@ from typing import Any
 
 import torch
 import torch._functorch.vmap
+import torch.utils.checkpoint
 
 from baechi.run.deferred import force_all
 
 _vmap: Any = torch._functorch.vmap
+_checkpoint: Any = torch.utils.checkpoint
+_CHECKPOINTED = "_checkpoint_without_reentrant_generator"
 _lock = threading.Lock()
 _open = 0
 _inside = threading.local()
@@ -33,20 +36,16 @@ def entrances_watched() -> Iterator[None]:
     with _lock:
         _open += 1
         if _open == 1:
-            torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment, method-assign]
-            _vmap._add_batch_dim = _add_batch_dim
+            for owner, name, _, watched in _ENTRANCES:
+                setattr(owner, name, watched)
     try:
         yield
     finally:
         with _lock:
             _open -= 1
             if _open == 0:
-                torch.autograd.Function.apply = _original_apply  # type: ignore[method-assign]
-                _vmap._add_batch_dim = _original_add_batch_dim
-
-
-_original_apply = torch.autograd.Function.__dict__["apply"]
-_original_add_batch_dim = _vmap._add_batch_dim
+                for owner, name, original, _ in _ENTRANCES:
+                    setattr(owner, name, original)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,3 +60,20 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _add_batch_dim(tensor: Any, *args: Any) -> Any:
     force_all([tensor], "vmap takes values")
     return _original_add_batch_dim(tensor, *args)
+
+
+def _checkpointed(*args: Any, **kwargs: Any) -> Any:
+    force_all((args, kwargs), "checkpointing keeps values")
+    return _original_checkpointed(*args, **kwargs)
+
+
+_original_apply = torch.autograd.Function.__dict__["apply"]
+_original_add_batch_dim = _vmap._add_batch_dim
+_original_checkpointed: Any = getattr(_checkpoint, _CHECKPOINTED, None)
+
+_ENTRANCES: list[tuple[Any, str, Any, Any]] = [
+    (torch.autograd.Function, "apply", _original_apply, classmethod(_apply)),
+    (_vmap, "_add_batch_dim", _original_add_batch_dim, _add_batch_dim),
+]
+if _original_checkpointed is not None:
+    _ENTRANCES.append((_checkpoint, _CHECKPOINTED, _original_checkpointed, _checkpointed))

@@ -88,7 +88,7 @@ class Runtime:
         if not self.reorder or not self.may_wait or reordering_is_off():
             return None
         launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
-        return Schedule(self.order, launcher, glue.off)
+        return Schedule(self.order, launcher, glue.off, glue.step.becomes)
 
     @contextmanager
     def step(self) -> Iterator[Step]:

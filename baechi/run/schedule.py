@@ -90,6 +90,7 @@ class Schedule:
         order: the plan's order.
         launcher: in which thread what waited launches.
         aside: takes glue mode off for a while. It is off now.
+        becomes: told of a result and the deferred value that is about to become it.
     """
 
     def __init__(
@@ -97,8 +98,10 @@ class Schedule:
         order: LaunchOrder,
         launcher: AbstractLauncher,
         aside: Callable[[], AbstractContextManager[None]],
+        becomes: Callable[[torch.Tensor, torch.Tensor], None],
     ) -> None:
         self._aside = aside
+        self._becomes = becomes
         self.turns = Turns(order)
         self.launcher = launcher
         self.waiting: dict[Task, None] = {}
@@ -347,7 +350,7 @@ class Schedule:
             run = drawing_as_if_now(outcome.draws, run)
         task = Task(self, call.number, call.name, layer, run, None)
         result, values = self._stand_ins(task, call, outcome, distinct)
-        task.finish = partial(_hand_over, values)
+        task.finish = partial(_hand_over, values, self._becomes)
         task.given, task.needs = distinct, list(needs)
         for need in needs:
             need.followers.append(task)
@@ -389,12 +392,17 @@ def _run_as(state: CallerState, call: Call) -> Any:
         return call.run(call.args, call.kwargs)
 
 
-def _hand_over(values: list[Deferred | None], box: list[Any]) -> None:
+def _hand_over(
+    values: list[Deferred | None],
+    becomes: Callable[[torch.Tensor, torch.Tensor], None],
+    box: list[Any],
+) -> None:
     real = list(tensors_in(box.pop()))
     assert len(real) == len(values), (len(real), len(values))
     while real:
         tensor, value = real.pop(), values.pop()
         if value is not None and is_deferred(value):
+            becomes(tensor, value)
             become(value, tensor)
 
 

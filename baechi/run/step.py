@@ -83,6 +83,17 @@ class Step:
                 if self.schedule is not None:
                     self.schedule.launcher.note([slots[key].tensor])
 
+    def becomes(self, real: torch.Tensor, value: torch.Tensor) -> None:
+        """A deferred value is about to become this result: copies of the one are copies of the other.
+
+        Args:
+            real: the result.
+            value: the object that will be it.
+        """
+        slots = self._copies.pop(real, None)
+        if slots is not None:
+            self._copies[value] = slots
+
     def _sent(self, tensor: torch.Tensor, place: str) -> "_Copy":
         if takes_two_nodes(tensor):
             return _Copy(*depart(tensor, self.backend, place))

@@ -1,11 +1,19 @@
 """A layer, or a piece of glue, that was reached and has not launched: what it waits for, who waits for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from baechi.run.schedule import Schedule
+
+class Decider(Protocol):
+    """Who decides when tasks launch: a schedule."""
+
+    def force(self, tasks: "Iterable[Task]", reason: str) -> None:
+        """Launch tasks now, and all that they need, in the code's order."""
+
+    def launch(self, task: "Task") -> None:
+        """Launch a task."""
+
 
 WAITS, LAUNCHED, DROPPED = "waits", "launched", "dropped"
 
@@ -23,7 +31,7 @@ class Task:
         finish: hands what was returned to the values that stand for it.
     """
 
-    schedule: "Schedule"
+    schedule: Decider
     number: int
     name: str
     turn: bool
