@@ -5,8 +5,6 @@ a layer may launch when everything before it on its device has launched, or was 
 code went past it. What was launched out of turn (somebody needed its value) is simply over.
 """
 
-from collections.abc import Iterator
-
 from baechi.order.launch_order import LaunchOrder
 
 
@@ -53,7 +51,7 @@ class Turns:
         place = self._place.get(layer)
         return place is None or self._pass(place[0]) == place[1]
 
-    def launch(self, layer: str) -> Iterator[str]:
+    def launch(self, layer: str) -> list[str]:
         """A layer launches.
 
         Args:
@@ -63,27 +61,28 @@ class Turns:
             Whose turn it is now, of those that were reached and wait.
         """
         place = self._place.get(layer)
-        if place is not None:
-            self._launched.add(layer)
-            yield from self._up(place[0])
+        if place is None:
+            return []
+        self._launched.add(layer)
+        return self._up(place[0])
 
-    def skip(self) -> Iterator[str]:
+    def skip(self) -> list[str]:
         """The host has gone on: whose turn came because others were skipped."""
-        for queue in range(len(self._queues)):
-            yield from self._up(queue)
+        return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
 
-    def end(self) -> Iterator[str]:
+    def end(self) -> list[str]:
         """The code is over: whatever was not reached was skipped."""
         self._host_place = len(self._code_place)
         return self.skip()
 
-    def _up(self, queue: int) -> Iterator[str]:
+    def _up(self, queue: int) -> list[str]:
         before = self._next[queue]
         position = self._pass(queue)
         if position != before and position < len(self._queues[queue]):
             layer = self._queues[queue][position]
             if layer in self._reached:
-                yield layer
+                return [layer]
+        return []
 
     def _pass(self, queue: int) -> int:
         """Go past what has launched or was skipped; returns the place that is next."""

@@ -120,7 +120,7 @@ class GlueMode(TorchFunctionMode):
         written = bool(given) and result is given[0]
         self.step.stamp(result, place, turn, renew=written)
         if self.step.schedule is not None:
-            self.step.schedule.launcher.note(tensors_in(result))
+            self.step.schedule.launcher.note(result)
         return result
 
     def _place(
@@ -158,8 +158,18 @@ class GlueMode(TorchFunctionMode):
         try:
             yield
         finally:
-            if depth is not None:
-                _push_below(self, depth)
+            self.come_back(depth)
+
+    def come_back(self, depth: int | None) -> None:
+        """Go on the stack of modes again.
+
+        Args:
+            depth: what `leave` returned.
+        """
+        if depth == 0:
+            torch._C._push_on_torch_function_stack(self)
+        elif depth is not None:
+            _push_below(self, depth)
 
     def leave(self) -> int | None:
         """Go off the stack of modes for good.
@@ -167,6 +177,12 @@ class GlueMode(TorchFunctionMode):
         Returns:
             How many modes stood above this one; None if it was not on the stack.
         """
+        if not torch._C._len_torch_function_stack():
+            return None
+        top = torch._C._pop_torch_function_stack()
+        if top is self:
+            return 0
+        torch._C._push_on_torch_function_stack(top)
         above: list[Any] = []
         found = False
         while torch._C._len_torch_function_stack() and not found:

@@ -1,9 +1,7 @@
 """In which thread what waited launches."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-
-import torch
+from typing import Any
 
 from baechi.run.task import Task
 
@@ -27,8 +25,8 @@ class AbstractLauncher(ABC):
         """Launch a task now, whosever turn it is; it has launched when this returns."""
 
     @abstractmethod
-    def note(self, made: Iterable[torch.Tensor]) -> None:
-        """What is launching made these."""
+    def note(self, made: Any) -> None:
+        """What is launching made this: tensors, nested as they are."""
 
     @abstractmethod
     def drain(self) -> None:

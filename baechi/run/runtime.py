@@ -25,7 +25,8 @@ from baechi.run.step import Step
 from baechi.run.switch import reordering_is_off
 from baechi.run.thread_launcher import ThreadLauncher
 
-_NAME = "_baechi"
+BINDING = "_baechi"
+"""What ties a module to its runtime hangs on it under this name."""
 
 Reorder = bool | Literal["host", "threads"]
 
@@ -167,20 +168,26 @@ class Binding:
     name: str
     device: str | None = None
 
+    @cached_property
+    def seat(self) -> tuple[str, str]:
+        """Name and device of a layer."""
+        assert self.device is not None
+        return self.name, self.device
+
 
 def bind(module: nn.Module, binding: Binding) -> None:
     """Tie a module to a runtime."""
-    module.__dict__[_NAME] = binding
+    module.__dict__[BINDING] = binding
 
 
 def unbind(module: nn.Module) -> None:
     """Undo `bind`."""
-    module.__dict__.pop(_NAME, None)
+    module.__dict__.pop(BINDING, None)
 
 
 def binding_of(module: nn.Module) -> Binding | None:
     """What ties a module to its runtime, if something does."""
-    binding: Binding | None = module.__dict__.get(_NAME)
+    binding: Binding | None = module.__dict__.get(BINDING)
     return binding
 
 

@@ -122,7 +122,7 @@ class Schedule:
     def layer(
         self, call: Call, *, module: str, cannot_wait: Callable[[], str], writes: bool, stateful: bool
     ) -> Any:
-        """The host reaches a layer.
+        """The host has reached a layer that may have to wait.
 
         Args:
             call: the layer.
@@ -134,22 +134,39 @@ class Schedule:
         Returns:
             What it returns, or deferred values.
         """
-        turn = self.turns.reach(call.name)
-        if not self.waiting and turn:
-            return self._launch_here(call)
         with self._aside():
-            return self._layer(call, turn, module, cannot_wait, writes=writes, stateful=stateful)
+            return self._layer(call, module, cannot_wait, writes=writes, stateful=stateful)
+
+    def may_launch(self, layer: str) -> bool:
+        """The host reaches a layer: whether nothing waits, and it is its turn.
+
+        Args:
+            layer: its name, with the number of its call.
+        """
+        return self.turns.reach(layer) and not self.waiting
+
+    def launch_here(self, layer: str, run: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Launch a layer where the host reached it.
+
+        Args:
+            layer: its name, with the number of its call.
+            run: launches it.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+        """
+        result = run(args, kwargs)
+        self.launched.append(layer)
+        woken = self.turns.launch(layer)
+        if self.waiting:
+            with self._aside():
+                self._wake(woken)
+                self.launcher.drain()
+        return result
 
     def _layer(
-        self,
-        call: Call,
-        turn: bool,
-        module: str,
-        cannot_wait: Callable[[], str],
-        *,
-        writes: bool,
-        stateful: bool,
+        self, call: Call, module: str, cannot_wait: Callable[[], str], *, writes: bool, stateful: bool
     ) -> Any:
+        turn = self.turns.is_up(call.name)
         self._wake(self.turns.skip())
         self.launcher.drain()
         turn = turn or self.turns.is_up(call.name)
@@ -161,7 +178,7 @@ class Schedule:
                 needs[before] = None
         if turn and not needs:
             self._before_write(given if writes else ())
-            return self._launch_here(call)
+            return self.launch_here(call.name, call.run, call.args, call.kwargs)
         reason = cannot_wait() or self.must_keep_code_order()
         outcome = None if reason else call.foresee()
         if outcome is None:
@@ -170,7 +187,7 @@ class Schedule:
             )
             self._force(needs)
             self._before_write(given if writes else ())
-            return self._launch_here(call)
+            return self.launch_here(call.name, call.run, call.args, call.kwargs)
         result, task = self._defer(call, outcome, given, needs, in_turn=turn)
         if stateful:
             self._last_call[module] = task
@@ -292,14 +309,6 @@ class Schedule:
         followers, task.followers = task.followers, []
         for follower in followers:
             self._less_missing(follower)
-
-    def _launch_here(self, call: Call) -> Any:
-        result = call.run(call.args, call.kwargs)
-        self._launched(call.name, layer=True)
-        if self.waiting:
-            with self._aside():
-                self.launcher.drain()
-        return result
 
     def _launched(self, name: str, *, layer: bool) -> None:
         if layer:

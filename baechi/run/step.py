@@ -81,7 +81,7 @@ class Step:
             if place != here and key not in slots:
                 slots[key] = self._sent(tensor, place)
                 if self.schedule is not None:
-                    self.schedule.launcher.note([slots[key].tensor])
+                    self.schedule.launcher.note(slots[key].tensor)
 
     def becomes(self, real: torch.Tensor, value: torch.Tensor) -> None:
         """A deferred value is about to become this result: copies of the one are copies of the other.
@@ -112,6 +112,19 @@ class Step:
             return result
         home = self.backend.place_of(first)
         return map_tensors(lambda tensor: self.bring(tensor, home), result)
+
+    def all_here(self, args: tuple[Any, ...], place: str) -> bool:
+        """Whether all arguments are plain tensors that lie at a place, so that nothing is to be lent.
+
+        Args:
+            args: positional arguments.
+            place: the device.
+        """
+        place_of = self.backend.place_of
+        for value in args:
+            if not isinstance(value, torch.Tensor) or place_of(value) != place:
+                return False
+        return True
 
     def lend(self, values: tuple[Any, Any], place: str) -> tuple[tuple[Any, Any], Loans]:
         """Bring everything that a layer, or glue, was given to its device.
@@ -166,7 +179,7 @@ class Step:
             turn: when the code came to it.
             renew: see `marks.stamp`.
         """
-        for tensor in tensors_in(result):
+        for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             stamp(tensor, place, turn, renew=renew)
 
     def next_turn(self) -> int:

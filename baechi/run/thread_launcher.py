@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from baechi.backend import AbstractBackend
+from baechi.backend.nest import tensors_in
 from baechi.run.launcher import AbstractLauncher
 from baechi.run.task import WAITS, Task
 
@@ -60,8 +61,8 @@ class ThreadLauncher(AbstractLauncher):
             made, self._made = self._made, []
             _number_as_ours(task.name, _new_nodes(made, before), self._backend)
 
-    def note(self, made: Iterable[torch.Tensor]) -> None:
-        self._made += made
+    def note(self, made: Any) -> None:
+        self._made += tensors_in(made)
 
     def drain(self) -> None:
         if self._draining:
