@@ -9,9 +9,9 @@ from torch import nn
 
 from baechi.backend.intercept import original_forward
 from baechi.backend.nest import tensors_in
+from baechi.run.call import Call
 from baechi.run.glue import GlueMode
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
-from baechi.run.schedule import Call
 from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
 

@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 from baechi.backend.marks import made_at
 from baechi.backend.nest import tensors_in
 from baechi.cost.anchor import anchor, writes_first
+from baechi.run.call import Call
 from baechi.run.deferred import QUESTIONS
-from baechi.run.schedule import Call, Schedule
+from baechi.run.schedule import Schedule
 from baechi.run.step import Step
 
 _QUERIES = frozenset(

@@ -16,11 +16,12 @@ from baechi.backend import backend_of
 from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.run.call import Forced
 from baechi.run.entrances import entrances_watched
 from baechi.run.foresight import Foresight
 from baechi.run.glue import GlueMode
 from baechi.run.host_launcher import HostLauncher
-from baechi.run.schedule import Forced, Schedule
+from baechi.run.schedule import Schedule
 from baechi.run.step import Step
 from baechi.run.switch import reordering_is_off
 from baechi.run.thread_launcher import ThreadLauncher

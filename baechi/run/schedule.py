@@ -13,7 +13,6 @@ after it, so launching in the code's order is always possible, and nothing can w
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,64 +22,17 @@ from baechi.backend.nest import tensors_in
 from baechi.errors import BaechiError
 from baechi.order import LaunchOrder
 from baechi.order.turns import Turns
+from baechi.run.call import Call, Forced
 from baechi.run.caller_state import CallerState, saves_through_hooks
-from baechi.run.deferred import Deferred, become, defer, is_deferred
+from baechi.run.deferred import is_deferred
 from baechi.run.entrances import inside_a_function
 from baechi.run.launcher import AbstractLauncher
-from baechi.run.outcome import Outcome, Slot
+from baechi.run.outcome import Outcome
 from baechi.run.random_draws import drawing_as_if_now
-from baechi.run.storage_use import (
-    StorageUse,
-    needs_to_read,
-    needs_to_write,
-    note_read,
-    note_write,
-    share_use,
-    use_of,
-)
+from baechi.run.stand_ins import hand_over, stand_ins
+from baechi.run.storage_use import needs_to_read, needs_to_write, note_read, note_write
 from baechi.run.task import DROPPED, LAUNCHED, WAITS, Task
 from baechi.run.user_line import user_line
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """Something that had to launch before its turn, or whose value the code wanted.
-
-    Args:
-        name: the layer or function.
-        reason: who needed it.
-        line: where in the user's code.
-    """
-
-    name: str
-    reason: str
-    line: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason} at {self.line}"
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Something that the code does now.
-
-    Args:
-        name: the layer's name with the number of its call, or the function's.
-        run: does it, given positional and keyword arguments.
-        args: positional arguments.
-        kwargs: keyword arguments.
-        foresee: what will come of it; None if only running it can tell.
-        place: where it runs; None if that is nowhere yet.
-        number: when the code came to it.
-    """
-
-    name: str
-    run: Callable[[Any, Any], Any]
-    args: Any
-    kwargs: Any
-    foresee: Callable[[], Outcome | None]
-    place: str | None
-    number: int
 
 
 class Schedule:
@@ -358,8 +310,8 @@ class Schedule:
         if outcome.draws:
             run = drawing_as_if_now(outcome.draws, run)
         task = Task(self, call.number, call.name, layer, run, None)
-        result, values = self._stand_ins(task, call, outcome, distinct)
-        task.finish = partial(_hand_over, values, self._becomes)
+        result, values = stand_ins(task, call, outcome, distinct)
+        task.finish = partial(hand_over, values, self._becomes)
         task.given, task.needs = distinct, list(needs)
         for need in needs:
             need.followers.append(task)
@@ -375,55 +327,10 @@ class Schedule:
             self.launcher.ready(task)
         return result, task
 
-    @staticmethod
-    def _stand_ins(task: Task, call: Call, outcome: Outcome, given: list[torch.Tensor]) -> tuple[Any, Any]:
-        values: list[torch.Tensor | None] = []
-        results: list[torch.Tensor] = []
-        for meta, same, alias in zip(outcome.metas, outcome.given, outcome.alias, strict=True):
-            if same is not None:
-                results.append(given[same])
-                values.append(None)
-                continue
-            value = defer(meta, task, call.place, call.number)
-            if alias is not None:
-                use = use_of(given[alias]) or StorageUse()
-                share_use(given[alias], use)
-                share_use(value, use)
-            else:
-                share_use(value, StorageUse(writer=task))
-            results.append(value)
-            values.append(value)
-        return _filled(outcome.result, results), values
-
 
 def _run_as(state: CallerState, call: Call) -> Any:
     with state.restored():
         return call.run(call.args, call.kwargs)
-
-
-def _hand_over(
-    values: list[Deferred | None],
-    becomes: Callable[[torch.Tensor, torch.Tensor], None],
-    box: list[Any],
-) -> None:
-    real = list(tensors_in(box.pop()))
-    assert len(real) == len(values), (len(real), len(values))
-    while real:
-        tensor, value = real.pop(), values.pop()
-        if value is not None and is_deferred(value):
-            becomes(tensor, value)
-            become(value, tensor)
-
-
-def _filled(template: Any, results: list[torch.Tensor]) -> Any:
-    if isinstance(template, Slot):
-        return results[template.index]
-    if isinstance(template, (list, tuple)):
-        items = [_filled(item, results) for item in template]
-        return type(template)(*items) if hasattr(template, "_fields") else type(template)(items)
-    if isinstance(template, dict):
-        return {key: _filled(item, results) for key, item in template.items()}
-    return template
 
 
 def _modes() -> tuple[int, int]:
