@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from baechi.planning import place, simulate
 
 if TYPE_CHECKING:
-    from baechi.api import assign, distribute, last_step, plan_of, restore
+    from baechi.api import assign, distribute, last_step, plan_of, reordering, restore
     from baechi.backend import DeviceMemoryError
+    from baechi.comparing import compare
     from baechi.errors import (
         BaechiError,
         CaptureError,
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "baechi.api": ("assign", "distribute", "last_step", "plan_of", "restore"),
+    "baechi.api": ("assign", "distribute", "last_step", "plan_of", "reordering", "restore"),
+    "baechi.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
     "baechi.errors": (
         "BaechiError",
@@ -61,11 +63,13 @@ __all__ = [
     "StreamRaceError",
     "Timeline",
     "assign",
+    "compare",
     "distribute",
     "last_step",
     "place",
     "plan_of",
     "profile",
+    "reordering",
     "restore",
     "simulate",
 ]

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.run.runtime import Reorder
 from baechi.units import format_seconds
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ def distribute(
     no_split_module_classes: Names | None = None,
     training: bool | None = None,
     optimizer: Optimizer = None,
-    reorder: bool = True,
+    reorder: Reorder = True,
 ) -> nn.Module:
     """Distribute a model over the devices of a cluster: profile, place, assign.
 
@@ -54,7 +56,9 @@ def distribute(
         no_split_module_classes: class names, classes or qualified names kept whole.
         training: whether memory is that of training; `model.training` unless given.
         optimizer: its name, or an optimizer of this model, whose state counts and moves.
-        reorder: launch layers in the plan's order. (Today layers launch in code order either way.)
+        reorder: launch layers in the plan's order. False is the switch for debugging, as is
+            `BAECHI_REORDER=0` in the environment; `"threads"` launches what had to wait in threads of
+            its own, `"host"` (as True does) right after the launch that it waited for.
 
     Returns:
         The same model.
@@ -82,7 +86,7 @@ def distribute(
 
 
 def assign(
-    model: nn.Module, plan: Plan, *, reorder: bool = True, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module, plan: Plan, *, reorder: Reorder = True, optimizer: torch.optim.Optimizer | None = None
 ) -> nn.Module:
     """Distribute a model as a plan says; see `distribute`.
 
@@ -148,6 +152,22 @@ def last_step(model: nn.Module) -> Timeline:
     return run_room.last_step(model)
 
 
+def reordering(model: nn.Module, on: bool) -> AbstractContextManager[None]:
+    """Let a model launch its layers in the plan's order, or not, for a stretch of code.
+
+    Args:
+        model: a distributed model.
+        on: whether it reorders.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        BaechiError: the model is not distributed (when it is entered).
+    """
+    return run_room.reordering(model, on)
+
+
 def _check_choice(placer: Placer, device_map: Any, plan: Plan | None) -> None:
     if placer != "auto":
         find(placer)
@@ -176,7 +196,7 @@ class _Request:
     no_split: Names | None
     training: bool | None
     optimizer: Optimizer
-    reorder: bool
+    reorder: Reorder
 
 
 def _fulfil(request: _Request, model: nn.Module, inputs: Inputs) -> None:

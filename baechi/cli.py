@@ -1,5 +1,7 @@
 """The command line: thin, everything it does is a function of the library."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +42,24 @@ def report_command(plan: Annotated[Path, typer.Argument(help="A file that Plan.s
     except (BaechiError, FileNotFoundError) as error:
         Console(stderr=True).print(f"error: {error}", markup=False)
         raise typer.Exit(2) from error
+
+
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="What to measure: runtime.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure what things cost, as figures of one run."""
+    if what != "runtime":
+        Console(stderr=True).print(f"error: no bench {what!r}: there is runtime", markup=False)
+        raise typer.Exit(2)
+    from baechi.bench.runtime import host_costs, table
+
+    costs = host_costs()
+    if as_json:
+        print(json.dumps([asdict(cost) for cost in costs], indent=1))
+    else:
+        Console().print(table(costs))
 
 
 @app.command()

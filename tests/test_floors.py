@@ -16,6 +16,7 @@ FLOORS = {
     "records": 1,
     "cost": 1.5,  # the emulated devices of `backend` follow the rules of `cost`
     "backend": 2,
+    "order": 2,
     "zoo": 2,
     "capture": 3,
     "measure": 3,
@@ -26,6 +27,8 @@ FLOORS = {
     "planning": 4,
     "profiling": 4,
     "api": 4,
+    "comparing": 4,
+    "bench": 5,
     "demo": 5,
     "cli": 5,
     "__main__": 5,
@@ -62,7 +65,7 @@ def test_imports_go_down(path: Path) -> None:
     here = room(dotted(path))
     for target in imports(path):
         there = room(target)
-        if here in ("planning", "profiling", "api", "demo", "cli", "__main__", "__init__"):
+        if here in ("planning", "profiling", "api", "comparing", "bench", "demo", "cli", "__main__", "__init__"):
             assert FLOORS[there] <= FLOORS[here], f"{path} imports {target}"
         else:
             assert there == here or FLOORS[there] < FLOORS[here], f"{path} imports {target}"
@@ -83,7 +86,10 @@ def test_doors_lead_somewhere() -> None:
     assert all(hasattr(import_module(module), name) for module, name in DOORS.values())
 
 
-@pytest.mark.parametrize("name", ["records", "cost", "place", "simulate", "planning", "errors", "units"])
+NO_TORCH = ("records", "cost", "order", "place", "simulate", "planning", "errors", "units")
+
+
+@pytest.mark.parametrize("name", NO_TORCH)
 def test_no_torch_below(name: str) -> None:
     """Records, costs, placing and simulating need no torch."""
     files = [p for p in FILES if room(dotted(p)) == name]

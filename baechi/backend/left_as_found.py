@@ -60,7 +60,8 @@ class _Keeper:
         waiting = [value]
         while waiting:
             item = waiting.pop()
-            if id(item) not in self.seen and not isinstance(item, _NOT_STATE):
+            ours = type(item).__module__.startswith("baechi.")  # a runtime is no state of the model's
+            if id(item) not in self.seen and not ours and not isinstance(item, _NOT_STATE):
                 self.seen[id(item)] = item
                 waiting.extend(self._note(item))
 

@@ -7,20 +7,193 @@
                                           \\
     target   .............................`[consumer]..
 
+For autograd it is two nodes. `_Depart` is made right after the producer, `_Arrive` right before the
+first consumer, and backward runs them at these points in reverse: the gradient leaves as soon as the
+consumers have made it, and only the producer's backward waits for it. (With one node either sending
+or waiting would stand in the way of other work.)
+
 Held: the source until tx is past it, the copy until compute is past it; the allocators of both ends
 are told (`use`), so that neither memory is handed out again before.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.marks import mark_of
 
 
+@dataclass(slots=True, eq=False)
+class Way:
+    """From where to where, and what to wait for at the ends.
+
+    Args:
+        backend: the devices.
+        source: where the tensor lies.
+        target: where it goes.
+        arrived: the copy is there.
+        returned: the gradient is back.
+    """
+
+    backend: AbstractBackend
+    source: str
+    target: str
+    arrived: Any = None
+    returned: Any = None
+
+
+def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple[torch.Tensor, Way]:
+    """Send a tensor to a place, beside computing. Only `arrive` may use the copy.
+
+    Args:
+        tensor: any tensor.
+        backend: the devices.
+        target: a device's name, or another place that the backend knows.
+
+    Returns:
+        The copy, and its way.
+    """
+    way = Way(backend, backend.place_of(tensor), target)
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        copied: torch.Tensor = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
+    else:
+        copied = _send(tensor, way)
+    return copied, way
+
+
+def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
+    """What computes at the target from now on may use a copy.
+
+    Args:
+        copied: what `depart` returned.
+        way: its way.
+
+    Returns:
+        A tensor with the same values and layout as the one sent, differentiable (twice, too) if that is.
+    """
+    _receive(copied, way.backend, way.target, way.arrived)
+    if torch.is_grad_enabled() and copied.requires_grad:
+        arrived: torch.Tensor = _Arrive.apply(copied, way)  # type: ignore[no-untyped-call]
+        return arrived
+    return copied
+
+
+def transfer(
+    tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: bool = True
+) -> torch.Tensor:
+    """Copy a tensor to a place; autograd carries its gradient back to where the tensor lies.
+
+    Args:
+        tensor: any tensor.
+        backend: the devices.
+        target: a device's name, or another place that the backend knows.
+        beside: on streams of its own, beside computing; else on the streams that compute, as
+            `Tensor.to` does.
+
+    Returns:
+        A copy with the same values and layout, differentiable (twice, too) if the tensor is.
+    """
+    if beside and takes_two_nodes(tensor):
+        return arrive(*depart(tensor, backend, target))
+    # what a functorch tensor wraps may require a gradient though the wrapper says no
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    if torch.is_grad_enabled() and (tensor.requires_grad or wrapped):
+        copied: torch.Tensor = _Transfer.apply(tensor, backend, target, beside)  # type: ignore[no-untyped-call]
+        return copied
+    return _go(tensor, backend, target, beside=beside)
+
+
+def takes_two_nodes(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can depart and arrive; functorch's wrappers and sparse tensors go in one step.
+
+    Args:
+        tensor: any tensor.
+    """
+    return tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
+    """Let what computes from now on where a tensor lies come after the transfers that read it.
+
+    Args:
+        tensor: a tensor that is about to be written in place.
+        backend: the devices.
+    """
+    mark = mark_of(tensor)
+    if mark is not None and mark.sent:
+        stream = backend.compute_stream(backend.place_of(tensor))
+        for event in mark.sent.values():
+            backend.wait(stream, event)
+        mark.sent.clear()
+
+
+def _send(tensor: torch.Tensor, way: Way) -> torch.Tensor:
+    backend = way.backend
+    source = backend.place_of(tensor)
+    tx, rx = backend.transfer_streams(source, way.target)
+    backend.wait(tx, backend.record(backend.compute_stream(source)))
+    copied = backend.copy(tensor, way.target, (tx, rx))
+    backend.use(tensor, tx)
+    way.arrived = backend.record(rx)
+    mark = mark_of(tensor)
+    if mark is not None:
+        mark.sent[tx] = backend.record(tx)
+    return copied
+
+
+def _receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived: Any) -> None:
+    consumer = backend.compute_stream(place)
+    backend.wait(consumer, arrived)
+    backend.use(copied, consumer)
+
+
+class _Depart(torch.autograd.Function):
+    """The copy is made; its gradient comes back to here, and what computes here waits for it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, way: Way) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.way = way
+        return _send(tensor, way)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
+        grad, way = grads[0], ctx.way
+        if grad is not None and way.returned is not None:
+            _receive(grad, way.backend, way.source, way.returned)
+            way.returned = None
+        return grad, None
+
+
+class _Arrive(torch.autograd.Function):
+    """The copy itself, as its consumers see it; their gradient leaves from here."""
+
+    @staticmethod
+    def forward(ctx: Any, copied: torch.Tensor, way: Way) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.way = way
+        with _disable_current_modes():  # the same memory, and no view: it may be written in place
+            made = torch.empty(0, dtype=copied.dtype, device=torch._C.TensorBase.device.__get__(copied))
+            return made.set_(copied.untyped_storage(), copied.storage_offset(), copied.shape, copied.stride())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
+        grad, way = grads[0], ctx.way
+        if grad is None or way.backend.place_of(grad) == way.source:
+            return grad, None
+        if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
+            return transfer(grad, way.backend, way.source), None
+        back = Way(way.backend, way.target, way.source)
+        returned = _send(grad, back)
+        way.returned = back.arrived
+        return returned, None
+
+
 class _Transfer(torch.autograd.Function):
-    """Identity in value: only the place changes."""
+    """The whole way in one node: on the streams that compute, and for tensors that wrap others."""
 
     generate_vmap_rule = True
 
@@ -42,72 +215,11 @@ class _Transfer(torch.autograd.Function):
         return transfer(grad, ctx.backend, ctx.source, beside=ctx.beside), None, None, None
 
 
-def transfer(
-    tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: bool = True
-) -> torch.Tensor:
-    """Copy a tensor to a place; autograd carries its gradient back to where the tensor lies.
-
-    Args:
-        tensor: any tensor.
-        backend: the devices.
-        target: a device's name, or another place that the backend knows.
-        beside: on streams of its own, beside computing; else on the streams that compute, as
-            `Tensor.to` does.
-
-    Returns:
-        A copy with the same values and layout, differentiable (twice, too) if the tensor is.
-    """
-    # what a functorch tensor wraps may require a gradient though the wrapper says no
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    if torch.is_grad_enabled() and (tensor.requires_grad or wrapped):
-        copied: torch.Tensor = _Transfer.apply(tensor, backend, target, beside)  # type: ignore[no-untyped-call]
-        return copied
-    return _go(tensor, backend, target, beside=beside)
-
-
 def _go(tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: bool) -> torch.Tensor:
-    if beside:
-        return send(tensor, backend, target)
-    streams = backend.compute_stream(backend.place_of(tensor)), backend.compute_stream(target)
-    return backend.copy(tensor, target, streams)
-
-
-def send(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> torch.Tensor:
-    """Copy a tensor to a place beside computing, outside autograd.
-
-    Args:
-        tensor: any tensor.
-        backend: the devices.
-        target: where it goes.
-
-    Returns:
-        The copy; what computes on the target from now on may use it.
-    """
-    source = backend.place_of(tensor)
-    tx, rx = backend.transfer_streams(source, target)
-    producer, consumer = backend.compute_stream(source), backend.compute_stream(target)
-    backend.wait(tx, backend.record(producer))
-    copied = backend.copy(tensor, target, (tx, rx))
-    backend.use(tensor, tx)
-    received = backend.record(rx)
-    backend.wait(consumer, received)
-    backend.use(copied, consumer)
-    mark = mark_of(tensor)
-    if mark is not None:
-        mark.sent[tx] = backend.record(tx)
+    if not beside:
+        streams = backend.compute_stream(backend.place_of(tensor)), backend.compute_stream(target)
+        return backend.copy(tensor, target, streams)
+    way = Way(backend, backend.place_of(tensor), target)
+    copied = _send(tensor, way)
+    _receive(copied, backend, target, way.arrived)
     return copied
-
-
-def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
-    """Let what computes from now on where a tensor lies come after the transfers that read it.
-
-    Args:
-        tensor: a tensor that is about to be written in place.
-        backend: the devices.
-    """
-    mark = mark_of(tensor)
-    if mark is not None and mark.sent:
-        stream = backend.compute_stream(backend.place_of(tensor))
-        for event in mark.sent.values():
-            backend.wait(stream, event)
-        mark.sent.clear()

@@ -1,4 +1,4 @@
-"""A random placement: what tests of transparency run, and what a placer must beat easily."""
+"""A random plan, devices and order: what tests of transparency run, and a placer must beat easily."""
 
 from dataclasses import dataclass
 from random import Random
@@ -30,7 +30,7 @@ class RandomPlacer:
             optimizer: whose state counts in training.
 
         Returns:
-            A plan in topological order.
+            A plan in a random topological order.
 
         Raises:
             PlacementError: no plan was found that fits, not even by a placer that tries to.
@@ -47,7 +47,7 @@ class RandomPlacer:
         stuck = walk(task, ledger, choose)
         if stuck is not None:
             return rescue(task, f"random:{self.seed}", stuck)
-        return task.plan(f"random:{self.seed}", ledger.device_of, range(len(task.indexed)))
+        return task.plan(f"random:{self.seed}", ledger.device_of, _shuffled(task, chance))
 
 
 def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
@@ -67,6 +67,28 @@ def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
         if group is not None:
             groups.remove(group)
             ledger.place(group, device)
+
+
+def _shuffled(task: Task, chance: Random) -> list[int]:
+    """All layers in a random topological order."""
+    number = {name: index for index, name in enumerate(task.indexed.names)}
+    followers = [
+        [number[follower] for follower in task.graph.successors(name)] for name in task.indexed.names
+    ]
+    missing = [0] * len(number)
+    for follower in (follower for found in followers for follower in found):
+        missing[follower] += 1
+    ready = [layer for layer, count in enumerate(missing) if not count]
+    order: list[int] = []
+    while ready:
+        place = chance.randrange(len(ready))
+        ready[place], ready[-1] = ready[-1], ready[place]
+        order.append(ready.pop())
+        for follower in followers[order[-1]]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                ready.append(follower)
+    return order
 
 
 def _has_layer(task: Task, group: int) -> bool:

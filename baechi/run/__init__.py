@@ -1,6 +1,14 @@
 """Module and plan -> the module that runs it."""
 
-from baechi.run.assign import assign, last_step, plan_of, refuse_distributed, restore
+from baechi.run.assign import assign, last_step, plan_of, refuse_distributed, reordering, restore
 from baechi.run.first_call import plan_at_first_call
 
-__all__ = ["assign", "last_step", "plan_at_first_call", "plan_of", "refuse_distributed", "restore"]
+__all__ = [
+    "assign",
+    "last_step",
+    "plan_at_first_call",
+    "plan_of",
+    "refuse_distributed",
+    "reordering",
+    "restore",
+]

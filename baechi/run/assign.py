@@ -1,5 +1,9 @@
 """Model and plan -> the same model, distributed; and back."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -15,7 +19,7 @@ from baechi.run.calls import call_fused_stack, call_layer, call_root, call_share
 from baechi.run.first_call import forget_first_call
 from baechi.run.match import has_weights, homes, modules_of, weights_of
 from baechi.run.refusal import allow_moves, refuse_moves
-from baechi.run.runtime import Binding, Runtime, bind, binding_of, unbind
+from baechi.run.runtime import Binding, Reorder, Runtime, bind, binding_of, unbind
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.weights import flatten_recurrent, move
 from baechi.run.whole import hook, unhook
@@ -25,7 +29,7 @@ DEVICE_MAP = "hf_device_map"
 
 
 def assign(
-    model: nn.Module, plan: Plan, *, reorder: bool = True, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module, plan: Plan, *, reorder: Reorder = True, optimizer: torch.optim.Optimizer | None = None
 ) -> nn.Module:
     """Distribute a model as a plan says: move its weights, wrap its layers.
 
@@ -34,7 +38,7 @@ def assign(
     Args:
         model: the model the plan was made for; parameters stay the same objects.
         plan: device of each layer.
-        reorder: launch layers in the plan's order. (Today layers launch in code order either way.)
+        reorder: launch layers in the plan's order; see `distribute`.
         optimizer: an optimizer made before; its existing state moves with its parameters.
 
     Returns:
@@ -48,7 +52,8 @@ def assign(
     home, weights = homes(model, plan), weights_of(model)
     if any(weight.is_meta for weight in weights.values()):
         raise BaechiError(f"this {type(model).__name__} is on the meta device: load its weights, then assign")
-    runtime = Runtime(plan, reorder=reorder)
+    stateful = [name for name, module in modules_of(model).items() if any(True for _ in module.buffers())]
+    runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     move(weights, home, runtime.backend, optimizer)
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
@@ -124,7 +129,30 @@ def last_step(model: nn.Module) -> Timeline:
             f"no step of this {type(model).__name__} was measured: call it inside `with cluster:`, where "
             "cluster is emulated (Cluster.virtual)"
         )
-    return binding.runtime.measure()
+    timeline = binding.runtime.measure()
+    return replace(timeline, counters={**timeline.counters, **binding.runtime.counts})
+
+
+@contextmanager
+def reordering(model: nn.Module, on: bool) -> Iterator[None]:
+    """Let a model launch its layers in the plan's order, or not, for a stretch of code.
+
+    Args:
+        model: a distributed model.
+        on: whether it reorders.
+
+    Raises:
+        BaechiError: the model is not distributed.
+    """
+    plan_of(model)
+    binding = binding_of(model)
+    assert binding is not None
+    runtime = binding.runtime
+    before, runtime.reorder = runtime.reorder, (runtime.reorder or True) if on else False
+    try:
+        yield
+    finally:
+        runtime.reorder = before
 
 
 def refuse_distributed(model: nn.Module) -> None:

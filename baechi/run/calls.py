@@ -9,7 +9,9 @@ from torch import nn
 
 from baechi.backend.intercept import original_forward
 from baechi.backend.nest import tensors_in
-from baechi.run.runtime import Binding, Runtime, binding_of
+from baechi.run.call import Call
+from baechi.run.glue import GlueMode
+from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
 
@@ -55,10 +57,13 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     Returns:
         What the layer returns, on its device; on that of the inputs if called outside a step.
     """
-    binding = _binding(module)
-    assert binding.device is not None
-    run = functools.partial(_on_device, module, binding.runtime, (binding.name, binding.device))
-    return _call(module, args, kwargs, run)
+    binding: Binding = module.__dict__[BINDING]
+    runtime = binding.runtime
+    if torch._C._current_graph_task_id() == -1:
+        glue = runtime.glue
+        if glue is not None:
+            return _on_device(module, runtime, glue, binding.seat, args, kwargs)
+    return _call(module, args, kwargs, functools.partial(_in_step, module, runtime, binding.seat))
 
 
 def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -75,7 +80,8 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     current = shares.current() if shares is not None else None
     if current is None:
         return original_forward(module)(*args, **kwargs)
-    return _on_device(module, *current, *args, **kwargs)
+    runtime, seat = current
+    return _in_step(module, runtime, seat, *args, **kwargs)
 
 
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
@@ -88,6 +94,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     settled(module, _binding(module))
     with runtime.step() as step:
         result = run(*args, **kwargs)
+        if step.schedule is not None:
+            step.schedule.finish()
         return step.bring_home(result, (args, kwargs))
 
 
@@ -95,6 +103,8 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     runtime = _binding(module).runtime
     glue = runtime.glue
     assert glue is not None
+    if glue.step.schedule is not None:
+        glue.step.schedule.force_values(tensors_in(args, kwargs), "a fused stack takes values")
     first = next(tensors_in(args, kwargs), None)
     place = runtime.backend.place_of(first) if first is not None else ""
     if place in runtime.backend.names:  # what it does between its layers, with a mask
@@ -103,26 +113,68 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return original_forward(module)(*args, **kwargs)
 
 
-def _on_device(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
-    (name, device), glue, backend = seat, runtime.glue, runtime.backend
+def _in_step(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
+    glue = runtime.glue
     assert glue is not None
+    return _on_device(module, runtime, glue, seat, args, kwargs)
+
+
+def _on_device(
+    module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, args: Any, kwargs: Any
+) -> Any:
     step = glue.step
-    before = None
+    turn, call = step.next_turn(), step.call_of(seat[0])
+    schedule = step.schedule
+    if schedule is None:
+        return _launch(module, runtime, glue, seat, call, turn, args, kwargs)
+    launch = functools.partial(_launch, module, runtime, glue, seat, call, turn)
+    if schedule.may_launch(call):
+        return schedule.launch_here(call, launch, args, kwargs)
+    foresee = functools.partial(runtime.foresight.layer, module, seat[0], args, kwargs)
+    return schedule.layer(
+        Call(call, launch, args, kwargs, foresee, seat[1], turn),
+        module=seat[0],
+        cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
+        writes=seat[0] not in runtime.only_read,
+        stateful=seat[0] in runtime.stateful,
+    )
+
+
+def _launch(
+    module: nn.Module,
+    runtime: Runtime,
+    glue: GlueMode,
+    seat: Seat,
+    call: str,
+    turn: int,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    (name, device), step, backend = seat, glue.step, runtime.backend
+    loans = None
+    depth = glue.leave()
     try:
-        (args, kwargs), loans = step.lend((args, kwargs), device)
+        if kwargs or not step.all_here(args, device):
+            (args, kwargs), loans = step.lend((args, kwargs), device)
         if name not in runtime.only_read:
             step.may_write(args, kwargs, list(module.buffers()))
-        before = backend.enter_layer(step.call_of(name))
-        with glue.off():
+        before = backend.enter_layer(call)
+        try:
             result = original_forward(module)(*args, **kwargs)
+        finally:
+            backend.enter_layer(before)
+        if loans is not None:
+            result = loans.settle(result)
+        step.stamp(result, device, turn, renew=True)
+        if call in runtime.readers and isinstance(result, torch.Tensor):
+            step.push(result, runtime.readers[call])
+        if step.schedule is not None:
+            step.schedule.launcher.note(result)
     except Exception as error:
         error.add_note(f"in layer {name} ({type(module).__name__}) on {device}")
         raise
     finally:
-        if before is not None:
-            backend.enter_layer(before)
-    result = loans.settle(result)
-    step.stamp(result, device, renew=True)
+        glue.come_back(depth)
     return result
 
 

@@ -1,5 +1,6 @@
 """Glue over several devices: `x + y` runs where `cost.anchor` says, and the others travel there."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,9 @@ from torch.overrides import TorchFunctionMode
 from baechi.backend.marks import made_at
 from baechi.backend.nest import tensors_in
 from baechi.cost.anchor import anchor, writes_first
+from baechi.run.call import Call
+from baechi.run.deferred import QUESTIONS
+from baechi.run.schedule import Schedule
 from baechi.run.step import Step
 
 _QUERIES = frozenset(
@@ -24,6 +28,11 @@ _KEEP_ARGUMENTS = frozenset(
     }
 )  # fmt: skip
 
+
+_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+"""Properties that are no questions: they make a view."""
+
+_HOST = torch.device("cpu")
 
 _WRITE_UNSAID = frozenset({"batch_norm", "instance_norm"})
 """Write running statistics, and no version counter moves."""
@@ -43,8 +52,62 @@ class GlueMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "to":
+            args, kwargs = self._stay(args, kwargs)
+        schedule = self.step.schedule
+        if schedule is not None and schedule.waiting:
+            return self._when_something_waits(schedule, func, name, args, kwargs)
         if name in _QUERIES or name in _KEEP_ARGUMENTS:
             return func(*args, **kwargs)
+        return self._run(func, name, self.step.next_turn(), args, kwargs)
+
+    def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """`x.to(y.device)` in a model for one device moves nothing; whoever needs it elsewhere brings it."""
+        rest, kwargs = list(args[1:]), dict(kwargs)
+        other = kwargs.pop("other", rest[0] if rest and isinstance(rest[0], torch.Tensor) else None)
+        if other is not None:
+            return (args[0], other.dtype, *rest[1:]), kwargs
+        device = kwargs.get("device", rest[0] if rest else None)
+        if not isinstance(device, (str, torch.device)) or not self._is_ours(torch.device(device)):
+            return args, kwargs
+        if "device" in kwargs:
+            del kwargs["device"]
+        else:
+            kwargs |= dict(zip(("dtype", "non_blocking", "copy"), rest[1:], strict=False))
+            rest = []
+        if kwargs.get("dtype", True) is None:
+            del kwargs["dtype"]
+        if not rest and not kwargs:
+            rest = [args[0].dtype]
+        return (args[0], *rest), kwargs
+
+    def _is_ours(self, device: torch.device) -> bool:
+        ours = [self.step.backend.torch_device(name) for name in self.step.backend.names]
+        return any(
+            own is not None and device in (own, torch.device(own.type)) for own in ours if own != _HOST
+        )
+
+    def _when_something_waits(
+        self, schedule: Schedule, func: Any, name: str, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """The function may have to wait, too, or make what waits launch."""
+        if func in QUESTIONS or isinstance(getattr(func, "__self__", None), property):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        given = list(tensors_in(args, kwargs))
+        asks = name in _QUERIES and _described(func) not in _VIEWS
+        if asks or name in _KEEP_ARGUMENTS:
+            schedule.force_values(given, f"{_described(func)} needs values")
+            return func(*args, **kwargs)
+        turn = self.step.next_turn()
+        written = _written(name, args, kwargs)
+        run = functools.partial(self._run, func, name, turn)
+        foresee = functools.partial(self.step.runtime.foresight.function, func, args, kwargs)
+        place, _ = self._place(name, args, kwargs, given)
+        call = Call(name, run, args, kwargs, foresee, place, turn)
+        return schedule.glue(call, given, written)
+
+    def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in(args, kwargs))
         place, mixed = self._place(name, args, kwargs, given)
         if given and writes_first(name):
@@ -56,7 +119,9 @@ class GlueMode(TorchFunctionMode):
         else:
             result = func(*args, **kwargs)
         written = bool(given) and result is given[0]
-        self.step.stamp(result, place, renew=written)
+        self.step.stamp(result, place, turn, renew=written)
+        if self.step.schedule is not None:
+            self.step.schedule.launcher.note(result)
         return result
 
     def _place(
@@ -72,9 +137,7 @@ class GlueMode(TorchFunctionMode):
         if not on_devices:
             bound = any(not backend.is_free(tensor) for tensor in given)
             return (places[0] if bound else None), False
-        written = next(tensors_in(kwargs.get("out")), None)
-        if written is None and writes_first(name) and isinstance(args[0], torch.Tensor):
-            written = args[0]
+        written = next(iter(_written(name, args, kwargs)), None)
         if written is not None and not backend.is_free(written):
             target = backend.place_of(written)
         else:
@@ -96,8 +159,18 @@ class GlueMode(TorchFunctionMode):
         try:
             yield
         finally:
-            if depth is not None:
-                _push_below(self, depth)
+            self.come_back(depth)
+
+    def come_back(self, depth: int | None) -> None:
+        """Go on the stack of modes again.
+
+        Args:
+            depth: what `leave` returned.
+        """
+        if depth == 0:
+            torch._C._push_on_torch_function_stack(self)
+        elif depth is not None:
+            _push_below(self, depth)
 
     def leave(self) -> int | None:
         """Go off the stack of modes for good.
@@ -105,6 +178,12 @@ class GlueMode(TorchFunctionMode):
         Returns:
             How many modes stood above this one; None if it was not on the stack.
         """
+        if not torch._C._len_torch_function_stack():
+            return None
+        top = torch._C._pop_torch_function_stack()
+        if top is self:
+            return 0
+        torch._C._push_on_torch_function_stack(top)
         above: list[Any] = []
         found = False
         while torch._C._len_torch_function_stack() and not found:
@@ -115,6 +194,20 @@ class GlueMode(TorchFunctionMode):
         for mode in reversed(above):
             torch._C._push_on_torch_function_stack(mode)
         return len(above) if found else None
+
+
+def _described(func: Any) -> str:
+    """A function's name; a property's, if it reads one."""
+    name = getattr(func, "__name__", "a function")
+    return str(getattr(func.__self__, "__name__", name)) if name == "__get__" else str(name)
+
+
+def _written(name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a function writes in place, by its name and `out=`."""
+    written = list(tensors_in(kwargs.get("out")))
+    if not written and args and writes_first(name) and isinstance(args[0], torch.Tensor):
+        written = [args[0]]
+    return written
 
 
 def _push_below(mode: TorchFunctionMode, depth: int) -> None:

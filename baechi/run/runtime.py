@@ -2,22 +2,34 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 from baechi.backend import backend_of
+from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.run.call import Forced
+from baechi.run.entrances import entrances_watched
+from baechi.run.foresight import Foresight
 from baechi.run.glue import GlueMode
+from baechi.run.host_launcher import HostLauncher
+from baechi.run.schedule import Schedule
 from baechi.run.step import Step
+from baechi.run.switch import reordering_is_off
+from baechi.run.thread_launcher import ThreadLauncher
 
-_NAME = "_baechi"
+BINDING = "_baechi"
+"""What ties a module to its runtime hangs on it under this name."""
+
+Reorder = bool | Literal["host", "threads"]
 
 
 class Runtime:
@@ -28,16 +40,24 @@ class Runtime:
 
     Args:
         plan: where each layer runs.
-        reorder: whether layers launch in the plan's order.
+        reorder: whether layers launch in the plan's order; `"host"` (as True) and `"threads"` say who
+            launches what had to wait.
+        stateful: modules whose calls keep the code's order, since they have buffers.
     """
 
-    def __init__(self, plan: Plan, *, reorder: bool = True) -> None:
+    def __init__(self, plan: Plan, *, reorder: Reorder = True, stateful: Collection[str] = ()) -> None:
         self.plan = plan
         self.reorder = reorder
+        self.stateful = frozenset(stateful)
+        self.foresight = Foresight(plan)
+        self.counts: dict[str, int] = {}
+        self.forced: list[Forced] = []
+        self.launched: list[str] = []
         self.backend = backend_of(plan.cluster)
         self.settled = True
         self.session: object = None
         self.only_read = frozenset(_only_readers(plan))
+        self.readers = dict(_readers(plan))
         self.measure: Callable[[], Timeline] | None = None
         self._thread = threading.local()
 
@@ -51,18 +71,55 @@ class Runtime:
             return None
         return glue
 
+    @cached_property
+    def order(self) -> LaunchOrder:
+        """The plan's order, and the code's."""
+        return LaunchOrder.of(self.plan, stateful=self.stateful)
+
+    @cached_property
+    def may_wait(self) -> bool:
+        """Whether some layer waits when the code runs as it did when it was captured."""
+        return bool(waiting_layers(self.order))
+
+    def schedule(self, glue: GlueMode) -> Schedule | None:
+        """A schedule for a new step; None if layers launch in the code's order.
+
+        Args:
+            glue: the step's mode; it must be off.
+        """
+        if not self.reorder or not self.may_wait or reordering_is_off():
+            return None
+        launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
+        return Schedule(self.order, launcher, glue.off, glue.step.becomes)
+
     @contextmanager
     def step(self) -> Iterator[Step]:
         """Open a step in this thread."""
-        step = Step(self.backend)
+        step = Step(self.backend, self)
         glue = GlueMode(step)
         try:
             with self.backend.step() as self.measure:
                 self._thread.glue = glue
+                step.schedule = schedule = self.schedule(glue)
                 with glue:
-                    yield step
+                    if schedule is None:
+                        yield step
+                    else:
+                        with entrances_watched():
+                            yield from self._scheduled(step, schedule)
         finally:
             self._thread.glue = None
+
+    def _scheduled(self, step: Step, schedule: Schedule) -> Iterator[Step]:
+        try:
+            yield step
+        except BaseException as error:
+            schedule.drop(error)
+            raise
+        finally:
+            step.schedule = None
+            self.forced, self.launched = schedule.forced, schedule.launched
+            self.counts = schedule.counts
 
     def step_until_backward_ends(self) -> None:
         """Open a step in this thread for as long as the backward that it is in.
@@ -72,7 +129,7 @@ class Runtime:
         takes modes off the stack after each autograd node, so it may have to go on again.
         """
         if self.glue is None:
-            self._thread.glue = GlueMode(Step(self.backend))
+            self._thread.glue = GlueMode(Step(self.backend, self))
             self._thread.backward = torch._C._current_graph_task_id()
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(functools.partial(self._backward_ended, threading.get_ident()))
@@ -89,12 +146,12 @@ class Runtime:
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
-        copied = _runtime_of(self.plan, self.reorder)
+        copied = _runtime_of(self.plan, self.reorder, self.stateful)
         memo[id(self)] = copied
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_runtime_of, (self.plan, self.reorder))
+        return (_runtime_of, (self.plan, self.reorder, self.stateful))
 
 
 @dataclass(frozen=True)
@@ -112,25 +169,31 @@ class Binding:
     name: str
     device: str | None = None
 
+    @cached_property
+    def seat(self) -> tuple[str, str]:
+        """Name and device of a layer."""
+        assert self.device is not None
+        return self.name, self.device
+
 
 def bind(module: nn.Module, binding: Binding) -> None:
     """Tie a module to a runtime."""
-    module.__dict__[_NAME] = binding
+    module.__dict__[BINDING] = binding
 
 
 def unbind(module: nn.Module) -> None:
     """Undo `bind`."""
-    module.__dict__.pop(_NAME, None)
+    module.__dict__.pop(BINDING, None)
 
 
 def binding_of(module: nn.Module) -> Binding | None:
     """What ties a module to its runtime, if something does."""
-    binding: Binding | None = module.__dict__.get(_NAME)
+    binding: Binding | None = module.__dict__.get(BINDING)
     return binding
 
 
-def _runtime_of(plan: Plan, reorder: bool) -> Runtime:
-    runtime = Runtime(plan, reorder=reorder)
+def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runtime:
+    runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     runtime.settled = False  # marks of where weights lie do not travel with copies and pickles
     return runtime
 
@@ -141,6 +204,20 @@ def _only_readers(plan: Plan) -> Iterator[str]:
     for node in plan.graph.placed():
         if _module(plan, node) not in writers:
             yield _module(plan, node)
+
+
+def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """By layer, the other devices that read its output, in the order in which the code does."""
+    for node in plan.graph.placed():
+        own = plan.device_of[node]
+        reading = [
+            plan.device_of[reader]
+            for reader, data in plan.graph.adj[node].items()
+            if not data.get("order_only")
+        ]
+        others = tuple(dict.fromkeys([device for device in reading if device != own]))
+        if others:
+            yield node, others
 
 
 def _module(plan: Plan, node: str) -> str:

@@ -1,5 +1,7 @@
 """One call of the root module: what travelled, and the copies that are still good."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,10 +10,20 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from baechi.backend import AbstractBackend
 from baechi.backend.marks import stamp
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.transfer import transfer, wait_for_readers
+from baechi.backend.transfer import Way, arrive, depart, takes_two_nodes, transfer, wait_for_readers
 from baechi.run.loans import Loans, version_of
+from baechi.run.schedule import Schedule
 
 _Key = tuple[str, int, bool]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A tensor elsewhere: on its way, or as it arrived, with its version then."""
+
+    tensor: torch.Tensor
+    way: Way | None
+    version: int = 0
 
 
 class Step:
@@ -19,13 +31,16 @@ class Step:
 
     Args:
         backend: the devices.
+        runtime: whose step it is.
     """
 
-    def __init__(self, backend: AbstractBackend) -> None:
+    def __init__(self, backend: AbstractBackend, runtime: Any = None) -> None:
         self.backend = backend
+        self.runtime = runtime
+        self.schedule: Schedule | None = None
         self.turn = 0
         self._calls: dict[str, int] = {}
-        # by tensor, then by place, version and grad mode: the copy, and its own version when made
+        # by tensor, then by place, version and grad mode
         self._copies = WeakTensorKeyDictionary()
 
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
@@ -42,13 +57,48 @@ class Step:
         """
         if self.backend.place_of(tensor) == place or self.backend.adopt(tensor, place):
             return tensor
-        slots: dict[_Key, tuple[torch.Tensor, int]] = self._copies.setdefault(tensor, {})
+        slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
         key = (place, version_of(tensor), torch.is_grad_enabled())
-        if key in slots and slots[key][1] == version_of(slots[key][0]):
-            return slots[key][0]
+        copy = slots.get(key)
+        if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
+            copy = slots[key] = self._sent(tensor, place)
+        if copy.way is not None:
+            copy.tensor, copy.way = arrive(copy.tensor, copy.way), None
+            copy.version = version_of(copy.tensor)
+        return copy.tensor
+
+    def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
+        """Send a tensor ahead to the devices that will read it.
+
+        Args:
+            tensor: what was just computed.
+            places: devices' names.
+        """
+        here = self.backend.place_of(tensor)
+        for place in places:
+            key = (place, version_of(tensor), torch.is_grad_enabled())
+            slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
+            if place != here and key not in slots:
+                slots[key] = self._sent(tensor, place)
+                if self.schedule is not None:
+                    self.schedule.launcher.note(slots[key].tensor)
+
+    def becomes(self, real: torch.Tensor, value: torch.Tensor) -> None:
+        """A deferred value is about to become this result: copies of the one are copies of the other.
+
+        Args:
+            real: the result.
+            value: the object that will be it.
+        """
+        slots = self._copies.pop(real, None)
+        if slots is not None:
+            self._copies[value] = slots
+
+    def _sent(self, tensor: torch.Tensor, place: str) -> "_Copy":
+        if takes_two_nodes(tensor):
+            return _Copy(*depart(tensor, self.backend, place))
         copied = transfer(tensor, self.backend, place)
-        slots[key] = (copied, version_of(copied))
-        return copied
+        return _Copy(copied, None, version_of(copied))
 
     def bring_home(self, result: Any, inputs: Any) -> Any:
         """Bring the outputs of a model to where its inputs lie.
@@ -62,6 +112,19 @@ class Step:
             return result
         home = self.backend.place_of(first)
         return map_tensors(lambda tensor: self.bring(tensor, home), result)
+
+    def all_here(self, args: tuple[Any, ...], place: str) -> bool:
+        """Whether all arguments are plain tensors that lie at a place, so that nothing is to be lent.
+
+        Args:
+            args: positional arguments.
+            place: the device.
+        """
+        place_of = self.backend.place_of
+        for value in args:
+            if not isinstance(value, torch.Tensor) or place_of(value) != place:
+                return False
+        return True
 
     def lend(self, values: tuple[Any, Any], place: str) -> tuple[tuple[Any, Any], Loans]:
         """Bring everything that a layer, or glue, was given to its device.
@@ -107,17 +170,22 @@ class Step:
         self._calls[layer] = turn + 1
         return f"{layer}#{turn}" if turn else layer
 
-    def stamp(self, result: Any, place: str | None, *, renew: bool) -> None:
+    def stamp(self, result: Any, place: str | None, turn: int, *, renew: bool) -> None:
         """Say that a result was made now.
 
         Args:
             result: what a layer or glue returned.
             place: where it ran; None if that is nowhere yet.
+            turn: when the code came to it.
             renew: see `marks.stamp`.
         """
+        for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
+            stamp(tensor, place, turn, renew=renew)
+
+    def next_turn(self) -> int:
+        """The code comes to a layer or to glue: a number for it."""
         self.turn += 1
-        for tensor in tensors_in(result):
-            stamp(tensor, place, self.turn, renew=renew)
+        return self.turn
 
 
 def _is_device(value: Any) -> bool:

@@ -145,8 +145,10 @@ class VirtualDevices(AbstractBackend):
         parent = emulator.thread.host
         host = Host(parent.now_s, parent.seen)
 
+        depth = emulator.thread.depth
+
         def run() -> None:
-            emulator.enter_thread(host)
+            emulator.enter_thread(host).depth = depth
             with current.entered():
                 function()
 

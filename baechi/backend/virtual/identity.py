@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from baechi.backend.marks import mark_of
 from baechi.backend.transfer import transfer
@@ -43,7 +44,7 @@ class Identity:
         """Replace them."""
         torch.Tensor.device = property(self._device)  # type: ignore[assignment]
         for name in ("to", "cpu", "tolist", "numpy"):
-            setattr(torch.Tensor, name, _method(getattr(self, f"_{name}")))
+            setattr(torch.Tensor, name, _method(name, getattr(self, f"_{name}")))
         for name in _FACTORIES:
             self._factories[name] = getattr(torch, name)
             setattr(torch, name, self._factory(self._factories[name]))
@@ -137,6 +138,13 @@ class Identity:
         return make
 
 
-def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A bound method of ours as a method of tensors."""
-    return lambda tensor, *args, **kwargs: function(tensor, *args, **kwargs)
+def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A bound method of ours as a method of tensors, which modes and subclasses see as torch's own."""
+
+    def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if has_torch_function_unary(tensor):
+            return handle_torch_function(method, (tensor,), tensor, *args, **kwargs)
+        return function(tensor, *args, **kwargs)
+
+    method.__name__ = name
+    return method

@@ -1,0 +1,1 @@
+"""`baechi bench`: what things cost, as ratios in one run."""

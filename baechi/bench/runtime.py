@@ -1,0 +1,157 @@
+"""What the runtime costs the host for each layer call, beside accelerate's hooks, in one run.
+
+Two hundred tiny layers in a chain, so that next to nothing is computed. Times are medians over many
+runs, each way in turn within a round, so that noise hits all of them.
+"""
+
+import random
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import torch
+from rich import box
+from rich.table import Table
+from torch import nn
+
+from baechi.api import assign
+from baechi.profiling import profile
+from baechi.records.cluster import Cluster
+from baechi.records.plan import Plan
+from baechi.run.runtime import Reorder, binding_of
+
+LAYERS = 200
+FEATURES = 4
+
+
+class Ladder(nn.Module):
+    """Two chains of layers side by side, each layer of one reached right after one of the other.
+
+    Args:
+        steps: how many layers each has.
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.left = nn.ModuleList([nn.Linear(FEATURES, FEATURES) for _ in range(steps)])
+        self.right = nn.ModuleList([nn.Linear(FEATURES, FEATURES) for _ in range(steps)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run both.
+
+        Args:
+            x: (batch, features).
+
+        Returns:
+            Their sum, of the same shape.
+        """
+        left = right = x
+        for one, other in zip(self.left, self.right, strict=True):
+            left, right = one(left), other(right)
+        return left + right
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """What one way to run costs.
+
+    Args:
+        name: which way.
+        call_s: seconds of host time added for each layer call.
+        waited: layers that waited, of all.
+    """
+
+    name: str
+    call_s: float
+    waited: int
+
+
+def host_costs(*, rounds: int = 30) -> list[HostCost]:
+    """Measure what each way to run adds to a layer call.
+
+    Args:
+        rounds: how often each way runs.
+
+    Returns:
+        One figure for each way; accelerate's only if it is installed.
+    """
+    x = torch.ones(2, FEATURES)
+    cluster = Cluster.virtual(2)
+    graph = profile(Ladder(LAYERS // 2), x, cluster=cluster, training=True, source="estimate")
+    ways: list[tuple[str, nn.Module]] = [("plain", Ladder(LAYERS // 2))]
+    plans: list[tuple[str, int | None, Reorder]] = [
+        ("baechi, nothing waits", None, True),
+        ("baechi, waiting, launched by the host", 0, "host"),
+        ("baechi, waiting, launched by threads", 0, "threads"),
+    ]
+    for name, seed, reorder in plans:
+        ways.append((name, assign(Ladder(LAYERS // 2), _plan(graph, cluster, seed), reorder=reorder)))
+    if find_spec("accelerate") is not None:
+        ways.append(("accelerate's hooks", _hooked(Ladder(LAYERS // 2))))
+    seconds: dict[str, list[float]] = {name: [] for name, _ in ways}
+    for number in range(rounds + 3):
+        for name, model in ways:
+            taken_s = _timed(model, x)
+            if number >= 3:  # the first ones fill memories
+                seconds[name].append(taken_s)
+    plain_s = median(seconds["plain"])
+    waited = {name: _waited(model) for name, model in ways}
+    return [
+        HostCost(name, (median(seconds[name]) - plain_s) / LAYERS, waited[name])
+        for name, _ in ways
+        if name != "plain"
+    ]
+
+
+def table(costs: list[HostCost]) -> Table:
+    """The figures as a table.
+
+    Args:
+        costs: what was measured.
+    """
+    shown = Table(title=f"Host time added to each of {LAYERS} layer calls", box=box.SIMPLE_HEAD)
+    for column in ("", "microseconds", "layers that waited"):
+        shown.add_column(column, justify="left" if not column else "right")
+    for cost in costs:
+        shown.add_row(cost.name, f"{cost.call_s * 1e6:.1f}", str(cost.waited))
+    return shown
+
+
+def _plan(graph: Any, cluster: Cluster, seed: int | None) -> Plan:
+    """Left on one device, right on the other; with a seed, interleaved at random on both."""
+    chance = random.Random(seed)
+    names = cluster.names
+    glue = [node for node in graph.placed() if node.startswith("glue:")]
+    where = {node: names[int("left" not in node)] for node in graph.placed()}  # the sum is on the right
+    if seed is None:
+        return Plan(graph, cluster, where)
+    last = f"right.{LAYERS // 2 - 1}"
+    where |= {node: chance.choice(names) for node in graph.placed() if node not in (last, *glue)}
+    chains = [[n for n in graph.placed() if side in n] for side in ("left.", "right.")]
+    order: list[str] = []
+    while any(chains):
+        order.append(chance.choice([chain for chain in chains if chain]).pop(0))
+    return Plan(graph, cluster, where, (*order, *glue))
+
+
+def _hooked(model: nn.Module) -> nn.Module:
+    hooks: Any = import_module("accelerate.hooks")
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            hook = hooks.AlignDevicesHook(execution_device="cpu", io_same_device=False)
+            hooks.add_hook_to_module(module, hook)
+    return model
+
+
+def _timed(model: nn.Module, x: torch.Tensor) -> float:
+    start_s = time.perf_counter()
+    model(x)
+    return time.perf_counter() - start_s
+
+
+def _waited(model: nn.Module) -> int:
+    binding = binding_of(model)
+    return 0 if binding is None else binding.runtime.counts.get("deferred", 0)

@@ -1,0 +1,7 @@
+"""In which order layers launch, and which must wait for their turn; no torch."""
+
+from baechi.order.criteria import CRITERIA, Criterion, waiting_layers
+from baechi.order.launch_order import LaunchOrder
+from baechi.order.progress import Progress
+
+__all__ = ["CRITERIA", "Criterion", "LaunchOrder", "Progress", "waiting_layers"]

@@ -1,0 +1,115 @@
+"""The order in which each device launches its layers, and the code's order beside it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+
+from baechi.records.plan import Plan
+
+
+@dataclass(frozen=True)
+class LaunchOrder:
+    """Who launches after whom.
+
+    Args:
+        device_of: by layer, its device.
+        order: all layers, those of a device in the order in which it launches them; each after its
+            parents.
+        parents: by layer, those whose outputs it reads, or that it must follow.
+        code_order: all layers, as the model's code reaches them.
+    """
+
+    device_of: dict[str, str]
+    order: tuple[str, ...]
+    parents: dict[str, tuple[str, ...]]
+    code_order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, *, stateful: Collection[str] = ()) -> "LaunchOrder":
+        """The launch order of a plan.
+
+        Glue is no layer here: it follows its inputs. What a layer reads through glue it reads.
+
+        Args:
+            plan: the plan.
+            stateful: modules whose calls must keep the code's order (they write their own buffers).
+
+        Returns:
+            The plan's order; where it runs against the code's order of a stateful module, the order
+            nearest to it that does not.
+        """
+        graph = plan.graph
+        layers = [name for name in graph.placed() if graph.nodes[name].get("kind", "layer") == "layer"]
+        parents = _layer_parents(plan, layers)
+        _chain_calls(plan, layers, parents, stateful)
+        order = _restore_order(plan.order, parents)
+        return cls(
+            {name: plan.device_of[name] for name in layers},
+            order,
+            {name: tuple(parents[name]) for name in layers},
+            tuple(layers),
+        )
+
+    def queues(self) -> dict[str, list[str]]:
+        """By device, its layers in the order in which it launches them."""
+        queues: dict[str, list[str]] = {}
+        for layer in self.order:
+            queues.setdefault(self.device_of[layer], []).append(layer)
+        return queues
+
+    @cached_property
+    def numbered_queues(self) -> list[list[str]]:
+        """`queues` by number."""
+        return list(self.queues().values())
+
+    @cached_property
+    def places(self) -> dict[str, tuple[int, int]]:
+        """By layer, the number of its queue, and its place there."""
+        return {
+            layer: (number, place)
+            for number, queue in enumerate(self.numbered_queues)
+            for place, layer in enumerate(queue)
+        }
+
+    @cached_property
+    def code_places(self) -> dict[str, int]:
+        """By layer, its place in the code's order."""
+        return {layer: place for place, layer in enumerate(self.code_order)}
+
+
+def _layer_parents(plan: Plan, layers: list[str]) -> dict[str, dict[str, None]]:
+    """Parents among layers, through glue."""
+    graph, known = plan.graph, set(layers)
+    through: dict[str, dict[str, None]] = {}
+    for name in graph.code_order():
+        found: dict[str, None] = {}
+        for parent in graph.predecessors(name):
+            if parent in known:
+                found[parent] = None
+            elif parent in through:
+                found.update(through[parent])
+        through[name] = found
+    return {name: through[name] for name in layers}
+
+
+def _chain_calls(
+    plan: Plan, layers: list[str], parents: dict[str, dict[str, None]], stateful: Collection[str]
+) -> None:
+    last: dict[str, str] = {}
+    for name in layers:
+        module = str(plan.graph.nodes[name].get("module", name))
+        if module in stateful:
+            if module in last:
+                parents[name][last[module]] = None
+            last[module] = name
+
+
+def _restore_order(order: tuple[str, ...], parents: dict[str, dict[str, None]]) -> tuple[str, ...]:
+    """The order, with each layer moved behind its parents where it is not."""
+    place = {name: index for index, name in enumerate(order)}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from([name for name in order if name in parents])
+    graph.add_edges_from((parent, name) for name, found in parents.items() for parent in found)
+    return tuple(nx.lexicographical_topological_sort(graph, key=place.__getitem__))

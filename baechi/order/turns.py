@@ -1,0 +1,97 @@
+"""Whose turn it is on each device: the runtime's side of the GPU-topo criterion.
+
+`Progress` says beforehand who need not wait. Here the same order is kept by what has really launched:
+a layer may launch when everything before it on its device has launched, or was skipped because the
+code went past it. What was launched out of turn (somebody needed its value) is simply over.
+"""
+
+from baechi.order.launch_order import LaunchOrder
+
+
+class Turns:
+    """The turns of one step.
+
+    Args:
+        order: the plan's order, and the code's.
+    """
+
+    def __init__(self, order: LaunchOrder) -> None:
+        self._queues = order.numbered_queues
+        self._place = order.places
+        self._code_place = order.code_places
+        self._next = [0] * len(self._queues)
+        self._reached: set[str] = set()
+        self._launched: set[str] = set()
+        self._host_place = -1
+
+    def reach(self, layer: str) -> bool:
+        """The host comes to a layer.
+
+        Args:
+            layer: its name, with the number of its call.
+
+        Returns:
+            Whether it is its turn, or the plan does not know it.
+        """
+        place = self._place.get(layer)
+        if place is None:
+            return True
+        self._reached.add(layer)
+        self._host_place = max(self._host_place, self._code_place[layer])
+        queue, position = place
+        next_ = self._next[queue]
+        return next_ == position or (next_ < position and self._pass(queue) == position)
+
+    def is_up(self, layer: str) -> bool:
+        """Whether it is a layer's turn now.
+
+        Args:
+            layer: its name.
+        """
+        place = self._place.get(layer)
+        return place is None or self._pass(place[0]) == place[1]
+
+    def launch(self, layer: str) -> list[str]:
+        """A layer launches.
+
+        Args:
+            layer: its name.
+
+        Returns:
+            Whose turn it is now, of those that were reached and wait.
+        """
+        place = self._place.get(layer)
+        if place is None:
+            return []
+        self._launched.add(layer)
+        return self._up(place[0])
+
+    def skip(self) -> list[str]:
+        """The host has gone on: whose turn came because others were skipped."""
+        return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
+
+    def end(self) -> list[str]:
+        """The code is over: whatever was not reached was skipped."""
+        self._host_place = len(self._code_place)
+        return self.skip()
+
+    def _up(self, queue: int) -> list[str]:
+        before = self._next[queue]
+        position = self._pass(queue)
+        if position != before and position < len(self._queues[queue]):
+            layer = self._queues[queue][position]
+            if layer in self._reached:
+                return [layer]
+        return []
+
+    def _pass(self, queue: int) -> int:
+        """Go past what has launched or was skipped; returns the place that is next."""
+        layers, position = self._queues[queue], self._next[queue]
+        while position < len(layers):
+            layer = layers[position]
+            if layer not in self._launched:
+                if layer in self._reached or self._code_place[layer] >= self._host_place:
+                    break
+            position += 1
+        self._next[queue] = position
+        return position

@@ -1,0 +1,79 @@
+"""Ways into torch that no mode sees: they take what was deferred as if it had been computed.
+
+`autograd.Function.apply`, `torch.vmap` and checkpointing hand tensors to C++ without asking. While a step
+may have deferred values, these launch what they are given first; inside a function's own code, layers
+keep the code's order.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._functorch.vmap
+import torch.utils.checkpoint
+
+from baechi.run.deferred import force_all
+
+_vmap: Any = torch._functorch.vmap
+_checkpoint: Any = torch.utils.checkpoint
+_CHECKPOINTED = "_checkpoint_without_reentrant_generator"
+_lock = threading.Lock()
+_open = 0
+_inside = threading.local()
+
+
+def inside_a_function() -> bool:
+    """Whether this thread runs the code of an `autograd.Function`."""
+    return getattr(_inside, "depth", 0) > 0
+
+
+@contextmanager
+def entrances_watched() -> Iterator[None]:
+    """While this is open, nobody gets a deferred value unseen."""
+    global _open
+    with _lock:
+        _open += 1
+        if _open == 1:
+            for owner, name, _, watched in _ENTRANCES:
+                setattr(owner, name, watched)
+    try:
+        yield
+    finally:
+        with _lock:
+            _open -= 1
+            if _open == 0:
+                for owner, name, original, _ in _ENTRANCES:
+                    setattr(owner, name, original)
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    force_all((args, kwargs), f"{cls.__name__}.apply takes values")
+    _inside.depth = getattr(_inside, "depth", 0) + 1
+    try:
+        return _original_apply.__get__(None, cls)(*args, **kwargs)
+    finally:
+        _inside.depth -= 1
+
+
+def _add_batch_dim(tensor: Any, *args: Any) -> Any:
+    force_all([tensor], "vmap takes values")
+    return _original_add_batch_dim(tensor, *args)
+
+
+def _checkpointed(*args: Any, **kwargs: Any) -> Any:
+    force_all((args, kwargs), "checkpointing keeps values")
+    return _original_checkpointed(*args, **kwargs)
+
+
+_original_apply = torch.autograd.Function.__dict__["apply"]
+_original_add_batch_dim = _vmap._add_batch_dim
+_original_checkpointed: Any = getattr(_checkpoint, _CHECKPOINTED, None)
+
+_ENTRANCES: list[tuple[Any, str, Any, Any]] = [
+    (torch.autograd.Function, "apply", _original_apply, classmethod(_apply)),
+    (_vmap, "_add_batch_dim", _original_add_batch_dim, _add_batch_dim),
+]
+if _original_checkpointed is not None:
+    _ENTRANCES.append((_checkpoint, _CHECKPOINTED, _original_checkpointed, _checkpointed))

@@ -1,0 +1,279 @@
+"""What a layer or a function will return, without running it: a run with fake tensors, remembered."""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from baechi.backend.nest import map_tensors, tensors_in
+from baechi.backend.operators import facts_of, writes_of
+
+CANNOT_FAKE = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+"""What running with fake tensors raises where values matter; running with real ones tells the truth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a tensor looks like.
+
+    Args:
+        size, stride, dtype, device, requires_grad: as the tensor has them.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "Meta":
+        """What a tensor looks like."""
+        device = torch._C.TensorBase.device.__get__(tensor)
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.requires_grad)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A random operation, and all that it needs to draw again."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What comes of a call.
+
+    Args:
+        result: what it returns, with a `Slot` in place of each tensor.
+        metas: what the tensors look like, by slot.
+        given: by slot, which of the given tensors it is, if it is one of them.
+        alias: by slot, which of the given tensors it shares memory with, if with one.
+        written: which of the given tensors it writes in place.
+        draws: its random operations.
+    """
+
+    result: Any
+    metas: tuple[Meta, ...]
+    given: tuple[int | None, ...]
+    alias: tuple[int | None, ...]
+    written: tuple[int, ...]
+    draws: tuple[Draw, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for a tensor of a result."""
+
+    index: int
+
+
+class ByValue(Exception):
+    """What a call draws, or returns, depends on values."""
+
+
+def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
+    """Run a call with fake tensors. No mode may be on.
+
+    Args:
+        call: a function, or a layer's forward.
+        args: positional arguments; tensors may be deferred.
+        kwargs: keyword arguments.
+
+    Returns:
+        What comes of it; None if that depends on values, or is no tensor.
+    """
+    watch = _Watch()
+    fakes: list[torch.Tensor] = []
+    by_id: dict[int, torch.Tensor] = {}
+    cached = torch.is_autocast_cache_enabled()
+    with torch._C.DisableTorchFunctionSubclass():
+        metas = {id(tensor): Meta.of(tensor) for tensor in tensors_in(args, kwargs)}
+    with FakeTensorMode(allow_non_fake_inputs=True), watch:
+
+        def fake(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) not in by_id:
+                by_id[id(tensor)] = _like(metas[id(tensor)])
+                fakes.append(by_id[id(tensor)])
+            return by_id[id(tensor)]
+
+        faked_args, faked_kwargs = map_tensors(fake, (args, kwargs))
+        watch.start(fakes)
+        torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
+        try:
+            result = call(*faked_args, **faked_kwargs)
+        except (*CANNOT_FAKE, ByValue):
+            return None
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+        return _outcome(result, fakes, watch)
+
+
+def key_of(value: Any) -> Hashable:
+    """What of an argument decides what comes of a call.
+
+    Raises:
+        TypeError: nobody can tell.
+    """
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            return Meta.of(value), type(value) is torch.nn.Parameter
+    if value is None or isinstance(value, (bool, int, float, str, complex, torch.dtype, torch.device)):
+        return type(value), value
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple([key_of(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(key, key_of(item)) for key, item in value.items()])
+    if isinstance(value, slice):
+        return slice, key_of(value.start), key_of(value.stop), key_of(value.step)
+    if value is Ellipsis or isinstance(value, (torch.layout, torch.memory_format)):
+        return value
+    raise TypeError(type(value).__name__)
+
+
+class _Watch(TorchDispatchMode):
+    """Notes what is written and drawn during an inference."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.given: dict[int, int] = {}
+        self.written: set[int] = set()
+        self.draws: list[Draw] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def start(self, fakes: list[torch.Tensor]) -> None:
+        """These are the given tensors."""
+        self.given = {_storage(tensor): index for index, tensor in enumerate(fakes)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for tensor in writes_of(facts_of(func), args, kwargs):
+            index = self.given.get(_storage(tensor))
+            if index is not None:
+                self.written.add(index)
+        if draws(func, args, kwargs):
+            self.draws.append(_draw(func, args, kwargs))
+        return func(*args, **kwargs)
+
+
+def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator takes random numbers from the default generator.
+
+    Args:
+        func: the operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+        return False
+    name = func.overloadpacket.__name__
+    if "scaled_dot_product" in name or "flash_attention" in name:  # tagged so even where nothing drops
+        position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "dropout_p")
+        dropout = args[position] if position < len(args) else kwargs.get("dropout_p", 0.0)
+        return bool(dropout)
+    return name not in ("rrelu_with_noise_backward",)
+
+
+def _draw(func: Any, args: Any, kwargs: Any) -> Draw:
+    name = func.overloadpacket.__name__
+    if name.startswith(("multinomial", "poisson", "binomial")) or (name == "bernoulli" and len(args) == 1):
+        raise ByValue
+
+    def meta(value: Any) -> Any:
+        return Meta.of(value) if isinstance(value, torch.Tensor) else value
+
+    return Draw(func, tuple([meta(value) for value in args]), {k: meta(v) for k, v in kwargs.items()})
+
+
+def _like(meta: Meta) -> torch.Tensor:
+    made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
+    if meta.requires_grad and torch.is_grad_enabled():
+        anchor = torch.empty((), device=meta.device, requires_grad=True)
+        computed: torch.Tensor = _Made.apply(anchor, made)  # type: ignore[no-untyped-call]
+        return computed
+    return made.requires_grad_(meta.requires_grad)
+
+
+class _Made(torch.autograd.Function):
+    """Something that somebody computed: it requires a gradient, is no leaf and no view."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+
+
+def _outcome(result: Any, fakes: list[torch.Tensor], watch: _Watch) -> Outcome | None:
+    metas: list[Meta] = []
+    given: list[int | None] = []
+    alias: list[int | None] = []
+    ids = {id(tensor): index for index, tensor in enumerate(fakes)}
+
+    def slot(tensor: torch.Tensor) -> Any:
+        metas.append(Meta.of(tensor))
+        given.append(ids.get(id(tensor)))
+        alias.append(watch.given.get(_storage(tensor)))
+        return Slot(len(metas) - 1)
+
+    template = _map_all(slot, result)
+    if not metas or template is None:
+        return None
+    written = tuple(sorted(watch.written))
+    return Outcome(template, tuple(metas), tuple(given), tuple(alias), written, tuple(watch.draws))
+
+
+def _map_all(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """The value with slots; None if it holds anything but tensors, plain data and containers of them."""
+    if isinstance(value, torch.Tensor):
+        return change(value) if value.layout == torch.strided and not value.is_nested else None
+    if isinstance(value, (list, tuple)):
+        items = [_map_all(change, item) for item in value]
+        if any(item is None and old is not None for item, old in zip(items, value, strict=True)):
+            return None
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        pairs = {key: _map_all(change, item) for key, item in value.items()}
+        if any(item is None and value[key] is not None for key, item in pairs.items()):
+            return None
+        return pairs if type(value) is dict else None
+    return None if isinstance(value, (bool, int, float, complex)) or next(tensors_in(value), None) else value
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+@contextmanager
+def no_function_modes() -> Iterator[None]:
+    """Other people's function modes are off: nothing that happens here is the model's doing."""
+    stack = list(_get_current_function_mode_stack())
+    for _ in stack:
+        torch._C._pop_torch_function_stack()
+    try:
+        yield
+    finally:
+        for mode in stack:
+            torch._C._push_on_torch_function_stack(mode)

@@ -1,0 +1,82 @@
+"""Deferred values in place of what a task will return, and the results that they become."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from baechi.backend.nest import tensors_in
+from baechi.run.call import Call
+from baechi.run.deferred import Deferred, become, defer, is_deferred
+from baechi.run.outcome import Outcome, Slot
+from baechi.run.storage_use import StorageUse, share_use, use_of
+from baechi.run.task import Task
+
+
+def stand_ins(
+    task: Task, call: Call, outcome: Outcome, given: list[torch.Tensor]
+) -> tuple[Any, list[Deferred | None]]:
+    """Make deferred values for a task.
+
+    Args:
+        task: the task.
+        call: what it will do.
+        outcome: what will come of it.
+        given: the distinct tensors that it is given, deferred or not.
+
+    Returns:
+        What the code gets: the result, with tensors that were given as themselves; and by slot of the
+        result the deferred value that stands for it, None for tensors that were given.
+    """
+    values: list[Deferred | None] = []
+    results: list[torch.Tensor] = []
+    for meta, same, alias in zip(outcome.metas, outcome.given, outcome.alias, strict=True):
+        if same is not None:
+            results.append(given[same])
+            values.append(None)
+            continue
+        value = defer(meta, task, call.place, call.number)
+        if alias is not None:
+            use = use_of(given[alias]) or StorageUse()
+            share_use(given[alias], use)
+            share_use(value, use)
+        else:
+            share_use(value, StorageUse(writer=task))
+        results.append(value)
+        values.append(value)
+    return _filled(outcome.result, results), values
+
+
+def hand_over(
+    values: list[Deferred | None],
+    becomes: Callable[[torch.Tensor, torch.Tensor], None],
+    box: list[Any],
+) -> None:
+    """Let deferred values become what was computed.
+
+    Args:
+        values: by slot of the result, the deferred value.
+        becomes: told of a result and the value that is about to become it.
+        box: holds the result; nobody else does.
+    """
+    real = list(tensors_in(box.pop()))
+    assert len(real) == len(values), (len(real), len(values))
+    while real:
+        tensor, value = real.pop(), values.pop()
+        if value is not None and is_deferred(value):
+            becomes(tensor, value)
+            use = use_of(value)
+            become(value, tensor)
+            if use is not None:  # who waits to read or write it waits for its real memory now
+                share_use(value, use)
+
+
+def _filled(template: Any, results: list[torch.Tensor]) -> Any:
+    if isinstance(template, Slot):
+        return results[template.index]
+    if isinstance(template, (list, tuple)):
+        items = [_filled(item, results) for item in template]
+        return type(template)(*items) if hasattr(template, "_fields") else type(template)(items)
+    if isinstance(template, dict):
+        return {key: _filled(item, results) for key, item in template.items()}
+    return template

@@ -1,0 +1,21 @@
+"""Where in the user's code we are."""
+
+import sys
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+_OURS = str(Path(__file__).parents[1])
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def user_line() -> str:
+    """The innermost line that is neither ours nor torch's, such as `"model.py:12"`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_OURS, _TORCH)):
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,120 @@
+"""Random orders, and a drive of `Turns` as the runtime does it, without torch."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from baechi.order import LaunchOrder
+from baechi.order.turns import Turns
+
+
+def random_launch_order(chance: Random, layers: int = 9, devices: int = 3) -> LaunchOrder:
+    """A random DAG, each layer on a random device, with a random plan's order and a random code order."""
+    names = [f"l{index}" for index in range(chance.randint(1, layers))]
+    density = chance.choice([0.0, 0.15, 0.3, 0.6])
+    parents = {
+        name: tuple([other for other in names[:index] if chance.random() < density])
+        for index, name in enumerate(names)
+    }
+    used = chance.randint(1, devices)
+    return LaunchOrder(
+        {name: f"d{chance.randrange(used)}" for name in names},
+        random_topological(chance, parents),
+        parents,
+        random_topological(chance, parents),
+    )
+
+
+def random_topological(chance: Random, parents: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """All names in a random order, each after its parents."""
+    left, order = list(parents), []
+    while left:
+        done = set(order)
+        ready = [name for name in left if done.issuperset(parents[name])]
+        order.append(chance.choice(ready))
+        left.remove(order[-1])
+    return tuple(order)
+
+
+def random_taken(chance: Random, order: LaunchOrder) -> list[str]:
+    """The code's order with some layers left out: branches that are not taken."""
+    share = chance.choice([0.0, 0.0, 0.2, 0.5])
+    return [layer for layer in order.code_order if chance.random() >= share]
+
+
+@dataclass(eq=False)
+class _Waiting:
+    layer: str
+    missing: int
+    followers: "list[_Waiting]" = field(default_factory=list)
+
+
+class Drive:
+    """One step: what a schedule and a launcher do with `Turns`, and nothing else.
+
+    Args:
+        order: the plan's order, and the code's.
+    """
+
+    def __init__(self, order: LaunchOrder) -> None:
+        self._order = order
+        self._turns = Turns(order)
+        self._ready: deque[_Waiting] = deque()
+        self._draining = False
+        self.waiting: dict[str, _Waiting] = {}
+        self._turnless: dict[str, _Waiting] = {}
+        self.waited: list[str] = []
+        self.launched: list[str] = []
+
+    def run(self, code: Iterable[str]) -> "Drive":
+        """The code reaches these layers, in this order, and ends."""
+        for layer in code:
+            self._reach(layer)
+        self._wake(self._turns.end())
+        self._drain()
+        return self
+
+    def _reach(self, layer: str) -> None:
+        turn = self._turns.reach(layer)
+        if not self.waiting and turn:
+            self._launch(layer)
+            return
+        self._wake(self._turns.skip())
+        self._drain()
+        turn = turn or self._turns.is_up(layer)
+        needs = [self.waiting[parent] for parent in self._order.parents[layer] if parent in self.waiting]
+        if turn and not needs:
+            self._launch(layer)
+            self._drain()
+            return
+        task = _Waiting(layer, len(needs) + (not turn))
+        for need in needs:
+            need.followers.append(task)
+        self.waiting[layer] = task
+        if not turn:
+            self._turnless[layer] = task
+        self.waited.append(layer)
+
+    def _launch(self, layer: str) -> None:
+        self.launched.append(layer)
+        self._wake(self._turns.launch(layer))
+
+    def _wake(self, layers: Iterable[str]) -> None:
+        for layer in layers:
+            task = self._turnless.pop(layer, None)
+            if task is not None:
+                self._less_missing(task)
+
+    def _less_missing(self, task: _Waiting) -> None:
+        task.missing -= 1
+        if not task.missing:
+            self._ready.append(task)
+
+    def _drain(self) -> None:
+        while self._ready:
+            task = self._ready.popleft()
+            del self.waiting[task.layer]
+            self._launch(task.layer)
+            for follower in task.followers:
+                self._less_missing(follower)
