@@ -65,7 +65,17 @@ def test_imports_go_down(path: Path) -> None:
     here = room(dotted(path))
     for target in imports(path):
         there = room(target)
-        if here in ("planning", "profiling", "api", "comparing", "bench", "demo", "cli", "__main__", "__init__"):
+        if here in (
+            "planning",
+            "profiling",
+            "api",
+            "comparing",
+            "bench",
+            "demo",
+            "cli",
+            "__main__",
+            "__init__",
+        ):
             assert FLOORS[there] <= FLOORS[here], f"{path} imports {target}"
         else:
             assert there == here or FLOORS[there] < FLOORS[here], f"{path} imports {target}"

@@ -21,6 +21,10 @@ class AbstractBackend(ABC):
     names: Sequence[str]
     """The names of the cluster's devices."""
 
+    def __init__(self) -> None:
+        self.outstanding: dict[str, dict[Any, Any]] = {}
+        """By place and stream, the event after the last transfer that left: nothing waited for it yet."""
+
     # --- places
 
     @abstractmethod

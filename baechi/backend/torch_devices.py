@@ -25,6 +25,7 @@ class TorchDevices(AbstractBackend):
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
         self.names = tuple(names)
         self._transfer: dict[tuple[str, str], tuple[Any, Any]] = {}
 

@@ -34,15 +34,19 @@ class Way:
         backend: the devices.
         source: where the tensor lies.
         target: where it goes.
+        left: the source has been read.
         arrived: the copy is there.
-        returned: the gradient is back.
+        back: the gradient's way.
+        held: the gradient, while it is being sent: autograd adds in place to what nobody else holds.
     """
 
     backend: AbstractBackend
     source: str
     target: str
+    left: Any = None
     arrived: Any = None
-    returned: Any = None
+    back: "Way | None" = None
+    held: torch.Tensor | None = None
 
 
 def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple[torch.Tensor, Way]:
@@ -130,6 +134,20 @@ def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
         mark.sent.clear()
 
 
+def wait_for_sends(backend: AbstractBackend, place: str) -> None:
+    """Let what computes at a place from now on come after all transfers that left from there.
+
+    Args:
+        backend: the devices.
+        place: where something may write that nobody can name.
+    """
+    sends = backend.outstanding.pop(place, None)
+    if sends:
+        stream = backend.compute_stream(place)
+        for event in sends.values():
+            backend.wait(stream, event)
+
+
 def _send(tensor: torch.Tensor, way: Way) -> torch.Tensor:
     backend = way.backend
     source = backend.place_of(tensor)
@@ -138,9 +156,12 @@ def _send(tensor: torch.Tensor, way: Way) -> torch.Tensor:
     copied = backend.copy(tensor, way.target, (tx, rx))
     backend.use(tensor, tx)
     way.arrived = backend.record(rx)
-    mark = mark_of(tensor)
-    if mark is not None:
-        mark.sent[tx] = backend.record(tx)
+    way.left = backend.record(tx)
+    if tx is not None:
+        backend.outstanding.setdefault(source, {})[tx] = way.left
+        mark = mark_of(tensor)
+        if mark is not None:
+            mark.sent[tx] = way.left
     return copied
 
 
@@ -162,9 +183,11 @@ class _Depart(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         grad, way = grads[0], ctx.way
-        if grad is not None and way.returned is not None:
-            _receive(grad, way.backend, way.source, way.returned)
-            way.returned = None
+        if grad is not None and way.back is not None:
+            _receive(grad, way.backend, way.source, way.back.arrived)
+            # from now on autograd may add to the gradient that was sent, in place
+            way.backend.wait(way.backend.compute_stream(way.target), way.back.left)
+            way.back = way.held = None
         return grad, None
 
 
@@ -186,10 +209,8 @@ class _Arrive(torch.autograd.Function):
             return grad, None
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
             return transfer(grad, way.backend, way.source), None
-        back = Way(way.backend, way.target, way.source)
-        returned = _send(grad, back)
-        way.returned = back.arrived
-        return returned, None
+        way.back, way.held = Way(way.backend, way.target, way.source), grad
+        return _send(grad, way.back), None
 
 
 class _Transfer(torch.autograd.Function):

@@ -264,9 +264,16 @@ class Builder:
             names.setdefault(storage.index, []).append(weight)
         for draft, storage in self.written:  # a layer's own statistics are nobody else's business
             others = self.read_by.get(storage.index, set()) - {draft.name}
-            draft.writes |= storage.weight is None or bool(others)
+            if storage.weight is None or others:
+                handed = any(use.storage is storage for use in self.given[draft.name])
+                known = handed or storage.weight is not None
+                draft.writes = "given" if known and draft.writes != "other" else "other"
         sizes = self.groups.sizes()
         for name, draft in self.drafts.items():
+            given = {use.storage.index: use.storage for use in self.given.get(name, ())}
+            draft.given_grad_bytes = sum(
+                [s.size_bytes for s in given.values() if s.requires_grad and s.weight is None]
+            )
             attributes = draft.attributes(training=self.trace.training, names=names)
             if draft.first == len(self.trace.events):
                 attributes["unread"] = True

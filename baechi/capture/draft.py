@@ -20,8 +20,9 @@ class Draft:
         made: storages that its operations made, each with the event that made it.
         weights: storages of parameters and buffers that it owns.
         escaped: storages of `made` that something outside of it reads or gets.
+        given_grad_bytes: gradients of what it was given, which its backward makes.
         kernels: how many operations it launched.
-        writes: whether it writes memory in place that others read.
+        writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         flops, moved_bytes: by dtype name.
     """
 
@@ -34,8 +35,9 @@ class Draft:
     made: dict[int, tuple[Storage, int]] = field(default_factory=dict)
     weights: list[Storage] = field(default_factory=list)
     escaped: set[int] = field(default_factory=set)
+    given_grad_bytes: int = 0
     kernels: int = 0
-    writes: bool = False
+    writes: str = ""
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
 
@@ -73,13 +75,14 @@ class Draft:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
             amounts["saved_bytes"] = _size(s for s, _ in self.made.values() if s.saved)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
-            amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_temp_bytes())
+            backward_bytes = self._backward_temp_bytes() + self.given_grad_bytes
+            amounts["temp_bytes"] = max(amounts["temp_bytes"], backward_bytes)
         attributes: dict[str, Any] = {"kind": self.kind, "module": self.module, "type": self.type}
         attributes |= {name: amount for name, amount in amounts.items() if amount > 0}
         if self.moved_bytes:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
         if self.writes:
-            attributes["writes"] = True
+            attributes["writes"] = self.writes
         if self.weights:
             attributes["weights"] = [name for w in self.weights for name in names[w.index]]
         return attributes

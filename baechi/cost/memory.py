@@ -13,8 +13,8 @@ temporary where it is larger than (d). What arrives from other devices counts th
 lives; it depends on the placement, so it is in no table.
 
 When backward is over the optimizer steps. It makes temporary tensors as large as what it works on:
-for all weights of a device at once (torch's `foreach` implementations), or for one at a time, two
-of them (its plain ones). What autograd kept is gone by then.
+for all weights of a device at once (torch's `foreach` implementations), or for one at a time, up to
+three of them (its plain ones). What autograd kept is gone by then.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ _UPDATE_PER_GRAD_BYTE: dict[str | None, int] = {
     "adam": 1,
     "adamw": 1,
     "rmsprop": 1,
-    "adagrad": 1,
+    "adagrad": 2,
     "adadelta": 2,
 }
 """Temporary bytes of an optimizer's step for each byte of gradient; of the others, none."""
@@ -127,7 +127,7 @@ def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
         total_bytes: `update_bytes` of all layers there.
         largest_bytes: the most of one layer.
     """
-    return max(total_bytes, 2 * largest_bytes)
+    return max(total_bytes, 3 * largest_bytes)
 
 
 def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint:

@@ -135,7 +135,7 @@ def _on_device(
         Call(call, launch, args, kwargs, foresee, seat[1], turn),
         module=seat[0],
         cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
-        writes=seat[0] not in runtime.only_read,
+        writes=not runtime.only_reads(seat[0], training=module.training),
         stateful=seat[0] in runtime.stateful,
     )
 
@@ -156,8 +156,10 @@ def _launch(
     try:
         if kwargs or not step.all_here(args, device):
             (args, kwargs), loans = step.lend((args, kwargs), device)
-        if name not in runtime.only_read:
-            step.may_write(args, kwargs, list(module.buffers()))
+        if not runtime.only_reads(name, training=module.training):
+            step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
+            if name not in runtime.writes_given:
+                step.may_write_anything(device)
         before = backend.enter_layer(call)
         try:
             result = original_forward(module)(*args, **kwargs)

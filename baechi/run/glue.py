@@ -1,6 +1,7 @@
 """Glue over several devices: `x + y` runs where `cost.anchor` says, and the others travel there."""
 
 import functools
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -100,19 +101,18 @@ class GlueMode(TorchFunctionMode):
             schedule.force_values(given, f"{_described(func)} needs values")
             return func(*args, **kwargs)
         turn = self.step.next_turn()
-        written = _written(name, args, kwargs)
+        written = _written(func, name, args, kwargs)
         run = functools.partial(self._run, func, name, turn)
         foresee = functools.partial(self.step.runtime.foresight.function, func, args, kwargs)
-        place, _ = self._place(name, args, kwargs, given)
+        place, _ = self._place(func, name, args, kwargs, given)
         call = Call(name, run, args, kwargs, foresee, place, turn)
         return schedule.glue(call, given, written)
 
     def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in(args, kwargs))
-        place, mixed = self._place(name, args, kwargs, given)
-        if given and writes_first(name):
-            self.step.may_write(given[0])
-        self.step.may_write(kwargs.get("out"))
+        place, mixed = self._place(func, name, args, kwargs, given)
+        written_to = _written(func, name, args, kwargs)
+        self.step.may_write(written_to)
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
             result = loans.settle(func(*args, **kwargs), written=name in _WRITE_UNSAID)
@@ -125,7 +125,7 @@ class GlueMode(TorchFunctionMode):
         return result
 
     def _place(
-        self, name: str, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]
     ) -> tuple[str | None, bool]:
         """Where the function runs, and whether something must travel there.
 
@@ -137,7 +137,7 @@ class GlueMode(TorchFunctionMode):
         if not on_devices:
             bound = any(not backend.is_free(tensor) for tensor in given)
             return (places[0] if bound else None), False
-        written = next(iter(_written(name, args, kwargs)), None)
+        written = next(iter(_written(func, name, args, kwargs)), None)
         if written is not None and not backend.is_free(written):
             target = backend.place_of(written)
         else:
@@ -202,12 +202,28 @@ def _described(func: Any) -> str:
     return str(getattr(func.__self__, "__name__", name)) if name == "__get__" else str(name)
 
 
-def _written(name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a function writes in place, by its name and `out=`."""
+def _written(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a function writes in place: by its name, `out=`, `inplace=`, `max_norm=`."""
     written = list(tensors_in(kwargs.get("out")))
-    if not written and args and writes_first(name) and isinstance(args[0], torch.Tensor):
+    if not args:
+        return written
+    if not written and writes_first(name) and isinstance(args[0], torch.Tensor):
         written = [args[0]]
+    for argument, index in (("inplace", 0), ("max_norm", 1)):
+        position = _position(func, argument)
+        asked = kwargs.get(argument) or (position is not None and position < len(args) and args[position])
+        if asked and index < len(args) and isinstance(args[index], torch.Tensor):
+            written.append(args[index])
     return written
+
+
+@functools.cache
+def _position(func: Any, argument: str) -> int | None:
+    """Where a function of `torch.nn.functional` takes an argument by position."""
+    if not inspect.isfunction(func):
+        return None
+    names = list(inspect.signature(func).parameters)
+    return names.index(argument) if argument in names else None
 
 
 def _push_below(mode: TorchFunctionMode, depth: int) -> None:

@@ -56,7 +56,7 @@ class Runtime:
         self.backend = backend_of(plan.cluster)
         self.settled = True
         self.session: object = None
-        self.only_read = frozenset(_only_readers(plan))
+        self._only_read, self.writes_given = _readers_and_writers(plan)
         self.readers = dict(_readers(plan))
         self.measure: Callable[[], Timeline] | None = None
         self._thread = threading.local()
@@ -70,6 +70,15 @@ class Runtime:
             self._close_backward()
             return None
         return glue
+
+    def only_reads(self, module: str, *, training: bool) -> bool:
+        """Whether a layer is known to write nothing that others read.
+
+        Args:
+            module: its module.
+            training: whether it is in training now: what was captured for inference says nothing of that.
+        """
+        return module in self._only_read and (self.plan.graph.training or not training)
 
     @cached_property
     def order(self) -> LaunchOrder:
@@ -101,12 +110,15 @@ class Runtime:
             with self.backend.step() as self.measure:
                 self._thread.glue = glue
                 step.schedule = schedule = self.schedule(glue)
-                with glue:
-                    if schedule is None:
-                        yield step
-                    else:
-                        with entrances_watched():
-                            yield from self._scheduled(step, schedule)
+                try:
+                    with glue:
+                        if schedule is None:
+                            yield step
+                        else:
+                            with entrances_watched():
+                                yield from self._scheduled(step, schedule)
+                finally:
+                    step.close()
         finally:
             self._thread.glue = None
 
@@ -198,12 +210,18 @@ def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runt
     return runtime
 
 
-def _only_readers(plan: Plan) -> Iterator[str]:
-    """Modules of which no call writes in place what others read."""
-    writers = {_module(plan, node) for node, writes in plan.graph.nodes(data="writes") if writes}
-    for node in plan.graph.placed():
-        if _module(plan, node) not in writers:
-            yield _module(plan, node)
+def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
+    """Modules that write nothing that others read, and those that write only what they are given.
+
+    Of a module that did not run when the model was captured nothing is known.
+    """
+    ran = [node for node in plan.graph.placed() if not plan.graph.nodes[node].get("unread", False)]
+    writes: dict[str, set[str]] = {_module(plan, node): set() for node in ran}
+    for node in ran:
+        if plan.graph.nodes[node].get("writes"):
+            writes[_module(plan, node)].add(str(plan.graph.nodes[node]["writes"]))
+    only_read = frozenset(module for module, kinds in writes.items() if not kinds)
+    return only_read, frozenset(module for module, kinds in writes.items() if kinds == {"given"})
 
 
 def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -10,7 +10,15 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from baechi.backend import AbstractBackend
 from baechi.backend.marks import stamp
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.transfer import Way, arrive, depart, takes_two_nodes, transfer, wait_for_readers
+from baechi.backend.transfer import (
+    Way,
+    arrive,
+    depart,
+    takes_two_nodes,
+    transfer,
+    wait_for_readers,
+    wait_for_sends,
+)
 from baechi.run.loans import Loans, version_of
 from baechi.run.schedule import Schedule
 
@@ -159,6 +167,20 @@ class Step:
         """
         for tensor in tensors_in(*values):
             wait_for_readers(tensor, self.backend)
+
+    def may_write_anything(self, place: str) -> None:
+        """What runs next may write anything that lies at a place: it comes after all transfers from there.
+
+        Args:
+            place: the device.
+        """
+        wait_for_sends(self.backend, place)
+
+    def close(self) -> None:
+        """The step is over: what it was given and what it used is the caller's, who may write it."""
+        for place in list(self.backend.outstanding):
+            if place in self.backend.names:
+                wait_for_sends(self.backend, place)
 
     def call_of(self, layer: str) -> str:
         """The name of a layer's next call: that of its node in the graph.

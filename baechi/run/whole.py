@@ -57,7 +57,9 @@ def _close(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
         return result
     step, stack, loans, given = _stack().pop()
     with stack:
-        return step.bring_home(loans.settle(result), given)
+        result = step.bring_home(loans.settle(result), given)
+        step.close()
+        return result
 
 
 def _stack() -> list[tuple[Step, ExitStack, Loans, Any]]:

@@ -37,7 +37,7 @@ OPTIMIZERS: dict[str, Optimizers] = {
     "fused": lambda weights: torch.optim.Adam(weights, lr=0.001, fused=True),
 }
 
-EXACT = ("gnmt", "gpt2", "bert", "vit")
+EXACT = ("gnmt", "gpt2")
 """No gradient in these is a sum of three or more that a placement may take in another order."""
 
 SINGLE_ONLY = ("mixtral",)
@@ -92,12 +92,14 @@ def graph_of(architecture: Architecture) -> baechi.LayerGraph:
     return baechi.profile(architecture.build(), architecture.inputs(), cluster=cluster, training=True)
 
 
-def distributed(architecture: Architecture, n: int, placer: str) -> tuple[nn.Module, baechi.Cluster]:
+def distributed(
+    architecture: Architecture, n: int, placer: str, *, reorder: bool = True
+) -> tuple[nn.Module, baechi.Cluster]:
     """The architecture on n emulated devices."""
     cluster = baechi.Cluster.virtual(n)
     plan = baechi.place(graph_of(architecture), cluster, placer)
     assert len(plan.devices_used) == n
-    return baechi.assign(architecture.build(), plan), cluster
+    return baechi.assign(architecture.build(), plan, reorder=reorder), cluster
 
 
 def assert_equal(one: nn.Module, other: nn.Module, *, tolerance: float = 0.0) -> None:
@@ -113,7 +115,8 @@ def test_three_devices(name: str, optimizer: str) -> None:
     architecture, tolerance = MODELS[name], TOLERANCE[name]
     plain = architecture.build()
     expected = trained(plain, architecture.inputs(), OPTIMIZERS[optimizer], clipped=clipped)
-    model, cluster = distributed(architecture, 3, "random:1")
+    # backward is the launch order in reverse, so in another order than the code's sums round otherwise
+    model, cluster = distributed(architecture, 3, "random:1", reorder=name not in EXACT)
     with cluster:
         losses = trained(model, architecture.inputs(), OPTIMIZERS[optimizer], clipped=clipped)
     for one, other in zip(expected, losses, strict=True):

@@ -5,6 +5,7 @@ that is all: the numbers are right, and nothing is timed, counted or checked.
 """
 
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -42,6 +43,7 @@ class VirtualDevices(AbstractBackend):
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
         self.names = tuple(names)
 
     def place_of(self, tensor: torch.Tensor) -> str:
@@ -49,7 +51,8 @@ class VirtualDevices(AbstractBackend):
         return HOST if mark is None or mark.place is None else mark.place
 
     def torch_device(self, place: str) -> torch.device | None:
-        return torch_device(place, self.names.index(place)) if self._emulator(place) else None
+        emulator = self._emulator(place)
+        return None if emulator is None else torch_devices(emulator.cluster.names)[place]
 
     def is_free(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
@@ -197,12 +200,17 @@ def _step() -> Iterator[Callable[[], Timeline] | None]:
         yield functools.partial(emulator.timeline, record)
 
 
-def torch_device(name: str, place: int) -> torch.device:
-    """How an emulated device answers when torch asks.
+def torch_devices(names: Sequence[str]) -> dict[str, torch.device]:
+    """How emulated devices answer when torch asks.
 
     Args:
-        name: its name, such as `"cpu:1"`.
-        place: its place in the cluster.
+        names: the devices' names.
+
+    Returns:
+        `cpu:k` for a device of that name, if all have such names; else for the k-th device.
     """
-    head, _, index = name.partition(":")
-    return torch.device("cpu", int(index) if head == "cpu" and index.isdigit() else place)
+    numbered = all(re.fullmatch(r"cpu:\d+", name) for name in names)
+    return {
+        name: torch.device("cpu", int(name.removeprefix("cpu:")) if numbered else place)
+        for place, name in enumerate(names)
+    }

@@ -7,21 +7,25 @@ these few are replaced while a cluster is emulated. (A function mode could answe
 fused kernels round differently where one is on.)
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._device as device_contexts
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from baechi.backend.marks import mark_of
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual import current
-from baechi.backend.virtual.devices import VirtualDevices, torch_device
+from baechi.backend.virtual.devices import VirtualDevices, torch_devices
 from baechi.backend.virtual.emulator import Emulator
 from baechi.records.cluster import HOST
 
 _Base = torch._C.TensorBase
 _FACTORIES = ("tensor", "as_tensor", "asarray")
+_METHODS = ("to", "cpu", "tolist", "numpy", "new_tensor")
 
 
 class Identity:
@@ -36,23 +40,29 @@ class Identity:
         self._names = names
         self._emulator = emulator
         self._backend = VirtualDevices(names)
-        self._torch_devices = {name: torch_device(name, place) for place, name in enumerate(names)}
+        self._torch_devices = torch_devices(names)
         self._places = {device: names.index(name) for name, device in self._torch_devices.items()}
         self._factories: dict[str, Any] = {}
+        self._optimizers: Any = None
 
     def install(self) -> None:
         """Replace them."""
         torch.Tensor.device = property(self._device)  # type: ignore[assignment]
-        for name in ("to", "cpu", "tolist", "numpy"):
+        for name in _METHODS:
             setattr(torch.Tensor, name, _method(name, getattr(self, f"_{name}")))
+        threading.Thread.run = _watched_run  # type: ignore[assignment, method-assign]
+        self._optimizers = register_optimizer_step_pre_hook(self._adopt_state)
         for name in _FACTORIES:
             self._factories[name] = getattr(torch, name)
             setattr(torch, name, self._factory(self._factories[name]))
 
     def remove(self) -> None:
         """Put torch's own back."""
-        for name in ("device", "to", "cpu", "tolist", "numpy"):
+        for name in ("device", *_METHODS):
             delattr(torch.Tensor, name)
+        threading.Thread.run = _run  # type: ignore[method-assign]
+        if self._optimizers is not None:
+            self._optimizers.remove()
         for name, function in self._factories.items():
             setattr(torch, name, function)
 
@@ -127,15 +137,47 @@ class Identity:
             )
         return _Base.numpy(tensor, *args, **kwargs)
 
+    def _new_tensor(self, tensor: torch.Tensor, data: Any, **kwargs: Any) -> Any:
+        kwargs.setdefault("device", self._device(tensor))
+        kwargs.setdefault("dtype", tensor.dtype)
+        return torch.tensor(data, **kwargs)
+
+    def _adopt_state(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """State and gradients from before lie where their weights lie."""
+        if current.at_work() is not self._emulator:
+            return
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                place = self._place(weight)
+                like = [v for v in optimizer.state.get(weight, {}).values() if _is_like(v, weight)]
+                like += [weight.grad] if weight.grad is not None else []
+                for tensor in like if place is not None else ():
+                    if mark_of(tensor) is None:
+                        self._backend.move_weights([tensor], str(place))
+
     def _factory(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-            target = None if device is None else torch.device(device)
+            current_device: Any = device_contexts.CURRENT_DEVICE if device is None else device
+            target = None if current_device is None else torch.device(current_device)
             if target is None or target.index is None or current.at_work() is not self._emulator:
                 return function(*args, device=device, **kwargs)
             made = function(*args, device="cpu", **kwargs)
             return made.detach().to(target).requires_grad_(made.requires_grad)
 
         return make
+
+
+def _is_like(value: object, weight: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == weight.shape
+
+
+_run = threading.Thread.run
+
+
+def _watched_run(thread: threading.Thread) -> None:
+    """Modes belong to threads: one that starts while a cluster is emulated is watched, too."""
+    with current.entered():
+        _run(thread)
 
 
 def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

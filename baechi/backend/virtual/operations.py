@@ -215,6 +215,8 @@ class Operations:
         devices = self._devices_of(given)
         if len(devices) > 1 and self._devices_of(lone):
             raise _mixed(facts, *[self._devices[device].name for device in devices][:2])
+        if devices and any(mark_of(tensor) is None and tensor.dim() for tensor in given):
+            raise _mixed(facts, self._devices[devices[0]].name, "the host")
         result = func(*args, **kwargs)
         results = flat((result,))
         written = self._blocks_of(writes_of(facts, args, kwargs))

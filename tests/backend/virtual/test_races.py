@@ -12,7 +12,7 @@ import torch
 from backend.virtual.by_hand import DEVICES, after, cluster_of, compute, on, side, zeros
 from torch import nn
 
-from baechi.backend.transfer import send, wait_for_readers
+from baechi.backend.transfer import transfer, wait_for_readers
 from baechi.backend.virtual.current import at_work
 from baechi.errors import StreamRaceError
 
@@ -52,7 +52,7 @@ def consumer_before_rx(right: bool) -> None:
 
 
 def consumer_on_a_side_stream_before_rx(right: bool) -> None:
-    y = send(zeros("cpu:0", 3), DEVICES, "cpu:1")  # lets compute wait, and nobody else
+    y = transfer(zeros("cpu:0", 3), DEVICES, "cpu:1")  # lets compute wait, and nobody else
     with on(side("cpu:1")) as aside:
         if right:
             after(aside, compute("cpu:1"))
@@ -96,7 +96,7 @@ def copy_freed_while_it_is_read(right: bool) -> None:
 
 def write_on_a_source_in_flight(right: bool) -> None:
     x = zeros("cpu:0", 3)
-    send(x, DEVICES, "cpu:1")
+    transfer(x, DEVICES, "cpu:1")
     if right:
         wait_for_readers(x, DEVICES)
     x.add_(1)
@@ -104,7 +104,7 @@ def write_on_a_source_in_flight(right: bool) -> None:
 
 def write_through_a_view_in_flight(right: bool) -> None:
     x = zeros("cpu:0", 4)
-    send(x[2:], DEVICES, "cpu:1")
+    transfer(x[2:], DEVICES, "cpu:1")
     if right:
         wait_for_readers(x, DEVICES)
     x.view(2, 2)[0].mul_(2)
@@ -112,7 +112,7 @@ def write_through_a_view_in_flight(right: bool) -> None:
 
 def write_with_out_in_flight(right: bool) -> None:
     x, z = zeros("cpu:0", 3), torch.ones(3, device="cpu:0")
-    send(x, DEVICES, "cpu:1")
+    transfer(x, DEVICES, "cpu:1")
     if right:
         wait_for_readers(x, DEVICES)
     torch.exp(z, out=x)
@@ -120,7 +120,7 @@ def write_with_out_in_flight(right: bool) -> None:
 
 def write_on_one_of_two_transfers(right: bool) -> None:
     x = zeros("cpu:0", 3)
-    send(x, DEVICES, "cpu:2")
+    transfer(x, DEVICES, "cpu:2")
     tx, rx = streams()
     after(tx, compute("cpu:0"))
     DEVICES.copy(x, "cpu:1", (tx, rx))
@@ -132,8 +132,8 @@ def write_on_one_of_two_transfers(right: bool) -> None:
 
 
 def write_on_a_copy_that_is_forwarded(right: bool) -> None:
-    y = send(zeros("cpu:0", 3), DEVICES, "cpu:1")
-    send(y, DEVICES, "cpu:2")
+    y = transfer(zeros("cpu:0", 3), DEVICES, "cpu:1")
+    transfer(y, DEVICES, "cpu:2")
     if right:
         wait_for_readers(y, DEVICES)
     y.add_(1)
@@ -151,7 +151,7 @@ def forwarded_before_it_arrived(right: bool) -> None:
 
 def second_transfer_over_what_the_first_reads(right: bool) -> None:
     x, y = zeros("cpu:0", 3), zeros("cpu:2", 3)
-    send(x, DEVICES, "cpu:1")
+    transfer(x, DEVICES, "cpu:1")
     if right:
         wait_for_readers(x, DEVICES)
     x.copy_(y)  # from cpu:2, on both computing streams
@@ -402,7 +402,7 @@ class _Careless(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, waits: tuple[bool, bool]) -> torch.Tensor:
         ctx.waits = waits
-        return send(x, DEVICES, "cpu:1")
+        return transfer(x, DEVICES, "cpu:1")
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -435,7 +435,7 @@ def gradients_summed_before_one_arrived(right: bool) -> None:
 
 def optimizer_beside_the_gradients_transfer(right: bool, foreach: bool = False) -> None:
     weight = nn.Parameter(zeros("cpu:0", 3))
-    weight.grad = send(zeros("cpu:1", 3), DEVICES, "cpu:0")
+    weight.grad = transfer(zeros("cpu:1", 3), DEVICES, "cpu:0")
     with on(side("cpu:0")) as aside:
         if right:
             after(aside, compute("cpu:0"))
@@ -451,7 +451,7 @@ def optimizer_in_lists_beside_the_transfer(right: bool) -> None:
 def optimizer_over_a_weight_in_flight(right: bool, foreach: bool = False) -> None:
     weight = nn.Parameter(zeros("cpu:0", 3))
     weight.grad = torch.ones_like(weight)
-    send(weight.detach(), DEVICES, "cpu:1")
+    transfer(weight.detach(), DEVICES, "cpu:1")
     if right:
         wait_for_readers(weight, DEVICES)
     torch.optim.SGD([weight], 0.1, foreach=foreach).step()
