@@ -34,7 +34,7 @@ def main() -> None:
     model(**batch)  # lets LazyLinear find its size
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
-    cluster = baechi.Cluster.virtual(2, memory="5MiB")
+    cluster = baechi.Cluster.virtual(2, memory="6MiB")
     model = baechi.distribute(model, batch, cluster=cluster, placer="m-etf", optimizer=optimizer)
 
     with cluster:

@@ -20,6 +20,7 @@ class Turns:
         self._place = order.places
         self._code_place = order.code_places
         self._next = [0] * len(self._queues)
+        self._told = [-1] * len(self._queues)  # whose turn somebody was told of
         self._reached: set[str] = set()
         self._launched: set[str] = set()
         self._host_place = -1
@@ -38,9 +39,7 @@ class Turns:
             return True
         self._reached.add(layer)
         self._host_place = max(self._host_place, self._code_place[layer])
-        queue, position = place
-        next_ = self._next[queue]
-        return next_ == position or (next_ < position and self._pass(queue) == position)
+        return self._is_up(*place)
 
     def is_up(self, layer: str) -> bool:
         """Whether it is a layer's turn now.
@@ -49,7 +48,7 @@ class Turns:
             layer: its name.
         """
         place = self._place.get(layer)
-        return place is None or self._pass(place[0]) == place[1]
+        return place is None or self._is_up(*place)
 
     def launch(self, layer: str) -> list[str]:
         """A layer launches.
@@ -75,14 +74,24 @@ class Turns:
         self._host_place = len(self._code_place)
         return self.skip()
 
+    def _is_up(self, queue: int, position: int) -> bool:
+        if self._next[queue] > position:
+            return True  # it was skipped, and is reached after all: nobody waits for its turn any more
+        if self._pass(queue) != position:
+            return False
+        self._told[queue] = position
+        return True
+
     def _up(self, queue: int) -> list[str]:
-        before = self._next[queue]
+        """The layer that is next, if it was reached and nobody was told yet that it is its turn."""
         position = self._pass(queue)
-        if position != before and position < len(self._queues[queue]):
-            layer = self._queues[queue][position]
-            if layer in self._reached:
-                return [layer]
-        return []
+        if position == self._told[queue] or position == len(self._queues[queue]):
+            return []
+        layer = self._queues[queue][position]
+        if layer not in self._reached:
+            return []
+        self._told[queue] = position
+        return [layer]
 
     def _pass(self, queue: int) -> int:
         """Go past what has launched or was skipped; returns the place that is next."""

@@ -168,8 +168,8 @@ def _launch(
         if loans is not None:
             result = loans.settle(result)
         step.stamp(result, device, turn, renew=True)
-        if call in runtime.readers and isinstance(result, torch.Tensor):
-            step.push(result, runtime.readers[call])
+        if step.schedule is None or not step.schedule.launching:
+            step.send_ahead(call, result)
         if step.schedule is not None:
             step.schedule.launcher.note(result)
     except Exception as error:

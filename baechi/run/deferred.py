@@ -126,7 +126,7 @@ QUESTIONS = frozenset(
         getattr(_Base, name)
         for name in (
             "dim", "size", "numel", "nelement", "ndimension", "stride", "is_floating_point", "is_complex",
-            "is_contiguous", "element_size", "get_device", "storage_offset", "is_inference", "is_conj",
+            "is_contiguous", "element_size", "get_device", "is_inference", "is_conj",
             "is_neg", "untyped_storage",
         )
     ]

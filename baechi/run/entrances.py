@@ -1,8 +1,8 @@
 """Ways into torch that no mode sees: they take what was deferred as if it had been computed.
 
-`autograd.Function.apply`, `torch.vmap` and checkpointing hand tensors to C++ without asking. While a step
-may have deferred values, these launch what they are given first; inside a function's own code, layers
-keep the code's order.
+`autograd.Function.apply`, `torch.vmap`, `torch.func.grad` and checkpointing hand tensors to C++ without
+asking. While a step may have deferred values, these launch what they are given first; inside a function's
+own code, layers keep the code's order.
 """
 
 import threading
@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._functorch.eager_transforms
 import torch._functorch.vmap
 import torch.utils.checkpoint
 
 from baechi.run.deferred import force_all
 
 _vmap: Any = torch._functorch.vmap
+_transforms: Any = torch._functorch.eager_transforms
 _checkpoint: Any = torch.utils.checkpoint
 _CHECKPOINTED = "_checkpoint_without_reentrant_generator"
 _lock = threading.Lock()
@@ -62,6 +64,11 @@ def _add_batch_dim(tensor: Any, *args: Any) -> Any:
     return _original_add_batch_dim(tensor, *args)
 
 
+def _wrap_for_grad(tensor: Any, *args: Any) -> Any:
+    force_all([tensor], "torch.func takes values")
+    return _original_wrap_for_grad(tensor, *args)
+
+
 def _checkpointed(*args: Any, **kwargs: Any) -> Any:
     force_all((args, kwargs), "checkpointing keeps values")
     return _original_checkpointed(*args, **kwargs)
@@ -69,11 +76,13 @@ def _checkpointed(*args: Any, **kwargs: Any) -> Any:
 
 _original_apply = torch.autograd.Function.__dict__["apply"]
 _original_add_batch_dim = _vmap._add_batch_dim
+_original_wrap_for_grad = _transforms._wrap_for_grad
 _original_checkpointed: Any = getattr(_checkpoint, _CHECKPOINTED, None)
 
 _ENTRANCES: list[tuple[Any, str, Any, Any]] = [
     (torch.autograd.Function, "apply", _original_apply, classmethod(_apply)),
     (_vmap, "_add_batch_dim", _original_add_batch_dim, _add_batch_dim),
+    (_transforms, "_wrap_for_grad", _original_wrap_for_grad, _wrap_for_grad),
 ]
 if _original_checkpointed is not None:
     _ENTRANCES.append((_checkpoint, _CHECKPOINTED, _original_checkpointed, _checkpointed))

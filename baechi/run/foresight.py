@@ -1,9 +1,11 @@
 """What layers and functions will return, remembered from step to step."""
 
+import random
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 
@@ -17,6 +19,8 @@ from baechi.run.outcome import Outcome, infer, key_of, no_function_modes
 _KEPT = 20_000
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+_PLAIN = (bool, int, float, str, tuple, torch.dtype, type(None))
 
 _NEVER = frozenset({"backward", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__repr__"})
 
@@ -41,12 +45,14 @@ class Foresight:
             args: its positional arguments.
             kwargs: its keyword arguments.
         """
-        state = tuple([part.training for part in module.modules()])
+        state = tuple([_plain_state(part) for part in module.modules()])
         trained = tuple([weight.requires_grad for weight in module.parameters()])
 
         def run() -> Outcome | None:
             with unwatched(), no_function_modes(), left_as_found(module, parameters=False):
-                return infer(original_forward(module), args, kwargs)
+                before = random.getstate()
+                outcome = infer(original_forward(module), args, kwargs)
+                return outcome if random.getstate() == before else None  # it draws Python's numbers
 
         return self._remembered((name, state, trained), args, kwargs, run)
 
@@ -94,6 +100,11 @@ class Foresight:
                 self._known.clear()
             self._known[key] = run()
         return self._known[key]
+
+
+def _plain_state(module: nn.Module) -> tuple[Any, ...]:
+    """Numbers, texts and flags that hang on a module: what it returns may depend on them."""
+    return tuple([value for value in vars(module).values() if isinstance(value, _PLAIN)])
 
 
 def _several(plan: Plan) -> list[str]:

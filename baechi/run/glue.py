@@ -30,6 +30,9 @@ _KEEP_ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
+_MOVE = frozenset({"to", "cpu", "cuda"})
+"""Their results know where they lie."""
+
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 """Properties that are no questions: they make a view."""
 
@@ -119,7 +122,8 @@ class GlueMode(TorchFunctionMode):
         else:
             result = func(*args, **kwargs)
         written = bool(given) and result is given[0]
-        self.step.stamp(result, place, turn, renew=written)
+        if name not in _MOVE:
+            self.step.stamp(result, place, turn, renew=written)
         if self.step.schedule is not None:
             self.step.schedule.launcher.note(result)
         return result
@@ -207,8 +211,8 @@ def _written(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[to
     written = list(tensors_in(kwargs.get("out")))
     if not args:
         return written
-    if not written and writes_first(name) and isinstance(args[0], torch.Tensor):
-        written = [args[0]]
+    if not written and writes_first(name):
+        written = list(tensors_in(args[0]))
     for argument, index in (("inplace", 0), ("max_norm", 1)):
         position = _position(func, argument)
         asked = kwargs.get(argument) or (position is not None and position < len(args) and args[position])
@@ -222,7 +226,7 @@ def _position(func: Any, argument: str) -> int | None:
     """Where a function of `torch.nn.functional` takes an argument by position."""
     if not inspect.isfunction(func):
         return None
-    names = list(inspect.signature(func).parameters)
+    names = list(inspect.signature(func, follow_wrapped=False).parameters)
     return names.index(argument) if argument in names else None
 
 

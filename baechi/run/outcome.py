@@ -6,29 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedFakeTensorException,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.operators import facts_of, writes_of
-
-CANNOT_FAKE = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    AttributeError,
-)
-"""What running with fake tensors raises where values matter; running with real ones tells the truth."""
+from baechi.backend.operators import facts_of, flat, writes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +106,7 @@ def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
         torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
         try:
             result = call(*faked_args, **faked_kwargs)
-        except (*CANNOT_FAKE, ByValue):
+        except Exception:  # whatever it is: running it with real tensors will tell the truth
             return None
         finally:
             torch.set_autocast_cache_enabled(cached)
@@ -160,6 +143,7 @@ class _Watch(TorchDispatchMode):
         self.given: dict[int, int] = {}
         self.written: set[int] = set()
         self.draws: list[Draw] = []
+        self.made: dict[int, torch.Tensor] = {}  # held, so that no storage's number is used twice
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -171,13 +155,18 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for tensor in writes_of(facts_of(func), args, kwargs):
+        facts = facts_of(func)
+        for tensor in writes_of(facts, args, kwargs):
             index = self.given.get(_storage(tensor))
             if index is not None:
                 self.written.add(index)
         if draws(func, args, kwargs):
             self.draws.append(_draw(func, args, kwargs))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if not facts.aliases:
+            for tensor in flat((result,)):
+                self.made[_storage(tensor)] = tensor
+        return result
 
 
 def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -188,7 +177,7 @@ def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         args: its positional arguments.
         kwargs: its keyword arguments.
     """
-    if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+    if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     name = func.overloadpacket.__name__
     if "scaled_dot_product" in name or "flash_attention" in name:  # tagged so even where nothing drops
@@ -200,6 +189,8 @@ def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 def _draw(func: Any, args: Any, kwargs: Any) -> Draw:
     name = func.overloadpacket.__name__
+    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
+        raise ByValue  # whose state is the model's own
     if name.startswith(("multinomial", "poisson", "binomial")) or (name == "bernoulli" and len(args) == 1):
         raise ByValue
 
@@ -241,6 +232,9 @@ def _outcome(result: Any, fakes: list[torch.Tensor], watch: _Watch) -> Outcome |
     template = _map_all(slot, result)
     if not metas or template is None:
         return None
+    results = [tensor for tensor in tensors_in(result) if _storage(tensor) not in watch.given]
+    if any(_storage(tensor) not in watch.made for tensor in results):
+        return None  # it hands out memory of its own: a buffer, say, which others may read and write
     written = tuple(sorted(watch.written))
     return Outcome(template, tuple(metas), tuple(given), tuple(alias), written, tuple(watch.draws))
 
@@ -259,7 +253,11 @@ def _map_all(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
         if any(item is None and value[key] is not None for key, item in pairs.items()):
             return None
         return pairs if type(value) is dict else None
-    return None if isinstance(value, (bool, int, float, complex)) or next(tensors_in(value), None) else value
+    return None if isinstance(value, (bool, int, float, complex)) or _holds_tensors(value) else value
+
+
+def _holds_tensors(value: Any) -> bool:
+    return next(tensors_in(value), None) is not None
 
 
 def _storage(tensor: torch.Tensor) -> int:

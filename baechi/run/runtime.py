@@ -99,7 +99,7 @@ class Runtime:
         if not self.reorder or not self.may_wait or reordering_is_off():
             return None
         launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
-        return Schedule(self.order, launcher, glue.off, glue.step.becomes)
+        return Schedule(self.order, launcher, glue.off, glue.step.becomes, glue.step.send_ahead)
 
     @contextmanager
     def step(self) -> Iterator[Step]:

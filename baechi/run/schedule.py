@@ -43,6 +43,7 @@ class Schedule:
         launcher: in which thread what waited launches.
         aside: takes glue mode off for a while. It is off now.
         becomes: told of a result and the deferred value that is about to become it.
+        send_ahead: sends what a layer made to where it will be read.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Schedule:
         launcher: AbstractLauncher,
         aside: Callable[[], AbstractContextManager[None]],
         becomes: Callable[[torch.Tensor, torch.Tensor], None],
+        send_ahead: Callable[[str, torch.Tensor], None],
     ) -> None:
         self._aside = aside
+        self._send_ahead = send_ahead
         self._becomes = becomes
         self.turns = Turns(order)
         self.launcher = launcher
@@ -60,9 +63,12 @@ class Schedule:
         self.forced: list[Forced] = []
         self.deferred = 0
         self.launched: list[str] = []
+        self.launching = False
         self._modes = _modes()
         self._by_layer: dict[str, Task] = {}
         self._error: BaseException | None = None
+        self._parents = order.parents
+        self._layers: dict[str, Task] = {}
         self._last_call: dict[str, Task | None] = {}
 
     @property
@@ -124,6 +130,10 @@ class Schedule:
         turn = turn or self.turns.is_up(call.name)
         given = list(tensors_in(call.args, call.kwargs))
         needs = self._needs(given)
+        for parent in self._parents.get(call.name, ()):
+            task = self._layers.get(parent)
+            if task is not None and task.state == WAITS:
+                needs[task] = None
         if stateful:
             before, self._last_call[module] = self._last_call.get(module), None
             if before is not None and before.state == WAITS:
@@ -256,7 +266,13 @@ class Schedule:
         task.run = task.finish = None
         task.needs, task.given = [], []
         assert run is not None and finish is not None
-        finish([run()])  # in a box, so that nobody but the box holds it
+        self.launching = True
+        try:
+            values = finish([run()])  # in a box, so that nobody but the box holds it
+            if task.turn and len(values) == 1:
+                self._send_ahead(task.name, values[0])
+        finally:
+            self.launching = False
         self._launched(task.name, layer=task.turn)
         followers, task.followers = task.followers, []
         for follower in followers:
@@ -311,7 +327,7 @@ class Schedule:
             run = drawing_as_if_now(outcome.draws, run)
         task = Task(self, call.number, call.name, layer, run, None)
         result, values = stand_ins(task, call, outcome, distinct)
-        task.finish = partial(hand_over, values, self._becomes)
+        task.finish = partial(hand_over, values, self._becomes, call.name)
         task.given, task.needs = distinct, list(needs)
         for need in needs:
             need.followers.append(task)
@@ -321,6 +337,8 @@ class Schedule:
         if not in_turn:
             self._by_layer[call.name] = task
         self.waiting[task] = None
+        if layer:
+            self._layers[call.name] = task
         self.deferred += 1
         self.launcher.wait(task)
         if not task.missing:

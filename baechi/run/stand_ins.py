@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from baechi.backend.nest import tensors_in
+from baechi.errors import BaechiError
 from baechi.run.call import Call
 from baechi.run.deferred import Deferred, become, defer, is_deferred
 from baechi.run.outcome import Outcome, Slot
@@ -50,17 +51,26 @@ def stand_ins(
 def hand_over(
     values: list[Deferred | None],
     becomes: Callable[[torch.Tensor, torch.Tensor], None],
+    name: str,
     box: list[Any],
-) -> None:
+) -> list[torch.Tensor]:
     """Let deferred values become what was computed.
 
     Args:
         values: by slot of the result, the deferred value.
         becomes: told of a result and the value that is about to become it.
+        name: what was launched.
         box: holds the result; nobody else does.
+
+    Returns:
+        The values, real now.
+
+    Raises:
+        BaechiError: what was computed is not what was foreseen.
     """
     real = list(tensors_in(box.pop()))
-    assert len(real) == len(values), (len(real), len(values))
+    _check(name, values, real)
+    became: list[torch.Tensor] = [value for value in values if value is not None]
     while real:
         tensor, value = real.pop(), values.pop()
         if value is not None and is_deferred(value):
@@ -69,6 +79,21 @@ def hand_over(
             become(value, tensor)
             if use is not None:  # who waits to read or write it waits for its real memory now
                 share_use(value, use)
+    return became
+
+
+def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -> None:
+    with torch._C.DisableTorchFunctionSubclass():
+        foreseen = [None if value is None else (value.shape, value.dtype) for value in values]
+    fits = len(real) == len(values) and all(
+        seen is None or seen == (tensor.shape, tensor.dtype)
+        for seen, tensor in zip(foreseen, real, strict=True)
+    )
+    if not fits:
+        raise BaechiError(
+            f"{name} returned something else than it did before with the same arguments: what it returns "
+            "depends on a state that is not seen. Run this model with reorder=False"
+        )
 
 
 def _filled(template: Any, results: list[torch.Tensor]) -> Any:

@@ -75,6 +75,17 @@ class Step:
             copy.version = version_of(copy.tensor)
         return copy.tensor
 
+    def send_ahead(self, call: str, result: Any) -> None:
+        """Send what a layer made to the devices that will read it, as the plan says.
+
+        Args:
+            call: the layer's name, with the number of its call.
+            result: what it returned; several tensors wait until they are asked for.
+        """
+        readers = self.runtime.readers.get(call)
+        if readers is not None and isinstance(result, torch.Tensor):
+            self.push(result, readers)
+
     def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
         """Send a tensor ahead to the devices that will read it.
 

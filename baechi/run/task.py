@@ -36,7 +36,7 @@ class Task:
     name: str
     turn: bool
     run: Callable[[], Any] | None
-    finish: Callable[[Any], None] | None
+    finish: Callable[[Any], list[Any]] | None
     state: str = WAITS
     missing: int = 0
     needs: "list[Task]" = field(default_factory=list)

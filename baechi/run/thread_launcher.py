@@ -34,7 +34,7 @@ class ThreadLauncher(AbstractLauncher):
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
         self._draining = False
-        self._made: list[torch.Tensor] = []
+        self._made: list[Any] = []
 
     @property
     def threads(self) -> int:  # type: ignore[override]
@@ -62,7 +62,7 @@ class ThreadLauncher(AbstractLauncher):
             _number_as_ours(task.name, _new_nodes(made, before), self._backend)
 
     def note(self, made: Any) -> None:
-        self._made += tensors_in(made)
+        self._made += [tensor.grad_fn for tensor in tensors_in(made) if tensor.grad_fn is not None]
 
     def drain(self) -> None:
         if self._draining:
@@ -137,10 +137,13 @@ class _Worker:
             if task is None:
                 done.set()
                 return
+            torch.autocast_increment_nesting()  # else leaving autocast here clears everybody's casts
             try:
                 task.schedule.launch(task)
             except BaseException as error:
                 self._error = error
+            finally:
+                torch.autocast_decrement_nesting()
             del task
             done.set()
 
@@ -156,10 +159,10 @@ def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) ->
     backend.enter_layer(before)
 
 
-def _new_nodes(made: Iterable[torch.Tensor], before: Iterable[Any]) -> Iterator[Any]:
-    """The autograd nodes between what a task was given and what it made."""
+def _new_nodes(made: Iterable[Any], before: Iterable[Any]) -> Iterator[Any]:
+    """The autograd nodes between those of what a task was given and those of what it made."""
     seen = set(before)
-    waiting = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
+    waiting = list(made)
     while waiting:
         node = waiting.pop()
         if node in seen:

@@ -1,7 +1,7 @@
 """Random orders, and a drive of `Turns` as the runtime does it, without torch."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -37,15 +37,16 @@ def random_topological(chance: Random, parents: dict[str, tuple[str, ...]]) -> t
     return tuple(order)
 
 
-def random_taken(chance: Random, order: LaunchOrder) -> list[str]:
-    """The code's order with some layers left out: branches that are not taken."""
+def some(chance: Random, layers: Iterable[str]) -> list[str]:
+    """Some of these layers, often all, in their order."""
     share = chance.choice([0.0, 0.0, 0.2, 0.5])
-    return [layer for layer in order.code_order if chance.random() >= share]
+    return [layer for layer in layers if chance.random() >= share]
 
 
 @dataclass(eq=False)
 class _Waiting:
     layer: str
+    needs: "list[_Waiting]"
     missing: int
     followers: "list[_Waiting]" = field(default_factory=list)
 
@@ -55,25 +56,33 @@ class Drive:
 
     Args:
         order: the plan's order, and the code's.
+        values: layers whose value the code wants right after it reached them.
     """
 
-    def __init__(self, order: LaunchOrder) -> None:
+    def __init__(self, order: LaunchOrder, values: Collection[str] = ()) -> None:
         self._order = order
+        self._values = values
         self._turns = Turns(order)
         self._ready: deque[_Waiting] = deque()
-        self._draining = False
-        self.waiting: dict[str, _Waiting] = {}
         self._turnless: dict[str, _Waiting] = {}
+        self.waiting: dict[str, _Waiting] = {}
         self.waited: list[str] = []
+        self.forced: list[str] = []
         self.launched: list[str] = []
 
     def run(self, code: Iterable[str]) -> "Drive":
         """The code reaches these layers, in this order, and ends."""
         for layer in code:
             self._reach(layer)
+            if layer in self._values and layer in self.waiting:
+                self._force(self.waiting[layer])
         self._wake(self._turns.end())
         self._drain()
         return self
+
+    def launched_on(self, device: str) -> list[str]:
+        """What a device launched, in order."""
+        return [layer for layer in self.launched if self._order.device_of[layer] == device]
 
     def _reach(self, layer: str) -> None:
         turn = self._turns.reach(layer)
@@ -88,13 +97,29 @@ class Drive:
             self._launch(layer)
             self._drain()
             return
-        task = _Waiting(layer, len(needs) + (not turn))
+        task = _Waiting(layer, needs, len(needs) + (not turn))
         for need in needs:
             need.followers.append(task)
         self.waiting[layer] = task
         if not turn:
             self._turnless[layer] = task
         self.waited.append(layer)
+
+    def _force(self, wanted: _Waiting) -> None:
+        closure, stack = {wanted.layer}, [wanted]
+        while stack:
+            stack += stack.pop().needs
+            closure |= {need.layer for need in stack if need.layer in self.waiting}
+        for layer in [layer for layer in self.waited if layer in closure]:
+            self.forced.append(layer)
+            self._launch_waiting(self.waiting[layer])
+        self._drain()
+
+    def _launch_waiting(self, task: _Waiting) -> None:
+        del self.waiting[task.layer]
+        self._launch(task.layer)
+        for follower in task.followers:
+            self._less_missing(follower)
 
     def _launch(self, layer: str) -> None:
         self.launched.append(layer)
@@ -114,7 +139,5 @@ class Drive:
     def _drain(self) -> None:
         while self._ready:
             task = self._ready.popleft()
-            del self.waiting[task.layer]
-            self._launch(task.layer)
-            for follower in task.followers:
-                self._less_missing(follower)
+            if task.layer in self.waiting:
+                self._launch_waiting(task)

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from order.drives import Drive, random_launch_order, random_taken
+from order.drives import Drive, random_launch_order, random_topological, some
 
 from baechi.order import LaunchOrder, Progress, waiting_layers
 
@@ -33,11 +33,11 @@ def is_not_waiting(order: LaunchOrder, reached: list[str], layer: str) -> bool:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_criterion(seed: int) -> None:
     """After every layer that the host reaches, those and only those are clear that the rule says."""
-    for drive in range(DRIVES // 2):
+    for drive in range(DRIVES):
         chance = Random(seed * DRIVES + drive)
         order = random_launch_order(chance)
         progress, reached = Progress(order), []
-        for layer in random_taken(chance, order):
+        for layer in some(chance, order.code_order):
             reached.append(layer)
             found = progress.reach(layer)
             clear = {other for other in order.code_order if is_not_waiting(order, reached, other)}
@@ -51,14 +51,42 @@ def test_turns(seed: int) -> None:
     for drive in range(DRIVES):
         chance = Random(seed * DRIVES + drive)
         order = random_launch_order(chance)
-        taken = random_taken(chance, order)
+        taken = some(chance, order.code_order)
         run = Drive(order).run(taken)
         assert not run.waiting, (order, taken)
         for device, queue in order.queues().items():
-            launched = [layer for layer in run.launched if order.device_of[layer] == device]
-            assert launched == [layer for layer in queue if layer in taken], (order, taken)
+            assert run.launched_on(device) == [layer for layer in queue if layer in taken], (order, taken)
         progress = Progress(order)
         assert run.waited == [layer for layer in taken if not progress.reach(layer)], (order, taken)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_values_that_the_code_wants(seed: int) -> None:
+    """Whoever is needed launches out of turn, with all that it reads; the rest keep the plan's order."""
+    for drive in range(DRIVES):
+        chance = Random(seed * DRIVES + drive)
+        order = random_launch_order(chance)
+        taken = some(chance, order.code_order)
+        run = Drive(order, values=some(chance, taken)).run(taken)
+        assert sorted(run.launched) == sorted(taken), (order, taken)
+        for place, layer in enumerate(run.launched):
+            assert not set(order.parents[layer]) & set(run.launched[place:]), (order, taken)
+        for device, queue in order.queues().items():
+            in_turn = [layer for layer in run.launched_on(device) if layer not in run.forced]
+            assert in_turn == [layer for layer in queue if layer in in_turn], (order, taken)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_code_that_runs_in_another_order(seed: int) -> None:
+    """Where the code reaches layers in an order of its own, all of them launch, each after its parents."""
+    for drive in range(DRIVES):
+        chance = Random(seed * DRIVES + drive)
+        order = random_launch_order(chance)
+        taken = some(chance, random_topological(chance, order.parents))
+        run = Drive(order).run(taken)
+        assert sorted(run.launched) == sorted(taken), (order, taken)
+        for place, layer in enumerate(run.launched):
+            assert not set(order.parents[layer]) & set(run.launched[place:]), (order, taken)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -67,8 +95,8 @@ def test_who_waits_by_criterion(seed: int) -> None:
     fewer = 0
     for drive in range(DRIVES):
         order = random_launch_order(Random(seed * DRIVES + drive))
-        local, all_, naive = (waiting_layers(order, c) for c in ("gpu-topo", "global-topo", "naive"))
-        assert set(local) <= set(all_) <= set(naive) == set(order.code_order)
-        assert Drive(order).run(order.code_order).waited == local
-        fewer += len(local) < len(all_)
+        own, all_, naive = (waiting_layers(order, c) for c in ("gpu-topo", "global-topo", "naive"))
+        assert set(own) <= set(all_) <= set(naive) == set(order.code_order)
+        assert Drive(order).run(order.code_order).waited == own
+        fewer += len(own) < len(all_)
     assert fewer > DRIVES // 20

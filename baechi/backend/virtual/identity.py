@@ -12,9 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._device as device_contexts
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.overrides import (
+    _get_current_function_mode_stack,
+    handle_torch_function,
+    has_torch_function_unary,
+)
+from torch.utils._device import DeviceContext
 
 from baechi.backend.marks import mark_of
 from baechi.backend.transfer import transfer
@@ -157,14 +161,20 @@ class Identity:
 
     def _factory(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-            current_device: Any = device_contexts.CURRENT_DEVICE if device is None else device
-            target = None if current_device is None else torch.device(current_device)
+            target = _default_device() if device is None else torch.device(device)
             if target is None or target.index is None or current.at_work() is not self._emulator:
                 return function(*args, device=device, **kwargs)
             made = function(*args, device="cpu", **kwargs)
             return made.detach().to(target).requires_grad_(made.requires_grad)
 
         return make
+
+
+def _default_device() -> torch.device | None:
+    """The device of the innermost `with torch.device(...)`."""
+    contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    device: torch.device | None = contexts[-1].device if contexts else None
+    return device
 
 
 def _is_like(value: object, weight: torch.Tensor) -> bool:
