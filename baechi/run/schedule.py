@@ -269,6 +269,7 @@ class Schedule:
         self.launching = True
         try:
             values = finish([run()])  # in a box, so that nobody but the box holds it
+            self.launcher.note(values)
             if task.turn and len(values) == 1:
                 self._send_ahead(task.name, values[0])
         finally:
