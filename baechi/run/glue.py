@@ -33,6 +33,9 @@ _KEEP_ARGUMENTS = frozenset(
 _MOVE = frozenset({"to", "cpu", "cuda"})
 """Their results know where they lie."""
 
+_LEAVE = frozenset({"cpu", "cuda", "numpy", "tolist"})
+"""What leaves the devices has a value."""
+
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 """Properties that are no questions: they make a view."""
 
@@ -100,7 +103,8 @@ class GlueMode(TorchFunctionMode):
                 return func(*args, **kwargs)
         given = list(tensors_in(args, kwargs))
         asks = name in _QUERIES and _described(func) not in _VIEWS
-        if asks or name in _KEEP_ARGUMENTS:
+        leaves = name in _LEAVE or (name == "to" and _names_device(args, kwargs))
+        if asks or leaves or name in _KEEP_ARGUMENTS:
             schedule.force_values(given, f"{_described(func)} needs values")
             return func(*args, **kwargs)
         turn = self.step.next_turn()
@@ -204,6 +208,10 @@ def _described(func: Any) -> str:
     """A function's name; a property's, if it reads one."""
     name = getattr(func, "__name__", "a function")
     return str(getattr(func.__self__, "__name__", name)) if name == "__get__" else str(name)
+
+
+def _names_device(args: Any, kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(value, (str, torch.device)) for value in (*args, *kwargs.values()))
 
 
 def _written(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
