@@ -157,12 +157,15 @@ class AbstractBackend(ABC):
         """A new flag that threads wait for."""
 
     @abstractmethod
-    def spawn(self, function: Callable[[], None], position: int) -> None:
+    def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         """Run a function in a thread of its own, which ends with it.
 
         Args:
             function: what to run; it raises nothing.
             position: its place in the plan, for a backend that lets one thread run at a time.
+
+        Returns:
+            Waits until the thread is gone; to be called when the function is over, or about to be.
         """
 
     # --- steps

@@ -4,6 +4,7 @@ The fused path rounds differently. So while these run, no mode of ours may be on
 would not be those of the single-device model.
 """
 
+import torch
 from torch import nn
 
 FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -11,3 +12,12 @@ FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 FUSED_STACKS = (nn.TransformerEncoder,)
 """Hand nested tensors to fused layers, which may lie on several devices."""
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module was compiled with all that is in it: wrappers stay outside of it.
+
+    Args:
+        module: any module.
+    """
+    return type(module).__name__ == "OptimizedModule" or isinstance(module, torch.jit.ScriptModule)

@@ -28,6 +28,7 @@ class Mark:
         block: what an emulated cluster knows of it.
         sent: by stream, the event after the last transfer there that read it; whoever writes it
             waits for these.
+        writes: how often a step said that it writes it (`x.data.add_(1)` moves no version of `x`).
     """
 
     place: str | None = None
@@ -35,6 +36,7 @@ class Mark:
     size_bytes: int = 0
     block: Any = None
     sent: dict[Any, Any] = field(default_factory=dict)
+    writes: int = 0
 
 
 def mark_of(tensor: torch.Tensor) -> Mark | None:

@@ -11,6 +11,7 @@ from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, set_mark
+from baechi.backend.thread import started
 from baechi.records.timeline import Timeline
 
 
@@ -98,9 +99,9 @@ class TorchDevices(AbstractBackend):
     def flag(self) -> Flag:
         return threading.Event()
 
-    def spawn(self, function: Callable[[], None], position: int) -> None:
+    def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         del position
-        threading.Thread(target=function, daemon=True).start()
+        return started(function)
 
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return nullcontext()

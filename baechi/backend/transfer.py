@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
@@ -62,7 +63,8 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
     """
     way = Way(backend, backend.place_of(tensor), target)
     if torch.is_grad_enabled() and tensor.requires_grad:
-        copied: torch.Tensor = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
+        with temporarily_clear_interpreter_stack():  # for what torch.func transforms it is a constant
+            copied: torch.Tensor = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
     else:
         copied = _send(tensor, way)
     return copied, way
@@ -80,7 +82,8 @@ def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
     """
     _receive(copied, way.backend, way.target, way.arrived)
     if torch.is_grad_enabled() and copied.requires_grad:
-        arrived: torch.Tensor = _Arrive.apply(copied, way)  # type: ignore[no-untyped-call]
+        with temporarily_clear_interpreter_stack():
+            arrived: torch.Tensor = _Arrive.apply(copied, way)  # type: ignore[no-untyped-call]
         return arrived
     return copied
 

@@ -255,6 +255,13 @@ class Builder:
                     self.groups.join(sibling, node)
             self._hold(self.drafts[node], storage)
 
+    def _count_second_gradients(self) -> None:
+        """Of a weight with several readers a gradient is held while another one is made, and their sum."""
+        for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
+            readers = [name for name in self.drafts if name in self.read_by.get(storage.index, ())]
+            for name in readers[:-1]:  # backward begins with the last one
+                self.drafts[name].second_grad_bytes += 2 * storage.size_bytes
+
     def _graph(self) -> LayerGraph:
         graph: nx.DiGraph[Any] = nx.DiGraph(training=self.trace.training)
         for name, size_bytes in self.inputs.items():
@@ -268,6 +275,7 @@ class Builder:
                 handed = any(use.storage is storage for use in self.given[draft.name])
                 known = handed or storage.weight is not None
                 draft.writes = "given" if known and draft.writes != "other" else "other"
+        self._count_second_gradients()
         sizes = self.groups.sizes()
         for name, draft in self.drafts.items():
             given = {use.storage.index: use.storage for use in self.given.get(name, ())}

@@ -21,6 +21,7 @@ class Draft:
         weights: storages of parameters and buffers that it owns.
         escaped: storages of `made` that something outside of it reads or gets.
         given_grad_bytes: gradients of what it was given, which its backward makes.
+        second_grad_bytes: for weights that others, after it, read too: another gradient, and the sum.
         kernels: how many operations it launched.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         flops, moved_bytes: by dtype name.
@@ -36,6 +37,7 @@ class Draft:
     weights: list[Storage] = field(default_factory=list)
     escaped: set[int] = field(default_factory=set)
     given_grad_bytes: int = 0
+    second_grad_bytes: int = 0
     kernels: int = 0
     writes: str = ""
     flops: dict[str, int] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Draft:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
             amounts["saved_bytes"] = _size(s for s, _ in self.made.values() if s.saved)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
-            backward_bytes = self._backward_temp_bytes() + self.given_grad_bytes
+            backward_bytes = self._backward_temp_bytes() + self.given_grad_bytes + self.second_grad_bytes
             amounts["temp_bytes"] = max(amounts["temp_bytes"], backward_bytes)
         attributes: dict[str, Any] = {"kind": self.kind, "module": self.module, "type": self.type}
         attributes |= {name: amount for name, amount in amounts.items() if amount > 0}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from baechi.backend.fast_paths import FUSED
+from baechi.backend.fast_paths import FUSED, is_compiled
 from baechi.capture.trace import Boundary, Call, Op, Trace
 
 Names = Iterable[str | type[nn.Module]]
@@ -58,7 +58,7 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None) -> Granularit
     """
     modules = dict(model.named_modules())
     named = _named(modules, no_split or ())
-    fast = {name for name, module in modules.items() if isinstance(module, FUSED)}
+    fast = {name for name, module in modules.items() if isinstance(module, FUSED) or is_compiled(module)}
     leaves = {e.call.module for e in trace.events if isinstance(e, Boundary) and e.call.leaf}
     return Granularity(frozenset(leaves | named | fast | _readers(modules, trace)))
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from baechi.backend.complaints import complaints_muted
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, named_tensors
 from baechi.capture.leftovers import clear_caches, clear_leftovers
@@ -77,7 +78,7 @@ def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks:
         mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
         if mode is not None:
             stack.enter_context(mode)
-            stack.enter_context(_complaints_muted())
+            stack.enter_context(complaints_muted())
             stack.enter_context(_meta_weights_faked(model, mode))
         given = (inputs.args, inputs.kwargs)
         args, kwargs = map_tensors(lambda tensor: _stand_in_tensor(tensor, mode), given)
@@ -89,18 +90,6 @@ def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks:
     if fake:
         clear_leftovers(watch.survivors)
     return trace
-
-
-@contextmanager
-def _complaints_muted() -> Iterator[None]:
-    """An operator that refuses fake tensors is logged as an error by torch; here it is expected."""
-    torch_log = logging.getLogger("torch._subclasses.fake_tensor")
-    before = torch_log.disabled
-    torch_log.disabled = True
-    try:
-        yield
-    finally:
-        torch_log.disabled = before
 
 
 def _stand_in_tensor(tensor: torch.Tensor, mode: FakeTensorMode | None) -> torch.Tensor:

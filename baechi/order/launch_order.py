@@ -1,8 +1,9 @@
 """The order in which each device launches its layers, and the code's order beside it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import networkx as nx
 
@@ -30,7 +31,8 @@ class LaunchOrder:
     def of(cls, plan: Plan, *, stateful: Collection[str] = ()) -> "LaunchOrder":
         """The launch order of a plan.
 
-        Glue is no layer here: it follows its inputs. What a layer reads through glue it reads.
+        Glue is no layer here: it follows its inputs. What a layer reads through glue it reads. Nor is
+        a node that stands for weights that nothing reads: it never launches.
 
         Args:
             plan: the plan.
@@ -41,7 +43,7 @@ class LaunchOrder:
             nearest to it that does not.
         """
         graph = plan.graph
-        layers = [name for name in graph.placed() if graph.nodes[name].get("kind", "layer") == "layer"]
+        layers = [name for name in graph.placed() if _runs(graph.nodes[name])]
         parents = _layer_parents(plan, layers)
         _chain_calls(plan, layers, parents, stateful)
         order = _restore_order(plan.order, parents)
@@ -77,6 +79,10 @@ class LaunchOrder:
     def code_places(self) -> dict[str, int]:
         """By layer, its place in the code's order."""
         return {layer: place for place, layer in enumerate(self.code_order)}
+
+
+def _runs(attributes: Mapping[str, Any]) -> bool:
+    return attributes.get("kind", "layer") == "layer" and not attributes.get("unread", False)
 
 
 def _layer_parents(plan: Plan, layers: list[str]) -> dict[str, dict[str, None]]:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from baechi.run.outcome import Outcome
 
 
@@ -37,6 +39,8 @@ class Call:
         foresee: what will come of it; None if only running it can tell.
         place: where it runs; None if that is nowhere yet.
         number: when the code came to it.
+        reads: tensors that it reads without being given them: a layer's weights.
+        keeps: tensors that it may read and write so: a layer's buffers.
     """
 
     name: str
@@ -46,3 +50,5 @@ class Call:
     foresee: Callable[[], Outcome | None]
     place: str | None
     number: int
+    reads: tuple[torch.Tensor, ...] = ()
+    keeps: tuple[torch.Tensor, ...] = ()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 _AUTOCAST_TYPES = ("cpu", "cuda")
 
@@ -47,10 +48,10 @@ class CallerState:
         now = CallerState.now()
         hooks = _take_hooks()
         try:
-            if now == self and not hooks:
+            if now == self and not hooks and not is_transformed():
                 yield
                 return
-            with ExitStack() as stack:
+            with temporarily_clear_interpreter_stack(), ExitStack() as stack:
                 self._enter(stack)
                 yield
         finally:
@@ -67,6 +68,11 @@ class CallerState:
         if before != self.dtype:
             torch.set_default_dtype(self.dtype)
             stack.callback(torch.set_default_dtype, before)
+
+
+def is_transformed() -> bool:
+    """Whether this thread is inside `torch.vmap`, `torch.func.grad` or the like."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def saves_through_hooks() -> bool:

@@ -10,6 +10,7 @@ from torch import nn
 from baechi.backend.intercept import original_forward
 from baechi.backend.nest import tensors_in
 from baechi.run.call import Call
+from baechi.run.deferred import force_all
 from baechi.run.glue import GlueMode
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.settle import settled
@@ -91,6 +92,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         runtime.step_until_backward_ends()
     if runtime.glue is not None:
         return run(*args, **kwargs)
+    force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
     with runtime.step() as step:
         result = run(*args, **kwargs)
@@ -131,12 +133,13 @@ def _on_device(
     if schedule.may_launch(call):
         return schedule.launch_here(call, launch, args, kwargs)
     foresee = functools.partial(runtime.foresight.layer, module, seat[0], args, kwargs)
+    writes = not runtime.only_reads(seat[0], training=module.training)
+    weights, buffers = tuple(module.parameters()), tuple(module.buffers())
+    reads, keeps = (weights, buffers) if writes else (weights + buffers, ())
     return schedule.layer(
-        Call(call, launch, args, kwargs, foresee, seat[1], turn),
-        module=seat[0],
+        Call(call, launch, args, kwargs, foresee, seat[1], turn, reads, keeps),
         cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
-        writes=not runtime.only_reads(seat[0], training=module.training),
-        stateful=seat[0] in runtime.stateful,
+        writes=writes,
     )
 
 
@@ -168,7 +171,7 @@ def _launch(
         if loans is not None:
             result = loans.settle(result)
         step.stamp(result, device, turn, renew=True)
-        if step.schedule is None or not step.schedule.launching:
+        if step.schedule is None or not step.schedule.pending.launching:
             step.send_ahead(call, result)
         if step.schedule is not None:
             step.schedule.launcher.note(result)

@@ -12,6 +12,7 @@ import torch
 
 from baechi.backend.marks import Mark, set_mark
 from baechi.run.outcome import Meta
+from baechi.run.storage_use import needs_to_read
 from baechi.run.task import Task
 
 _HELD_BY_US = 3
@@ -93,15 +94,32 @@ def force_all(values: Any, reason: str) -> None:
         values: anything.
         reason: what needs the values.
     """
-    found: list[Deferred] = []
-    _collect(values, found)
-    for value in found:
+    for value in all_tensors(values):
         if is_deferred(value):
-            value.task.force(reason)
+            value.task.force(reason)  # type: ignore[attr-defined]
 
 
-def _collect(value: Any, found: list[Deferred]) -> None:
-    if type(value) is Deferred:
+def force_writers(values: Any, reason: str) -> None:
+    """Launch whoever waits to write some values.
+
+    Args:
+        values: anything.
+        reason: what needs the values.
+    """
+    for value in all_tensors(values):
+        for task in needs_to_read(value):
+            task.force(reason)
+
+
+def all_tensors(values: Any) -> list[torch.Tensor]:
+    """All tensors in some values, deferred ones among them."""
+    found: list[torch.Tensor] = []
+    _collect(values, found)
+    return found
+
+
+def _collect(value: Any, found: list[torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
         found.append(value)
     elif isinstance(value, (list, tuple)):
         for item in value:

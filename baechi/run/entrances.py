@@ -14,15 +14,18 @@ import torch
 import torch._functorch.eager_transforms
 import torch._functorch.vmap
 import torch.utils.checkpoint
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from baechi.run.deferred import force_all
+from baechi.run.deferred import force_all, force_writers
 
 _vmap: Any = torch._functorch.vmap
 _transforms: Any = torch._functorch.eager_transforms
 _checkpoint: Any = torch.utils.checkpoint
 _CHECKPOINTED = "_checkpoint_without_reentrant_generator"
+_PROCESS = "_process_batched_inputs"
 _lock = threading.Lock()
 _open = 0
+_modes: set[TorchFunctionMode] = set()
 _inside = threading.local()
 
 
@@ -32,11 +35,16 @@ def inside_a_function() -> bool:
 
 
 @contextmanager
-def entrances_watched() -> Iterator[None]:
-    """While this is open, nobody gets a deferred value unseen."""
+def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
+    """While this is open, nobody gets a deferred value unseen.
+
+    Args:
+        mode: the step's mode: it is on where the model's own code runs.
+    """
     global _open
     with _lock:
         _open += 1
+        _modes.add(mode)
         if _open == 1:
             for owner, name, _, watched in _ENTRANCES:
                 setattr(owner, name, watched)
@@ -45,13 +53,20 @@ def entrances_watched() -> Iterator[None]:
     finally:
         with _lock:
             _open -= 1
+            _modes.discard(mode)
             if _open == 0:
                 for owner, name, original, _ in _ENTRANCES:
                     setattr(owner, name, original)
 
 
+def _force(values: Any, reason: str) -> None:
+    force_all(values, reason)
+    if any(mode in _modes for mode in _get_current_function_mode_stack()):  # else a layer: it is its turn
+        force_writers(values, reason)
+
+
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    force_all((args, kwargs), f"{cls.__name__}.apply takes values")
+    _force((args, kwargs), f"{cls.__name__}.apply takes values")
     _inside.depth = getattr(_inside, "depth", 0) + 1
     try:
         return _original_apply.__get__(None, cls)(*args, **kwargs)
@@ -59,24 +74,30 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         _inside.depth -= 1
 
 
+def _process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
+    _force(args, "vmap takes values")  # before the transform begins: layers do not launch inside of it
+    return _original_process(in_dims, args, func)
+
+
 def _add_batch_dim(tensor: Any, *args: Any) -> Any:
-    force_all([tensor], "vmap takes values")
+    _force([tensor], "vmap takes values")
     return _original_add_batch_dim(tensor, *args)
 
 
 def _wrap_for_grad(tensor: Any, *args: Any) -> Any:
-    force_all([tensor], "torch.func takes values")
+    _force([tensor], "torch.func takes values")
     return _original_wrap_for_grad(tensor, *args)
 
 
 def _checkpointed(*args: Any, **kwargs: Any) -> Any:
-    force_all((args, kwargs), "checkpointing keeps values")
+    _force((args, kwargs), "checkpointing keeps values")
     return _original_checkpointed(*args, **kwargs)
 
 
 _original_apply = torch.autograd.Function.__dict__["apply"]
 _original_add_batch_dim = _vmap._add_batch_dim
 _original_wrap_for_grad = _transforms._wrap_for_grad
+_original_process: Any = getattr(_vmap, _PROCESS, None)
 _original_checkpointed: Any = getattr(_checkpoint, _CHECKPOINTED, None)
 
 _ENTRANCES: list[tuple[Any, str, Any, Any]] = [
@@ -84,5 +105,7 @@ _ENTRANCES: list[tuple[Any, str, Any, Any]] = [
     (_vmap, "_add_batch_dim", _original_add_batch_dim, _add_batch_dim),
     (_transforms, "_wrap_for_grad", _original_wrap_for_grad, _wrap_for_grad),
 ]
+if _original_process is not None:
+    _ENTRANCES.append((_vmap, _PROCESS, _original_process, _process_batched_inputs))
 if _original_checkpointed is not None:
     _ENTRANCES.append((_checkpoint, _CHECKPOINTED, _original_checkpointed, _checkpointed))

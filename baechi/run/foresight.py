@@ -1,6 +1,7 @@
 """What layers and functions will return, remembered from step to step."""
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -22,7 +23,10 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 _PLAIN = (bool, int, float, str, tuple, torch.dtype, type(None))
 
-_NEVER = frozenset({"backward", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__repr__"})
+_NEVER = frozenset(
+    {"backward", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__repr__"}
+    | {"__deepcopy__", "__reduce_ex__"}
+)
 
 
 class Foresight:
@@ -50,9 +54,9 @@ class Foresight:
 
         def run() -> Outcome | None:
             with unwatched(), no_function_modes(), left_as_found(module, parameters=False):
-                before = random.getstate()
+                before = _other_generators()
                 outcome = infer(original_forward(module), args, kwargs)
-                return outcome if random.getstate() == before else None  # it draws Python's numbers
+                return outcome if _other_generators() == before else None
 
         return self._remembered((name, state, trained), args, kwargs, run)
 
@@ -100,6 +104,12 @@ class Foresight:
                 self._known.clear()
             self._known[key] = run()
         return self._known[key]
+
+
+def _other_generators() -> tuple[Any, ...]:
+    """The states of Python's and numpy's random generators, which are not kept for what waits."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), None if numpy is None else numpy.random.get_state()[1].tobytes()
 
 
 def _plain_state(module: nn.Module) -> tuple[Any, ...]:

@@ -65,6 +65,8 @@ class GlueMode(TorchFunctionMode):
         if schedule is not None and schedule.waiting:
             return self._when_something_waits(schedule, func, name, args, kwargs)
         if name in _QUERIES or name in _KEEP_ARGUMENTS:
+            if name == "__set__":
+                self.step.forget(args[0])
             return func(*args, **kwargs)
         return self._run(func, name, self.step.next_turn(), args, kwargs)
 
@@ -105,6 +107,9 @@ class GlueMode(TorchFunctionMode):
         asks = name in _QUERIES and _described(func) not in _VIEWS
         leaves = name in _LEAVE or (name == "to" and _names_device(args, kwargs))
         if asks or leaves or name in _KEEP_ARGUMENTS:
+            if name == "__set__":
+                schedule.force_users(args[0], "it is given other memory")
+                self.step.forget(args[0])
             schedule.force_values(given, f"{_described(func)} needs values")
             return func(*args, **kwargs)
         turn = self.step.next_turn()

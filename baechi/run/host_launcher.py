@@ -21,7 +21,8 @@ class HostLauncher(AbstractLauncher):
         self._ready.append(task)
 
     def launch(self, task: Task) -> None:
-        task.schedule.launch(task)
+        if task.schedule is not None:
+            task.schedule.launch(task)
 
     def note(self, made: Any) -> None:
         pass
@@ -32,8 +33,7 @@ class HostLauncher(AbstractLauncher):
         self._draining = True
         try:
             while self._ready:
-                task = self._ready.popleft()
-                task.schedule.launch(task)
+                self.launch(self._ready.popleft())
         finally:
             self._draining = False
 

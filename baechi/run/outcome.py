@@ -1,5 +1,6 @@
 """What a layer or a function will return, without running it: a run with fake tensors, remembered."""
 
+import copy
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from baechi.backend.complaints import complaints_muted
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
 
@@ -93,7 +95,7 @@ def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
     cached = torch.is_autocast_cache_enabled()
     with torch._C.DisableTorchFunctionSubclass():
         metas = {id(tensor): Meta.of(tensor) for tensor in tensors_in(args, kwargs)}
-    with FakeTensorMode(allow_non_fake_inputs=True), watch:
+    with complaints_muted(), FakeTensorMode(allow_non_fake_inputs=True), watch:
 
         def fake(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in by_id:
@@ -101,7 +103,8 @@ def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
                 fakes.append(by_id[id(tensor)])
             return by_id[id(tensor)]
 
-        faked_args, faked_kwargs = map_tensors(fake, (args, kwargs))
+        containers: list[tuple[Any, Any]] = []
+        faked_args, faked_kwargs = _copied(fake, (args, kwargs), containers)
         watch.start(fakes)
         torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
         try:
@@ -110,7 +113,32 @@ def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
             return None
         finally:
             torch.set_autocast_cache_enabled(cached)
+        if any(_differ(copied, before) for copied, before in containers):
+            return None  # it writes to what it is given, and the code may look there at once
         return _outcome(result, fakes, watch)
+
+
+def _copied(fake: Callable[[torch.Tensor], torch.Tensor], value: Any, containers: list[Any]) -> Any:
+    """The value with fake tensors; lists and dicts are others, noted with what is in them now."""
+    if isinstance(value, tuple):
+        items = [_copied(fake, item, containers) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if not isinstance(value, (list, dict)):
+        return map_tensors(fake, value)
+    copied = copy.copy(value)
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        copied[key] = _copied(fake, value[key], containers)
+    containers.append((copied, copy.copy(copied)))
+    return copied
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two lists, or two dicts, hold different objects."""
+    if len(one) != len(other):
+        return True
+    if isinstance(one, dict):
+        return list(one) != list(other) or any(one[key] is not other[key] for key in one)
+    return any(a is not b for a, b in zip(one, other, strict=True))
 
 
 def key_of(value: Any) -> Hashable:
@@ -121,6 +149,8 @@ def key_of(value: Any) -> Hashable:
     """
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
+            if value.layout != torch.strided:
+                raise TypeError(value.layout)
             return Meta.of(value), type(value) is torch.nn.Parameter
     if value is None or isinstance(value, (bool, int, float, str, complex, torch.dtype, torch.device)):
         return type(value), value
@@ -187,11 +217,17 @@ def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     return name not in ("rrelu_with_noise_backward",)
 
 
+_DRAWN_BY_VALUE = (
+    "multinomial", "poisson", "binomial", "rrelu_with_noise", "_standard_gamma", "_sample_dirichlet",
+)  # fmt: skip
+"""How many random numbers these take depends on values."""
+
+
 def _draw(func: Any, args: Any, kwargs: Any) -> Draw:
     name = func.overloadpacket.__name__
     if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
         raise ByValue  # whose state is the model's own
-    if name.startswith(("multinomial", "poisson", "binomial")) or (name == "bernoulli" and len(args) == 1):
+    if name.startswith(_DRAWN_BY_VALUE) or (name == "bernoulli" and len(args) == 1):
         raise ByValue
 
     def meta(value: Any) -> Any:

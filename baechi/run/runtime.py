@@ -110,12 +110,13 @@ class Runtime:
             with self.backend.step() as self.measure:
                 self._thread.glue = glue
                 step.schedule = schedule = self.schedule(glue)
+                self.forced, self.launched, self.counts = [], [], {}
                 try:
                     with glue:
                         if schedule is None:
                             yield step
                         else:
-                            with entrances_watched():
+                            with entrances_watched(glue):
                                 yield from self._scheduled(step, schedule)
                 finally:
                     step.close()
@@ -130,7 +131,7 @@ class Runtime:
             raise
         finally:
             step.schedule = None
-            self.forced, self.launched = schedule.forced, schedule.launched
+            self.forced, self.launched = schedule.forced, schedule.pending.launched
             self.counts = schedule.counts
 
     def step_until_backward_ends(self) -> None:

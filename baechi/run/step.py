@@ -8,7 +8,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from baechi.backend import AbstractBackend
-from baechi.backend.marks import stamp
+from baechi.backend.marks import mark_of, stamp
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.transfer import (
     Way,
@@ -22,7 +22,7 @@ from baechi.backend.transfer import (
 from baechi.run.loans import Loans, version_of
 from baechi.run.schedule import Schedule
 
-_Key = tuple[str, int, bool]
+_Key = tuple[str, int, int, bool]
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Step:
         if self.backend.place_of(tensor) == place or self.backend.adopt(tensor, place):
             return tensor
         slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
-        key = (place, version_of(tensor), torch.is_grad_enabled())
+        key = (place, *_writes_of(tensor), torch.is_grad_enabled())
         copy = slots.get(key)
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
             copy = slots[key] = self._sent(tensor, place)
@@ -95,12 +95,20 @@ class Step:
         """
         here = self.backend.place_of(tensor)
         for place in places:
-            key = (place, version_of(tensor), torch.is_grad_enabled())
+            key = (place, *_writes_of(tensor), torch.is_grad_enabled())
             slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
             if place != here and key not in slots:
                 slots[key] = self._sent(tensor, place)
                 if self.schedule is not None:
                     self.schedule.launcher.note(slots[key].tensor)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """A tensor is about to be given other memory: its copies are another tensor's.
+
+        Args:
+            tensor: the tensor.
+        """
+        self._copies.pop(tensor, None)
 
     def becomes(self, real: torch.Tensor, value: torch.Tensor) -> None:
         """A deferred value is about to become this result: copies of the one are copies of the other.
@@ -178,6 +186,9 @@ class Step:
         """
         for tensor in tensors_in(*values):
             wait_for_readers(tensor, self.backend)
+            mark = mark_of(tensor)
+            if mark is not None:
+                mark.writes += 1
 
     def may_write_anything(self, place: str) -> None:
         """What runs next may write anything that lies at a place: it comes after all transfers from there.
@@ -219,6 +230,12 @@ class Step:
         """The code comes to a layer or to glue: a number for it."""
         self.turn += 1
         return self.turn
+
+
+def _writes_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """What tells a tensor from what it was before it was written."""
+    mark = mark_of(tensor)
+    return version_of(tensor), 0 if mark is None else mark.writes
 
 
 def _is_device(value: Any) -> bool:

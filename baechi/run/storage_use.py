@@ -55,7 +55,10 @@ def needs_to_write(tensor: torch.Tensor) -> list[Task]:
 
 def note_read(tensor: torch.Tensor, task: Task) -> None:
     """A task will read the tensor."""
-    _use(tensor).readers.append(task)
+    use = _use(tensor)
+    if use.readers and use.readers[0].state != WAITS:
+        use.readers = [reader for reader in use.readers if reader.state == WAITS]
+    use.readers.append(task)
 
 
 def note_write(tensor: torch.Tensor, task: Task) -> None:

@@ -1,6 +1,7 @@
 """A layer, or a piece of glue, that was reached and has not launched: what it waits for, who waits for it."""
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,15 +24,16 @@ class Task:
     """Something that waits.
 
     Args:
-        schedule: who decides when it launches.
+        schedule: who decides when it launches; None when it has.
         number: its place in the code's order.
         name: the layer's name with the number of its call, or the function's.
         turn: whether its device has an order in which it must wait for its turn.
         run: launches it; returns what it returns.
-        finish: hands what was returned to the values that stand for it.
+        finish: hands what was returned to the values that stand for it; returns these.
+        around: what was set where the code reached it, set again while it launches.
     """
 
-    schedule: Decider
+    schedule: Decider | None
     number: int
     name: str
     turn: bool
@@ -42,6 +44,7 @@ class Task:
     needs: "list[Task]" = field(default_factory=list)
     followers: "list[Task]" = field(default_factory=list)
     given: list[Any] = field(default_factory=list)
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def force(self, reason: str) -> None:
         """Launch it now, after all that it needs, in the code's order.
@@ -49,4 +52,5 @@ class Task:
         Args:
             reason: who needs its value.
         """
-        self.schedule.force([self], reason)
+        if self.schedule is not None:
+            self.schedule.force([self], reason)

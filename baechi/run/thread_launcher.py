@@ -34,6 +34,7 @@ class ThreadLauncher(AbstractLauncher):
         self._idle: list[_Worker] = []
         self._all: list[_Worker] = []
         self._draining = False
+        self._launching = 0
         self._made: list[Any] = []
 
     @property
@@ -45,6 +46,8 @@ class ThreadLauncher(AbstractLauncher):
         if self._idle:
             worker = self._idle.pop()
         else:
+            if not self._all:
+                _use_up(_APART - torch._C._autograd._get_sequence_nr())
             worker = _Worker(self._backend, task.number)
             self._all.append(worker)
         self._workers[task] = worker
@@ -56,13 +59,20 @@ class ThreadLauncher(AbstractLauncher):
         worker = self._workers.pop(task)
         self._idle.append(worker)
         if task.state == WAITS:
-            before = {tensor.grad_fn for tensor in task.given if tensor.grad_fn is not None}
-            worker.run(task)
-            made, self._made = self._made, []
-            _number_as_ours(task.name, _new_nodes(made, before), self._backend)
+            outer, self._made = self._made, []
+            self._launching += 1
+            try:
+                numbers = worker.run(task)
+            finally:
+                self._launching -= 1
+                made, self._made = self._made, outer
+            _number_as_ours(task.name, _nodes_of(made, numbers), self._backend)
+            if self._launching:  # it was forced by a task that launches, whose nodes these are, too
+                self._made += made
 
     def note(self, made: Any) -> None:
-        self._made += [tensor.grad_fn for tensor in tensors_in(made) if tensor.grad_fn is not None]
+        if self._launching:  # else the host made them, and has numbered them
+            self._made += [tensor.grad_fn for tensor in tensors_in(made) if tensor.grad_fn is not None]
 
     def drain(self) -> None:
         if self._draining:
@@ -99,13 +109,17 @@ class _Worker:
         self._backend = backend
         self._task: Task | None = None
         self._error: BaseException | None = None
+        self._numbers = range(0)
         self._go, self._done = backend.flag(), backend.flag()
         self._intra_op_threads = torch.get_num_threads()
         self._ended = False
-        backend.spawn(self._work, position)
+        self._join = backend.spawn(self._work, position)
 
-    def run(self, task: Task) -> None:
+    def run(self, task: Task) -> range:
         """Launch a task in this thread; it has launched when this returns.
+
+        Returns:
+            The numbers of the autograd nodes that it made.
 
         Raises:
             BaseException: whatever it raised.
@@ -114,12 +128,13 @@ class _Worker:
         error, self._error = self._error, None
         if error is not None:
             raise error
+        return self._numbers
 
     def end(self) -> None:
         """Let the thread end; it has when this returns."""
-        if not self._ended:
-            self._ended = True
+        while not self._ended:  # it may still launch, if Ctrl-C broke the wait for that
             self._hand_over(None)
+        self._join()
 
     def _hand_over(self, task: Task | None) -> None:
         self._task = task
@@ -135,15 +150,20 @@ class _Worker:
             done = self._done
             self._go, self._done = self._backend.flag(), self._backend.flag()
             if task is None:
+                self._ended = True
                 done.set()
+                self._done.set()
                 return
+            first = torch._C._autograd._get_sequence_nr()
             torch.autocast_increment_nesting()  # else leaving autocast here clears everybody's casts
             try:
-                task.schedule.launch(task)
+                if task.schedule is not None:
+                    task.schedule.launch(task)
             except BaseException as error:
                 self._error = error
             finally:
                 torch.autocast_decrement_nesting()
+            self._numbers = range(first, torch._C._autograd._get_sequence_nr())
             del task
             done.set()
 
@@ -159,21 +179,23 @@ def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) ->
     backend.enter_layer(before)
 
 
-def _new_nodes(made: Iterable[Any], before: Iterable[Any]) -> Iterator[Any]:
-    """The autograd nodes between those of what a task was given and those of what it made."""
-    seen = set(before)
+def _nodes_of(made: Iterable[Any], numbers: range) -> Iterator[Any]:
+    """The autograd nodes with these numbers from what a task made downwards.
+
+    Nodes of the host have larger ones: those that a task found there keep their numbers.
+    """
+    seen = set()
     waiting = list(made)
     while waiting:
         node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node._sequence_nr() < _LEAF:  # else it accumulates a parameter's gradient
+        if node not in seen and node._sequence_nr() in numbers:
+            seen.add(node)
             yield node
-        waiting += [parent for parent, _ in node.next_functions if parent is not None]
+            waiting += [parent for parent, _ in node.next_functions if parent is not None]
 
 
-_LEAF = 2**63
+_APART = 10_000
+"""From here on the host numbers autograd nodes while it has threads, which begin at 0."""
 
 
 def _use_up(count: int) -> None:

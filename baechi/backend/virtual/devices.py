@@ -25,6 +25,7 @@ from baechi.backend.marks import (
     remove_mark,
     set_mark,
 )
+from baechi.backend.thread import started
 from baechi.backend.virtual import current
 from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.streams import Event, Host, Stream
@@ -140,11 +141,10 @@ class VirtualDevices(AbstractBackend):
             return threading.Event()
         return VirtualFlag(emulator.baton, lambda: emulator.thread.host)
 
-    def spawn(self, function: Callable[[], None], position: int) -> None:
+    def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         emulator = current.at_work()
         if emulator is None:
-            threading.Thread(target=function, daemon=True).start()
-            return
+            return started(function)
         parent = emulator.thread.host
         host = Host(parent.now_s, parent.seen)
 
@@ -155,7 +155,7 @@ class VirtualDevices(AbstractBackend):
             with current.entered():
                 function()
 
-        emulator.baton.spawn(run, host, position)
+        return emulator.baton.spawn(run, host, position)
 
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return _step()

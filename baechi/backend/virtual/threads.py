@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
+from baechi.backend.thread import started
 from baechi.backend.virtual.streams import Host
 
 
@@ -67,7 +68,11 @@ class VirtualFlag:
         if self._up is None:
             runner = self._baton.runner(self._host())
             self._waiting.append(runner)
-            self._baton.give_up(runner)
+            try:
+                self._baton.give_up(runner)
+            except BaseException:  # Ctrl-C: it waits no more
+                self._waiting = [other for other in self._waiting if other is not runner]
+                raise
         assert self._up is not None
         host = self._host()
         host.now_s = max(host.now_s, self._up.now_s)
@@ -101,13 +106,16 @@ class Baton:
                 self._counter += 1
                 self._ready.append((self._counter, runner))
 
-    def spawn(self, function: Callable[[], None], host: Host, position: int) -> None:
+    def spawn(self, function: Callable[[], None], host: Host, position: int) -> Callable[[], None]:
         """Start a thread; it runs when its turn comes.
 
         Args:
             function: what it runs; it raises nothing.
             host: its clock.
             position: its place in the plan.
+
+        Returns:
+            Waits until the thread is gone.
         """
         runner = _Runner(host, position, runs=False)
         self._runners.add(runner)
@@ -121,8 +129,9 @@ class Baton:
                 self._runners.discard(runner)
                 self._pass_on(runner)
 
-        threading.Thread(target=run, daemon=True).start()
+        join = started(run)
         self.ready([runner])
+        return join
 
     def give_up(self, runner: _Runner) -> None:
         """Let others run until the calling thread can go on.
@@ -134,7 +143,13 @@ class Baton:
             RuntimeError: nobody can.
         """
         self._pass_on(runner)
-        runner.turn.wait()
+        try:
+            runner.turn.wait()
+        except BaseException:  # Ctrl-C: it goes on unasked
+            with self._lock:
+                runner.runs = True
+                self._ready = [entry for entry in self._ready if entry[1] is not runner]
+            raise
         if self._stuck:
             raise RuntimeError("every thread of the emulated host waits for another: nobody can go on")
 

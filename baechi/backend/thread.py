@@ -1,0 +1,18 @@
+"""A thread that does not keep the program alive."""
+
+import threading
+from collections.abc import Callable
+
+
+def started(function: Callable[[], None]) -> Callable[[], None]:
+    """Run a function in a thread of its own.
+
+    Args:
+        function: what to run.
+
+    Returns:
+        Waits until the thread is gone.
+    """
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread.join
