@@ -94,7 +94,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         return run(*args, **kwargs)
     force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
-    with runtime.step() as step:
+    with runtime.step(module) as step:
         result = run(*args, **kwargs)
         if step.schedule is not None:
             step.schedule.finish()

@@ -20,6 +20,7 @@ from baechi.run.call import Forced
 from baechi.run.entrances import entrances_watched
 from baechi.run.foresight import Foresight
 from baechi.run.glue import GlueMode
+from baechi.run.hooked import HookWatch
 from baechi.run.host_launcher import HostLauncher
 from baechi.run.schedule import Schedule
 from baechi.run.step import Step
@@ -59,6 +60,7 @@ class Runtime:
         self._only_read, self.writes_given = _readers_and_writers(plan)
         self.readers = dict(_readers(plan))
         self.measure: Callable[[], Timeline] | None = None
+        self._hooks = HookWatch()
         self._thread = threading.local()
 
     @property
@@ -102,8 +104,12 @@ class Runtime:
         return Schedule(self.order, launcher, glue.off, glue.step.becomes, glue.step.send_ahead)
 
     @contextmanager
-    def step(self) -> Iterator[Step]:
-        """Open a step in this thread."""
+    def step(self, root: nn.Module) -> Iterator[Step]:
+        """Open a step in this thread.
+
+        Args:
+            root: the module that is called: the model, or a part of it.
+        """
         step = Step(self.backend, self)
         glue = GlueMode(step)
         try:
@@ -116,7 +122,7 @@ class Runtime:
                         if schedule is None:
                             yield step
                         else:
-                            with entrances_watched(glue):
+                            with entrances_watched(glue), self._hooks.watched(root):
                                 yield from self._scheduled(step, schedule)
                 finally:
                     step.close()

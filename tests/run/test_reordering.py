@@ -559,11 +559,11 @@ def a_list_in_any_order(net: Any, x: Tensor) -> Tensor:
     return torch.stack(outputs).sum(0)
 
 
-@case(**LINEARS, inputs=lambda: {"x": noise(3, 8), "skip": noise(1)})
+@case(**LINEARS, f=linear, inputs=lambda: {"x": noise(3, 8), "skip": noise(1)})
 def branches_not_taken(net: Any, x: Tensor, skip: Tensor) -> Tensor:
     a = net.a(x)
     b = net.b(a) if skip > 5 else a
-    c: Tensor = net.c(x)
+    c: Tensor = net.c(x) + net.e(x) * net.f(x)
     if skip < 5:
         return b + c
     d: Tensor = net.d(x)
@@ -638,22 +638,7 @@ def run(model: nn.Module, given: Case, cluster: baechi.Cluster) -> tuple[list[Re
     return results, notes
 
 
-STILL_WRONG = {
-    "lists_written": "a list that a function writes over several devices is not written back whole",
-    "hooks_on_layers": "pre-hooks see deferred values, whose class is not Tensor",
-    "vmap_and_grad": "torch.func.grad wraps a deferred value",
-    "compiled_child": "Dynamo traces the wrapper of a compiled child's layer",
-}
-"""Known limits, in docs/design.md; each is expected to fail until it is closed."""
-
-
-def marked(given: Case) -> Any:
-    reason = STILL_WRONG.get(given.name)
-    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-    return pytest.param(given, marks=marks, id=given.name)
-
-
-@pytest.mark.parametrize("given", [marked(given) for given in CASES])
+@pytest.mark.parametrize("given", CASES, ids=lambda given: given.name)
 def test_transparent(given: Case) -> None:
     """Outputs, buffers, gradients and all that the code saw are the plain model's, in any order."""
     plain = given.build()
