@@ -3,6 +3,7 @@
 from torch import nn
 
 from baechi.capture.build import Builder
+from baechi.capture.fold import fold
 from baechi.capture.granularity import Names, choose
 from baechi.capture.run import run_once
 from baechi.records.graph import LayerGraph
@@ -29,7 +30,11 @@ def capture(
         ValueError: `no_split_module_classes` names what the model does not have.
     """
     trace = run_once(model, inputs, training=training)
-    graph = Builder(trace, choose(model, trace, no_split_module_classes)).build()
+    finest = choose(model, trace, no_split_module_classes)
+    graph = Builder(trace, finest).build()
+    granularity = fold(finest, graph, trace)
+    if granularity != finest:
+        graph = Builder(trace, granularity).build()
     graph.graph["model"] = type(model).__name__
     return graph
 

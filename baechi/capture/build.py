@@ -94,7 +94,7 @@ class Builder:
 
     def _enter(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
         module = call.module or ROOT
-        draft = self._draft(_layer_name(call), "layer", module, call.type, number)
+        draft = self._draft(call.node, "layer", module, call.type, number)
         self.given[draft.name] = uses
         self.groups.join(self.first_calls.setdefault(module, draft.name), draft.name)
         for use in uses:
@@ -103,7 +103,7 @@ class Builder:
             self._hold(draft, storage)
 
     def _exit(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
-        draft = self.drafts[_layer_name(call)]
+        draft = self.drafts[call.node]
         draft.last = number
         given = {(use.storage.index, use.view) for use in self.given[draft.name]}
         foreign = [use for use in uses if use.storage.index not in draft.made]
@@ -120,7 +120,7 @@ class Builder:
 
     def _op(self, op: Op, number: int) -> None:
         layer = self.granularity.layer_of(op.call)
-        draft = self.drafts[_layer_name(layer)] if layer is not None else self._glue(op, number)
+        draft = self.drafts[layer.node] if layer is not None else self._glue(op, number)
         if draft is None:  # made of nothing that has a place: belongs to its first user
             return
         draft.note(op, number)
@@ -294,8 +294,3 @@ class Builder:
             if not graph.has_edge(source, target):
                 graph.add_edge(source, target, order_only=True)
         return LayerGraph.from_networkx(graph)
-
-
-def _layer_name(call: Call) -> str:
-    name = call.module or ROOT
-    return f"{name}#{call.turn}" if call.turn else name

@@ -11,6 +11,8 @@ granularity is decided after the fact and the model runs once.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from baechi.records.device_map import ROOT
+
 
 @dataclass(slots=True, eq=False)
 class Storage:
@@ -73,6 +75,12 @@ class Call:
     parent: "Call | None"
     leaf: bool
     inside: set[str] = field(default_factory=set)
+
+    @property
+    def node(self) -> str:
+        """The name of its node, if it is a layer."""
+        name = self.module or ROOT
+        return f"{name}#{self.turn}" if self.turn else name
 
 
 @dataclass(slots=True, eq=False)
