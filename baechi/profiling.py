@@ -7,9 +7,12 @@ from typing import Any, Literal
 from torch import nn
 
 from baechi.backend import unwatched
+from baechi.backend.arguments import Arguments
 from baechi.backend.discover import has_accelerator
+from baechi.backend.host_memory import free_host_bytes
 from baechi.capture import capture
-from baechi.measure import estimate, measure
+from baechi.cost.memory import step_bytes
+from baechi.measure import estimate, measure, measure_layers
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -18,9 +21,9 @@ from baechi.run import refuse_distributed
 logger = logging.getLogger(__name__)
 
 Names = Iterable[str | type[nn.Module]]
-Source = Literal["auto", "hooks", "estimate"]
+Source = Literal["auto", "hooks", "layers", "estimate"]
 
-_SOURCES = ("auto", "hooks", "estimate")
+_SOURCES = ("auto", "hooks", "layers", "estimate")
 
 
 def profile(
@@ -42,8 +45,10 @@ def profile(
         training: costs of training or of inference; `model.training` unless given.
         no_split_module_classes: class names, classes or qualified names kept whole.
         rounds: how often the model runs when it is measured.
-        source: `"hooks"` runs the model on the CPU and times each layer in place; `"estimate"`
-            takes the devices' datasheets; `"auto"` measures if all devices are this machine's CPU.
+        source: `"hooks"` runs the model on the CPU and times each layer in place; `"layers"` runs
+            each distinct layer by itself, with made-up values, so that no model is too large;
+            `"estimate"` takes the devices' datasheets; `"auto"` measures if all devices are this
+            machine's CPU: with hooks where the model fits its memory, else layer by layer.
 
     Returns:
         The layer graph.
@@ -60,13 +65,30 @@ def profile(
     inputs = Inputs.of(example_inputs)
     training = model.training if training is None else training
     with unwatched():
-        graph = capture(model, inputs, training=training, no_split_module_classes=no_split_module_classes)
-        measurable = all(device.kind == "cpu" for device in cluster.devices)
-        if source == "hooks" or (source == "auto" and measurable):
+        arguments: dict[str, Arguments] = {}
+        graph = capture(
+            model,
+            inputs,
+            training=training,
+            no_split_module_classes=no_split_module_classes,
+            arguments=arguments if source in ("auto", "layers") else None,
+        )
+        if source == "auto":
+            source = _best_source(model, graph, cluster)
+        if source == "hooks":
             measure(model, inputs, graph, rounds=rounds)
+        elif source == "layers":
+            measure_layers(model, graph, arguments, rounds=rounds)
         else:
             estimate(graph, cluster.devices, cluster.launch_s)
     return graph
+
+
+def _best_source(model: nn.Module, graph: LayerGraph, cluster: Cluster) -> Source:
+    if any(device.kind != "cpu" for device in cluster.devices):
+        return "estimate"
+    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    return "layers" if on_meta or step_bytes(graph) > free_host_bytes() else "hooks"
 
 
 def default_cluster() -> Cluster:

@@ -7,6 +7,7 @@ cluster at every operation, so both mean the same by a write, a kernel, a flop.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from math import log2
 from typing import Any
 
 import torch
@@ -38,6 +39,14 @@ _READS_RESULT_ONLY = frozenset({"embedding", "index_select", "gather"})
 _HOST_ARGUMENTS = frozenset({"indices", "lengths", "batch_sizes", "index_put_indices"})
 """Arguments that may lie on the host though the others do not."""
 
+
+_TORCH = frozenset({"aten", "prim", "prims"})
+
+_HEAVY = (
+    "linalg_", "_linalg_", "cholesky", "triangular_solve", "lu_", "ormqr", "geqrf", "_thnn_fused",
+    "_cudnn_rnn", "grid_sampler", "_trilinear", "convolution_overrideable", "_ctc_loss", "quantized",
+)  # fmt: skip
+"""Operators whose arithmetic is not in proportion to their bytes."""
 
 _known_flops: dict[tuple[Any, ...], int] = {}
 _FLOPS_KEPT = 10_000
@@ -117,12 +126,25 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     formula = _formula_of(func.overloadpacket)
     if formula is None:
         return 0
+    if formula is _fourier_flops:  # which depends on more than shapes
+        return int(formula(*args, **kwargs))
     key = (func, *[t.shape for t in flat(args)], result.shape if isinstance(result, torch.Tensor) else None)
     if key not in _known_flops:
         if len(_known_flops) >= _FLOPS_KEPT:
             _known_flops.clear()
         _known_flops[key] = int(formula(*args, **kwargs, out_val=result))
     return _known_flops[key]
+
+
+def is_uncounted(func: Any) -> bool:
+    """Whether an operator computes a lot, and no formula says how much.
+
+    Args:
+        func: an operator overload.
+    """
+    if _formula_of(func.overloadpacket) is not None:
+        return False
+    return func.namespace not in _TORCH or func.overloadpacket.__name__.startswith(_HEAVY)
 
 
 def bytes_of(facts: Facts, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> int:
@@ -159,7 +181,21 @@ def _formula_of(packet: Any) -> Any:
         return _attention_backward_flops if backward else _attention_flops
     if packet is _aten.mkldnn_rnn_layer:
         return _recurrent_flops
+    if packet.__name__ in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
+        return _fourier_flops
+    if packet.__name__ == "_cdist_forward":
+        return _distance_flops
     return flop_registry.get(packet)
+
+
+def _fourier_flops(values: Any, dims: Any, *_: Any, **__: Any) -> int:
+    """Five operations for each element and each halving (Cooley and Tukey, 1965)."""
+    return int(5 * values.numel() * sum([log2(max(2, values.shape[dim])) for dim in dims]))
+
+
+def _distance_flops(one: Any, other: Any, *_: Any, **__: Any) -> int:
+    """A difference, a product and a sum for each element of each pair."""
+    return int(3 * one.numel() * other.shape[-2])
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:

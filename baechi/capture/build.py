@@ -262,6 +262,14 @@ class Builder:
             for name in readers[:-1]:  # backward begins with the last one
                 self.drafts[name].second_grad_bytes += 2 * storage.size_bytes
 
+    def _work_of(self, draft: Draft) -> Any:
+        """What two layers have in common that do the same, on other values."""
+        if draft.kind == "glue" or not draft.work:
+            return draft.name
+        weights = [storage.size_bytes for storage in self.weights_below.get(draft.module, ())]
+        given = [(use.view[1:], use.storage.requires_grad) for use in self.given[draft.name]]
+        return draft.type, tuple(draft.work), tuple(weights), tuple(given)
+
     def _graph(self) -> LayerGraph:
         graph: nx.DiGraph[Any] = nx.DiGraph(training=self.trace.training)
         for name, size_bytes in self.inputs.items():
@@ -277,6 +285,7 @@ class Builder:
                 draft.writes = "given" if known and draft.writes != "other" else "other"
         self._count_second_gradients()
         sizes = self.groups.sizes()
+        first_of: dict[Any, str] = {}
         for name, draft in self.drafts.items():
             given = {use.storage.index: use.storage for use in self.given.get(name, ())}
             draft.given_grad_bytes = sum(
@@ -287,6 +296,9 @@ class Builder:
                 attributes["unread"] = True
             if sizes[self.groups.first(name)] > 1:
                 attributes["colocate"] = self.groups.first(name)
+            twin = first_of.setdefault(self._work_of(draft), name)
+            if twin != name:
+                attributes["twin"] = twin
             graph.add_node(name, **attributes)
         for (source, target), tensors in self.edges.items():
             graph.add_edge(source, target, bytes=sum(tensors.values()), tensor="+".join(sorted(tensors)))

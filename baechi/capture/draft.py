@@ -25,6 +25,7 @@ class Draft:
         kernels: how many operations it launched.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         flops, moved_bytes: by dtype name.
+        work: its operations: what two layers have in common that take the same time.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Draft:
     writes: str = ""
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
+    work: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def note(self, op: Op, event: int) -> None:
         """Count an operation.
@@ -54,6 +56,7 @@ class Draft:
         self.kernels += 1
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
+        self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))
         for use in op.makes:
             self.made.setdefault(use.storage.index, (use.storage, event))
 

@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
+from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
-from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, writes_of
+from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_uncounted, writes_of
 from baechi.capture.trace import Boundary, Call, Function, Op
 from baechi.capture.watch import Watch
 
@@ -26,7 +27,13 @@ _WATCH = "_baechi_watch"
 
 
 @contextmanager
-def watching(model: nn.Module, *, training: bool, hooks: bool = True) -> Iterator[Watch]:
+def watching(
+    model: nn.Module,
+    *,
+    training: bool,
+    hooks: bool = True,
+    arguments: dict[str, Arguments] | None = None,
+) -> Iterator[Watch]:
     """Watch what runs inside; everything is taken off again afterwards.
 
     Args:
@@ -34,11 +41,12 @@ def watching(model: nn.Module, *, training: bool, hooks: bool = True) -> Iterato
         training: whether it runs in training mode, with gradients.
         hooks: whether to watch what autograd saves; `torch.func.grad` allows no hooks. Without,
             everything that takes part in backward counts as saved.
+        arguments: filled with what each module is called with, by the name of its node.
 
     Yields:
         The watch, whose `trace` fills.
     """
-    watch = Watch(model, training=training)
+    watch = Watch(model, training=training, arguments=arguments)
     with ExitStack() as stack:
         stack.callback(watch.forget)
         stack.callback(watch.put_weights_back)
@@ -72,6 +80,7 @@ def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         ancestor.inside.add(name)
         ancestor = ancestor.parent
     watch.trace.events.append(Boundary("enter", call, watch.uses(args, kwargs)))
+    watch.note_arguments(call, args, kwargs)
     watch.call, watch.function = call, None
     try:
         result = original_forward(module)(*args, **kwargs)
@@ -169,6 +178,8 @@ class _Operations(TorchDispatchMode):
     def _note(self, func: Any, uses: tuple[Any, Any, Any], tensors: tuple[Any, Any], flops: int) -> None:
         watch, (reads, writes, makes), (given, made) = self.watch, uses, tensors
         assert watch.call is not None
+        if is_uncounted(func):
+            watch.trace.uncounted.add(str(func.overloadpacket))
         floating = [tensor for tensor in (*given, *made) if tensor.is_floating_point()]
         dtype = str(floating[0].dtype if floating else torch.float32).removeprefix("torch.")
         watch.trace.events.append(

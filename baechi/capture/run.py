@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from baechi.backend.arguments import Arguments
 from baechi.backend.complaints import complaints_muted
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, named_tensors
@@ -22,7 +23,10 @@ from baechi.records.inputs import Inputs
 logger = logging.getLogger(__name__)
 
 
-def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
+Kept = dict[str, Arguments] | None
+
+
+def run_once(model: nn.Module, inputs: Inputs, *, training: bool, arguments: Kept = None) -> Trace:
     """Run the model once and write down what happens.
 
     Under `FakeTensorMode` nothing is computed and no memory is allocated, so a model on the
@@ -32,6 +36,7 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
         model: the model; left exactly as found.
         inputs: arguments of the call; a model that writes its inputs writes copies of them.
         training: run in training mode with gradients, or in evaluation mode without.
+        arguments: filled with what each module is called with, by the name of its node.
 
     Returns:
         The trace.
@@ -42,7 +47,7 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
     _check_signature(model, inputs)
     on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     try:
-        return _run_hooked(model, inputs, training=training, fake=True)
+        return _run_hooked(model, inputs, training=training, fake=True, arguments=arguments)
     except Exception as refused:  # whatever the model's code raises when it meets a fake tensor
         if on_meta:
             raise CaptureError(
@@ -52,24 +57,26 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool) -> Trace:
         clear_caches()
         logger.info("capturing with real tensors: fake ones cannot go here (%s)", _line(refused))
     try:
-        return _run_hooked(model, inputs, training=training, fake=False)
+        return _run_hooked(model, inputs, training=training, fake=False, arguments=arguments)
     except Exception as error:
         raise CaptureError(
             f"the model does not run with the example inputs {inputs!r}: {_line(error)}"
         ) from error
 
 
-def _run_hooked(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool) -> Trace:
+def _run_hooked(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, arguments: Kept) -> Trace:
     """Run, watching what autograd saves; without where the model's code allows no such hooks."""
     try:
-        return _run(model, inputs, training=training, fake=fake, hooks=True)
+        return _run(model, inputs, training=training, fake=fake, hooks=True, arguments=arguments)
     except RuntimeError as error:
         if not training or "saved tensor hooks" not in str(error):
             raise
-    return _run(model, inputs, training=training, fake=fake, hooks=False)
+    return _run(model, inputs, training=training, fake=fake, hooks=False, arguments=arguments)
 
 
-def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks: bool) -> Trace:
+def _run(
+    model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks: bool, arguments: Kept
+) -> Trace:
     with ExitStack() as stack:
         stack.enter_context(left_as_found(model, parameters=False))
         stack.enter_context(torch.set_grad_enabled(training))
@@ -82,7 +89,7 @@ def _run(model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks:
             stack.enter_context(_meta_weights_faked(model, mode))
         given = (inputs.args, inputs.kwargs)
         args, kwargs = map_tensors(lambda tensor: _stand_in_tensor(tensor, mode), given)
-        with watching(model, training=training, hooks=hooks) as watch:
+        with watching(model, training=training, hooks=hooks, arguments=arguments) as watch:
             watch.note_inputs(_named_inputs(model, args, kwargs))
             model(*args, **kwargs)
         del args, kwargs

@@ -146,6 +146,7 @@ class Trace:
         events: what happened, in code order.
         weights: storage of each parameter and buffer, by qualified name (ties have several names).
         modules: class name of every module, by qualified name.
+        uncounted: operators that compute a lot, and nobody knows how much.
     """
 
     training: bool
@@ -153,3 +154,4 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     weights: dict[str, Storage] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
+    uncounted: set[str] = field(default_factory=set)

@@ -3,6 +3,7 @@
 Tensors are known by their storage: the record hangs on the `UntypedStorage` object.
 """
 
+import logging
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +13,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from baechi.backend.arguments import Arguments
 from baechi.backend.marks import carrier, storage_bytes
 from baechi.backend.nest import tensors_in
 from baechi.capture.trace import Call, Function, Storage, Trace, Use
+
+logger = logging.getLogger(__name__)
 
 _RECORD = "_baechi_record"
 
@@ -25,9 +29,13 @@ class Watch:
     Args:
         model: the model.
         training: whether it runs in training mode, with gradients.
+        arguments: filled with what each module was called with, by the name of its node, if it is given.
     """
 
-    def __init__(self, model: nn.Module, *, training: bool) -> None:
+    def __init__(
+        self, model: nn.Module, *, training: bool, arguments: dict[str, Arguments] | None = None
+    ) -> None:
+        self._arguments = arguments
         self.trace = Trace(training)
         self.names = {id(module): name for name, module in model.named_modules()}
         self.turns: dict[str, int] = {}
@@ -95,6 +103,20 @@ class Watch:
     def uses(self, *values: Any) -> tuple[Use, ...]:
         """Every tensor in the values."""
         return tuple(self.use(tensor) for tensor in tensors_in(*values))
+
+    def note_arguments(self, call: Call, args: Any, kwargs: Any) -> None:
+        """Write down what a module is called with, if somebody wants to know.
+
+        Args:
+            call: the call.
+            args: positional arguments.
+            kwargs: keyword arguments.
+        """
+        if self._arguments is not None:
+            try:
+                self._arguments[call.node] = Arguments.of(args, kwargs)
+            except TypeError as error:  # something that nobody can copy
+                logger.debug("what %s is called with cannot be kept: %s", call.node, error)
 
     def keep_weight(self, tensor: torch.Tensor) -> None:
         """Keep what is in a weight that is about to be written.

@@ -120,6 +120,17 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
     }
 
 
+def step_bytes(graph: LayerGraph) -> int:
+    """What a step takes on one device beside the parameters and buffers, at most.
+
+    Args:
+        graph: the layer graph.
+    """
+    rows = footprints(graph).values()
+    kept = sum([row.saved_bytes + row.output_bytes for row in rows]) + ceil(graph.total("grad_bytes"))
+    return kept + max([row.temp_bytes + row.upstream_bytes for row in rows], default=0)
+
+
 def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
     """What the optimizer's step needs on a device, whichever way it goes.
 

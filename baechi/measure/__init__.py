@@ -2,5 +2,6 @@
 
 from baechi.measure.estimate import estimate
 from baechi.measure.hooks import measure
+from baechi.measure.layers import measure_layers
 
-__all__ = ["estimate", "measure"]
+__all__ = ["estimate", "measure", "measure_layers"]

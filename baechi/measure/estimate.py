@@ -1,10 +1,13 @@
 """Seconds from datasheets: what a layer computes and moves against what a device can do."""
 
+import logging
 from collections.abc import Iterable
 
 from baechi.cost.roofline import BACKWARD_PER_FORWARD, layer_s
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
+
+logger = logging.getLogger(__name__)
 
 
 def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:
@@ -18,6 +21,12 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
     Raises:
         ValueError: a device has no rates.
     """
+    if graph.graph.get("uncounted"):
+        logger.warning(
+            "no formula says how much %s computes: its layers are estimated by the bytes that they move "
+            "(measure them: source='hooks' or 'layers')",
+            ", ".join(graph.graph["uncounted"]),
+        )
     by_kind = {device.kind: device for device in devices}
     for name in graph.placed():
         data = graph.nodes[name]

@@ -23,10 +23,8 @@ from torch import nn
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.cost.roofline import layer_s
 from baechi.errors import CaptureError
-from baechi.records.datasheet import datasheet
-from baechi.records.device import Device
+from baechi.measure.scale import scale_others
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -62,7 +60,8 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
     kept = samples[rounds // 4 :]
     for attribute in ("forward_s", "backward_s") if graph.training else ("forward_s",):
         _write(graph, attribute, [getattr(sample, attribute) for sample in kept])
-    _scale_glue(graph)
+    layers = {name for name in graph.placed() if graph.nodes[name]["kind"] == "layer"}
+    scale_others(graph, layers)  # glue is not timed
     logger.info("measured %d layers over %d rounds", len(samples[0].forward_s), len(kept))
 
 
@@ -183,19 +182,3 @@ def _write(graph: LayerGraph, attribute: str, samples: list[dict[str, float]]) -
         graph.nodes[name][attribute] = median(taken) if taken else 0.0
         if taken and attribute == "forward_s":
             graph.nodes[name]["spread_s"] = max(taken) - min(taken)
-
-
-def _scale_glue(graph: LayerGraph) -> None:
-    for attribute, backward in (("forward_s", False), ("backward_s", True)):
-        layers = [n for n in graph.placed() if graph.nodes[n]["kind"] == "layer"]
-        guessed_s = sum(_guess_s(graph, name, backward) for name in layers)
-        measured_s = sum(graph.amount(name, attribute) for name in layers)
-        for name in graph.placed():
-            if graph.nodes[name]["kind"] == "glue" and guessed_s and (graph.training or not backward):
-                graph.nodes[name][attribute] = _guess_s(graph, name, backward) * measured_s / guessed_s
-
-
-def _guess_s(graph: LayerGraph, name: str, backward: bool) -> float:
-    host = Device("this machine", **datasheet("CPU"))
-    flops, moved_bytes = graph.amount(name, "flops"), graph.amount(name, "moved_bytes")
-    return layer_s(host, flops, moved_bytes, backward=backward)

@@ -1,0 +1,154 @@
+"""One layer, alone on the device, with made-up values: how long it takes."""
+
+import copy
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend.arguments import Arguments
+from baechi.backend.intercept import set_aside
+from baechi.backend.nest import tensors_in
+
+LEAST_ROUNDS = 3
+ENOUGH_S = 1.0
+"""No further rounds once the rounds of one layer took so long together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """What a layer takes.
+
+    Args:
+        forward_s, backward_s: medians.
+        spread_s: how far the forward rounds lay apart.
+    """
+
+    forward_s: float
+    backward_s: float
+    spread_s: float
+
+
+def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool, rounds: int) -> Seconds:
+    """Run a copy of a layer by itself, forward and backward.
+
+    The copy has weights of its own: made-up ones if the layer's are on the `meta` device. The first
+    quarter of the rounds is dropped; what takes long runs less often, at least three times.
+
+    Args:
+        layer: the layer.
+        arguments: what it is called with.
+        training: whether it runs in training mode.
+        rounds: how often it runs at most.
+
+    Returns:
+        Its seconds; no backward where nothing requires a gradient.
+
+    Raises:
+        Exception: whatever it raises; it may not run on made-up values.
+    """
+    with _copied(layer) as alone, torch.random.fork_rng():
+        torch.manual_seed(0)
+        alone.train(training)
+        maker = _Maker(alone, arguments)
+        taken: list[tuple[float, float]] = []
+        begun_s = time.perf_counter()
+        while len(taken) < rounds:
+            if len(taken) >= LEAST_ROUNDS and time.perf_counter() - begun_s > ENOUGH_S:
+                break
+            taken.append(_one_round(alone, maker, arguments))
+    kept = taken[len(taken) // 4 :]
+    forward_s = [forward for forward, _ in kept]
+    return Seconds(
+        median(forward_s), median([backward for _, backward in kept]), max(forward_s) - min(forward_s)
+    )
+
+
+@contextmanager
+def _copied(layer: nn.Module) -> Iterator[nn.Module]:
+    """A copy of a layer, with real weights."""
+    with ExitStack() as stack:
+        for module in layer.modules():
+            stack.enter_context(set_aside(module))  # another model's runtime, if it is shared
+        alone = copy.deepcopy(layer)
+    meta = [tensor for tensor in (*alone.parameters(), *alone.buffers()) if tensor.is_meta]
+    if meta:
+        alone.to_empty(device="cpu")
+        with torch.no_grad():
+            for tensor in (*alone.parameters(), *alone.buffers()):
+                if tensor.is_floating_point():
+                    tensor.normal_(0, 0.02)
+                else:
+                    tensor.zero_()
+    yield alone
+
+
+class _Maker:
+    """Makes values for arguments: random ones, indices in range; the same ones in each round.
+
+    Args:
+        layer: who gets them.
+        arguments: what they stand for.
+    """
+
+    def __init__(self, layer: nn.Module, arguments: Arguments) -> None:
+        embeddings = [m for m in layer.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+        sizes = [module.num_embeddings for module in embeddings]
+        for blank in tensors_in(arguments.args, arguments.kwargs):
+            if blank.is_floating_point():
+                sizes += [size for size in blank.shape if size > 1]
+        self._indices = min(sizes, default=1)
+        self._arguments = arguments
+        self._made: list[torch.Tensor] = []
+
+    def fresh(self) -> tuple[Any, Any]:
+        """Arguments for one call, as if somebody had computed them: they may be written in place."""
+        made = iter(self._made)
+        return self._arguments.filled(lambda blank: self._next(blank, made))
+
+    def clear(self) -> None:
+        """Forget the gradients of what was made."""
+        for value in self._made:
+            value.grad = None
+
+    def _next(self, blank: torch.Tensor, made: Iterator[torch.Tensor]) -> torch.Tensor:
+        value = next(made, None)
+        if value is None:
+            value = self._make(blank)
+            self._made.append(value)
+        return value.clone()
+
+    def _make(self, blank: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_strided(blank.size(), blank.stride(), dtype=blank.dtype)
+        if blank.is_floating_point() or blank.is_complex():
+            made.normal_()
+        elif blank.dtype == torch.bool:
+            made.fill_(True)
+        else:
+            made.random_(0, max(1, self._indices))
+        return made.requires_grad_(blank.requires_grad)
+
+
+def _one_round(layer: nn.Module, maker: _Maker, arguments: Arguments) -> tuple[float, float]:
+    args, kwargs = maker.fresh()
+    dtype = arguments.autocast
+    casting = torch.autocast("cpu", dtype=dtype) if dtype is not None else nullcontext()
+    with torch.set_grad_enabled(arguments.grad), casting:
+        start_s = time.perf_counter()
+        result = layer(*args, **kwargs)
+        forward_s = time.perf_counter() - start_s
+    outputs = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
+    if not outputs:
+        return forward_s, 0.0
+    gradients = [torch.ones_like(output) for output in outputs]
+    start_s = time.perf_counter()
+    torch.autograd.backward(outputs, gradients)
+    backward_s = time.perf_counter() - start_s
+    layer.zero_grad()
+    maker.clear()
+    return forward_s, backward_s

@@ -1,0 +1,88 @@
+"""Seconds layer by layer: each distinct layer runs once, alone, so no model is too large.
+
+Layers of one class that do the same operations on the same shapes take the same time: eighty equal
+blocks cost what one costs. A layer that does not run by itself (it needs an object that cannot be
+copied, or indices that nobody can guess) gets its estimate, scaled as the others' are.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from torch import nn
+
+from baechi.backend.arguments import Arguments
+from baechi.measure.alone import Seconds, time_alone
+from baechi.measure.progress import shown
+from baechi.measure.scale import scale_others
+from baechi.records.device_map import ROOT
+from baechi.records.graph import LayerGraph
+
+logger = logging.getLogger(__name__)
+
+
+def measure_layers(
+    model: nn.Module, graph: LayerGraph, arguments: Mapping[str, Arguments], *, rounds: int = 20
+) -> None:
+    """Put measured seconds onto a graph, as one number for each layer.
+
+    Args:
+        model: the model; on the `meta` device, or anywhere.
+        graph: its captured graph.
+        arguments: what each layer was called with.
+        rounds: how often each layer runs at most, at least 1.
+
+    Raises:
+        ValueError: `rounds` is below 1.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
+    modules = {name or ROOT: module for name, module in model.named_modules()}
+    found: dict[str, Seconds] = {}
+    distinct = [name for name in graph.placed() if _is_distinct(graph, name)]
+    with shown("measuring layers", len(distinct)) as advance:
+        for name in distinct:
+            seconds = _measured(
+                modules[graph.nodes[name]["module"]], name, arguments.get(name), graph, rounds
+            )
+            if seconds is not None:
+                found[name] = seconds
+            advance()
+    measured = _write(graph, found)
+    scale_others(graph, measured)
+    logger.info("measured %d distinct layers of %d", len(found), len(measured))
+
+
+def _is_distinct(graph: LayerGraph, name: str) -> bool:
+    data = graph.nodes[name]
+    return data["kind"] == "layer" and "twin" not in data and not data.get("unread", False)
+
+
+def _measured(
+    layer: nn.Module, name: str, arguments: Arguments | None, graph: LayerGraph, rounds: int
+) -> Seconds | None:
+    if arguments is None:
+        logger.warning("layer %s is estimated: what it is called with cannot be made up (a cache, say)", name)
+        return None
+    try:
+        return time_alone(layer, arguments, training=graph.training, rounds=rounds)
+    except Exception as error:  # the model's own code met made-up values: nothing of ours failed
+        logger.warning(
+            "layer %s is estimated: it does not run alone (%s: %s)", name, type(error).__name__, error
+        )
+        return None
+
+
+def _write(graph: LayerGraph, found: Mapping[str, Seconds]) -> set[str]:
+    """Put seconds on the distinct layers and on those that do the same; returns their names."""
+    measured = set()
+    for name in graph.placed():
+        data = graph.nodes[name]
+        seconds = found.get(data.get("twin", name))
+        if data["kind"] == "layer" and data.get("unread", False):
+            measured.add(name)  # nothing runs
+        elif seconds is not None:
+            measured.add(name)
+            data["forward_s"], data["spread_s"] = seconds.forward_s, seconds.spread_s
+            if graph.training:
+                data["backward_s"] = seconds.backward_s
+    return measured
