@@ -45,8 +45,9 @@ def distribute(
 
     Args:
         model: any module; it stays the same object, with the same parameters and state dict keys.
-        example_inputs: a tensor, a tuple (positional), a dict (keyword) or `Inputs`; None plans at
-            the first call, with its inputs.
+        example_inputs: a tensor, a tuple (positional), a dict (keyword) or `Inputs`; a list of such,
+            if there are calls that take different paths through the model; None plans at the first
+            call, with its inputs.
         cluster: the devices; by default all visible accelerators, or two emulated ones.
         placer: `"auto"`, `"single"`, `"m-topo"`, `"m-etf"`, `"random:SEED"`, or a callable
             `(graph, cluster) -> Plan`.
@@ -81,7 +82,8 @@ def distribute(
     request = _Request(cluster, placer, device_map, no_split_module_classes, training, optimizer, reorder)
     if example_inputs is None:
         return run_room.plan_at_first_call(model, functools.partial(_fulfil, request))
-    _fulfil(request, model, Inputs.of(example_inputs))
+    Inputs.each_of(example_inputs)  # says at once what cannot be read
+    _fulfil(request, model, example_inputs)
     return model
 
 
@@ -199,7 +201,7 @@ class _Request:
     reorder: Reorder
 
 
-def _fulfil(request: _Request, model: nn.Module, inputs: Inputs) -> None:
+def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
     graph = profile(
         model,
         inputs,

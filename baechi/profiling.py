@@ -10,7 +10,7 @@ from baechi.backend import unwatched
 from baechi.backend.arguments import Arguments
 from baechi.backend.discover import has_accelerator
 from baechi.backend.host_memory import free_host_bytes
-from baechi.capture import capture
+from baechi.capture import capture_each, union
 from baechi.cost.memory import step_bytes
 from baechi.measure import estimate, measure, measure_layers
 from baechi.records.cluster import Cluster
@@ -62,33 +62,35 @@ def profile(
         raise ValueError(f"source {source!r} is unknown: known are {', '.join(_SOURCES)}")
     refuse_distributed(model)
     cluster = default_cluster() if cluster is None else cluster
-    inputs = Inputs.of(example_inputs)
+    examples = Inputs.each_of(example_inputs)
     training = model.training if training is None else training
     with unwatched():
-        arguments: dict[str, Arguments] = {}
-        graph = capture(
+        arguments: list[dict[str, Arguments]] = [{} for _ in examples]
+        graphs = capture_each(
             model,
-            inputs,
+            examples,
             training=training,
             no_split_module_classes=no_split_module_classes,
             arguments=arguments if source in ("auto", "layers") else None,
         )
         if source == "auto":
-            source = _best_source(model, graph, cluster)
-        if source == "hooks":
-            measure(model, inputs, graph, rounds=rounds)
-        elif source == "layers":
-            measure_layers(model, graph, arguments, rounds=rounds)
-        else:
+            source = _best_source(model, graphs, cluster)
+        for graph, inputs, called_with in zip(graphs, examples, arguments, strict=True):
+            if source == "hooks":
+                measure(model, inputs, graph, rounds=rounds)
+            elif source == "layers":
+                measure_layers(model, graph, called_with, rounds=rounds)
+        graph = union(graphs)
+        if source == "estimate":
             estimate(graph, cluster.devices, cluster.launch_s)
     return graph
 
 
-def _best_source(model: nn.Module, graph: LayerGraph, cluster: Cluster) -> Source:
+def _best_source(model: nn.Module, graphs: list[LayerGraph], cluster: Cluster) -> Source:
     if any(device.kind != "cpu" for device in cluster.devices):
         return "estimate"
     on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-    return "layers" if on_meta or step_bytes(graph) > free_host_bytes() else "hooks"
+    return "layers" if on_meta or max(map(step_bytes, graphs)) > free_host_bytes() else "hooks"
 
 
 def default_cluster() -> Cluster:

@@ -21,6 +21,9 @@ class AbstractBackend(ABC):
     names: Sequence[str]
     """The names of the cluster's devices."""
 
+    host: str
+    """The host's place."""
+
     def __init__(self) -> None:
         self.outstanding: dict[str, dict[Any, Any]] = {}
         """By place and stream, the event after the last transfer that left: nothing waited for it yet."""
@@ -148,6 +151,14 @@ class AbstractBackend(ABC):
 
         Returns:
             A new storage with the same layout.
+        """
+
+    @abstractmethod
+    def idle_s(self) -> float:
+        """Wait until nothing runs on the devices.
+
+        Returns:
+            What time it is then, in seconds.
         """
 
     # --- threads

@@ -1,6 +1,7 @@
 """Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
@@ -24,6 +25,8 @@ class TorchDevices(AbstractBackend):
     Args:
         names: device names, such as `"cuda:0"`.
     """
+
+    host = "cpu"
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -95,6 +98,12 @@ class TorchDevices(AbstractBackend):
         if not _has_streams(place) and streams[0] is not None:
             streams[0].synchronize()
         return copied
+
+    def idle_s(self) -> float:
+        for name in self.names:
+            if _has_streams(name):
+                torch.cuda.synchronize(torch.device(name))
+        return time.perf_counter()
 
     def flag(self) -> Flag:
         return threading.Event()

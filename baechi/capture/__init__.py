@@ -1,23 +1,22 @@
 """Module and inputs -> layer graph: what the model computes, and the bytes that it takes."""
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from baechi.backend.arguments import Arguments
 from baechi.capture.build import Builder
 from baechi.capture.fold import fold
-from baechi.capture.granularity import Names, choose
+from baechi.capture.granularity import Granularity, Names, choose
 from baechi.capture.run import run_once
+from baechi.capture.trace import Trace
+from baechi.capture.union import union
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 
 
 def capture(
-    model: nn.Module,
-    inputs: Inputs,
-    *,
-    training: bool,
-    no_split_module_classes: Names | None = None,
-    arguments: dict[str, Arguments] | None = None,
+    model: nn.Module, inputs: Inputs, *, training: bool, no_split_module_classes: Names | None = None
 ) -> LayerGraph:
     """Capture the layer graph of a model.
 
@@ -27,7 +26,6 @@ def capture(
         training: whether memory is that of training (gradients, what autograd keeps) or inference.
         no_split_module_classes: class names, classes or qualified names kept whole besides those
             that gain nothing from being decomposed (`granularity`, `fold`).
-        arguments: filled with what each module is called with, by the name of its node.
 
     Returns:
         The graph, in code order, with bytes and analytic counts and without seconds.
@@ -36,16 +34,67 @@ def capture(
         CaptureError: the model does not run with these inputs.
         ValueError: `no_split_module_classes` names what the model does not have.
     """
-    trace = run_once(model, inputs, training=training, arguments=arguments)
-    finest = choose(model, trace, no_split_module_classes)
-    graph = Builder(trace, finest).build()
-    granularity = fold(finest, graph, trace)
-    if granularity != finest:
-        graph = Builder(trace, granularity).build()
-    graph.graph["model"] = type(model).__name__
-    if trace.uncounted:
-        graph.graph["uncounted"] = sorted(trace.uncounted)
+    (graph,) = capture_each(
+        model, [inputs], training=training, no_split_module_classes=no_split_module_classes
+    )
     return graph
 
 
-__all__ = ["capture"]
+def capture_each(
+    model: nn.Module,
+    examples: Sequence[Inputs],
+    *,
+    training: bool,
+    no_split_module_classes: Names | None = None,
+    arguments: Sequence[dict[str, Arguments]] | None = None,
+) -> list[LayerGraph]:
+    """Capture a graph for each of several inputs, with the same layers, to be united.
+
+    Args:
+        model: the model; left exactly as found.
+        examples: arguments of calls that may take different paths through the model.
+        training: as for `capture`.
+        no_split_module_classes: as for `capture`.
+        arguments: one for each example, filled with what each module is called with, by the name of
+            its node.
+
+    Returns:
+        A graph for each.
+
+    Raises:
+        CaptureError: the model does not run with some of the inputs.
+        ValueError: `no_split_module_classes` names what the model does not have.
+    """
+    kept: Sequence[dict[str, Arguments] | None] = arguments or [None for _ in examples]
+    traces = [
+        run_once(model, inputs, training=training, arguments=into)
+        for inputs, into in zip(examples, kept, strict=True)
+    ]
+    granularity = _granularity(model, traces, no_split_module_classes)
+    graphs: list[LayerGraph] = []
+    owners: dict[str, str] = {}
+    for trace in traces:
+        graph = Builder(trace, granularity, owners).build()
+        graph.graph["model"] = type(model).__name__
+        if trace.uncounted:
+            graph.graph["uncounted"] = sorted(trace.uncounted)
+        graphs.append(graph)
+        for name in graph.placed():
+            owners |= dict.fromkeys(graph.nodes[name].get("weights", ()), name)
+    return graphs
+
+
+def _granularity(model: nn.Module, traces: Sequence[Trace], no_split: Names | None) -> Granularity:
+    """One for all runs: a module is kept whole if all runs that call it would do so."""
+    each = [choose(model, trace, no_split) for trace in traces]
+    finest = Granularity(frozenset().union(*[granularity.layers for granularity in each]))
+    whole: set[str] = set()
+    split: set[str] = set()
+    for trace in traces:
+        found = fold(finest, Builder(trace, finest).build(), trace)
+        whole |= found.layers - finest.layers
+        split |= trace.called() - found.layers
+    return Granularity(finest.layers | (whole - split))
+
+
+__all__ = ["capture", "capture_each", "union"]

@@ -14,19 +14,21 @@ the node whose device it lies on. Nodes that must share a device are joined on t
 Glue that works on model inputs only (masks) is bound to nobody: it runs where the inputs lie.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import networkx as nx
-
 from baechi.capture.draft import Draft
+from baechi.capture.drafted import Drafted
 from baechi.capture.granularity import Granularity
-from baechi.capture.groups import Groups
 from baechi.capture.trace import Boundary, Call, Function, Op, Storage, Trace, Use
 from baechi.capture.weights import by_module, nearest_layer
 from baechi.cost.anchor import anchor, writes_first
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
+
+ELSEWHERE = "elsewhere:"
+"""Before the name of a node of another run's graph."""
 
 
 @dataclass(slots=True)
@@ -45,26 +47,25 @@ class Builder:
     Args:
         trace: a run of the model.
         granularity: which modules are layers.
+        owners: by name of a weight, the node that owns it in graphs of other runs.
     """
 
-    def __init__(self, trace: Trace, granularity: Granularity) -> None:
+    def __init__(
+        self, trace: Trace, granularity: Granularity, owners: Mapping[str, str] | None = None
+    ) -> None:
+        self.owners = owners or {}
         self.trace = trace
         self.granularity = granularity
-        self.drafts: dict[str, Draft] = {}
-        self.groups = Groups()
+        self.found = Drafted(trace)
+        self.drafts, self.groups, self.given = self.found.drafts, self.found.groups, self.found.given
         self.states = {storage.index: _State() for storage in trace.storages}
-        self.edges: dict[tuple[str, str], dict[str, int]] = {}
-        self.after: dict[tuple[str, str], None] = {}
         self.tensors: dict[str, dict[Any, str]] = {}
-        self.inputs: dict[str, int] = {}
         self.on_host: set[str] = set()
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
         self.first_calls: dict[str, str] = {}
         self.weights_below = by_module(trace)
-        self.read_by: dict[int, set[str]] = {}
-        self.written: list[tuple[Draft, Storage]] = []
-        self.given: dict[str, tuple[Use, ...]] = {}  # to a layer as arguments, to glue by its function
+        self._owned_elsewhere()
 
     def build(self) -> LayerGraph:
         """Walk the trace.
@@ -78,7 +79,16 @@ class Builder:
             else:
                 self._boundary(event, number)
         self._place_unread_weights()
-        return self._graph()
+        return self.found.graph(self.weights_below)
+
+    def _owned_elsewhere(self) -> None:
+        """Weights that nodes of another run own lie with these, whether they run in this one or not."""
+        for name, storage in self.trace.weights.items():
+            owner = self.owners.get(name)
+            state = self.states[storage.index]
+            if owner is not None and state.holder is None:
+                state.holder = f"{ELSEWHERE}{owner}"
+                self.groups.add(state.holder)
 
     def _boundary(self, event: Boundary, number: int) -> None:
         call = event.call
@@ -194,7 +204,9 @@ class Builder:
     def _hold(self, draft: Draft, storage: Storage, *, join: bool = True) -> None:
         """A weight lies with the first node that needs it; later ones join it there."""
         state = self.states[storage.index]
-        if state.holder is None:
+        if state.holder is None or (draft.kind == "layer" and state.holder == f"{ELSEWHERE}{draft.name}"):
+            if state.holder is not None:
+                self.groups.join(state.holder, draft.name)
             state.holder = draft.name
             draft.weights.append(storage)
         elif join:
@@ -209,25 +221,25 @@ class Builder:
         source = state.writer
         if source is None and storage.input is not None:
             source = f"input:{storage.input}"
-            self.inputs[source] = max(self.inputs.get(source, 0), storage.size_bytes)
+            self.found.inputs[source] = max(self.found.inputs.get(source, 0), storage.size_bytes)
         if source is None and storage.weight is not None:
             source = state.holder  # a weight that glue reads where another node owns it
-        if source is not None and source != name:
+        if source is not None and source != name and not source.startswith(ELSEWHERE):
             known = self.tensors.setdefault(source, {})
             tensor = known.setdefault((storage.index, use.view), str(len(known)))
-            self.edges.setdefault((source, name), {})[tensor] = use.size_bytes
+            self.found.edges.setdefault((source, name), {})[tensor] = use.size_bytes
             self._escape(storage)
-        self.read_by.setdefault(storage.index, set()).add(name)
+        self.found.read_by.setdefault(storage.index, set()).add(name)
         if name not in state.readers:
             state.readers.append(name)
 
     def _write(self, draft: Draft, storage: Storage, number: int) -> None:
         state = self.states[storage.index]
         if storage.index not in draft.made:
-            self.written.append((draft, storage))
+            self.found.written.append((draft, storage))
         for earlier in (*state.readers, state.writer):
             if earlier is not None and earlier != draft.name:
-                self.after[earlier, draft.name] = None
+                self.found.after[earlier, draft.name] = None
         self._join_holder(draft.name, state)
         state.writer, state.made, state.readers = draft.name, number, [draft.name]
         if storage.weight is not None:
@@ -254,55 +266,3 @@ class Builder:
                 if sibling is not None:
                     self.groups.join(sibling, node)
             self._hold(self.drafts[node], storage)
-
-    def _count_second_gradients(self) -> None:
-        """Of a weight with several readers a gradient is held while another one is made, and their sum."""
-        for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
-            readers = [name for name in self.drafts if name in self.read_by.get(storage.index, ())]
-            for name in readers[:-1]:  # backward begins with the last one
-                self.drafts[name].second_grad_bytes += 2 * storage.size_bytes
-
-    def _work_of(self, draft: Draft) -> Any:
-        """What two layers have in common that do the same, on other values."""
-        if draft.kind == "glue" or not draft.work:
-            return draft.name
-        weights = [storage.size_bytes for storage in self.weights_below.get(draft.module, ())]
-        given = [(use.view[1:], use.storage.requires_grad) for use in self.given[draft.name]]
-        return draft.type, tuple(draft.work), tuple(weights), tuple(given)
-
-    def _graph(self) -> LayerGraph:
-        graph: nx.DiGraph[Any] = nx.DiGraph(training=self.trace.training)
-        for name, size_bytes in self.inputs.items():
-            graph.add_node(name, kind="input", output_bytes=size_bytes)
-        names: dict[int, list[str]] = {}
-        for weight, storage in self.trace.weights.items():
-            names.setdefault(storage.index, []).append(weight)
-        for draft, storage in self.written:  # a layer's own statistics are nobody else's business
-            others = self.read_by.get(storage.index, set()) - {draft.name}
-            if storage.weight is None or others:
-                handed = any(use.storage is storage for use in self.given[draft.name])
-                known = handed or storage.weight is not None
-                draft.writes = "given" if known and draft.writes != "other" else "other"
-        self._count_second_gradients()
-        sizes = self.groups.sizes()
-        first_of: dict[Any, str] = {}
-        for name, draft in self.drafts.items():
-            given = {use.storage.index: use.storage for use in self.given.get(name, ())}
-            draft.given_grad_bytes = sum(
-                [s.size_bytes for s in given.values() if s.requires_grad and s.weight is None]
-            )
-            attributes = draft.attributes(training=self.trace.training, names=names)
-            if draft.first == len(self.trace.events):
-                attributes["unread"] = True
-            if sizes[self.groups.first(name)] > 1:
-                attributes["colocate"] = self.groups.first(name)
-            twin = first_of.setdefault(self._work_of(draft), name)
-            if twin != name:
-                attributes["twin"] = twin
-            graph.add_node(name, **attributes)
-        for (source, target), tensors in self.edges.items():
-            graph.add_edge(source, target, bytes=sum(tensors.values()), tensor="+".join(sorted(tensors)))
-        for source, target in self.after:
-            if not graph.has_edge(source, target):
-                graph.add_edge(source, target, order_only=True)
-        return LayerGraph.from_networkx(graph)

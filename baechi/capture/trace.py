@@ -155,3 +155,7 @@ class Trace:
     weights: dict[str, Storage] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     uncounted: set[str] = field(default_factory=set)
+
+    def called(self) -> set[str]:
+        """The modules that were called, by qualified name."""
+        return {event.call.module for event in self.events if isinstance(event, Boundary)}

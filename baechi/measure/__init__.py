@@ -1,7 +1,8 @@
 """Seconds onto a layer graph: measured on this machine, or estimated from datasheets."""
 
+from baechi.measure.copies import links
 from baechi.measure.estimate import estimate
 from baechi.measure.hooks import measure
 from baechi.measure.layers import measure_layers
 
-__all__ = ["estimate", "measure", "measure_layers"]
+__all__ = ["estimate", "links", "measure", "measure_layers"]

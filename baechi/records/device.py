@@ -68,6 +68,7 @@ class Link:
         latency_s: seconds before the first byte arrives.
         bytes_per_s: rate after that.
         peer: whether the devices copy directly, not through the host.
+        residual: how far measured copies lay from this at most, as a part of their time.
 
     Raises:
         RecordError: a value is out of range.
@@ -76,6 +77,7 @@ class Link:
     latency_s: float = 10e-6
     bytes_per_s: float = 16e9
     peer: bool = True
+    residual: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.latency_s < float("inf") or not self.bytes_per_s > 0:

@@ -45,6 +45,28 @@ class Inputs:
             )
         return cls(example_inputs)
 
+    @classmethod
+    def each_of(cls, example_inputs: Any) -> "list[Inputs]":
+        """Read what users hand in, where it may be several examples.
+
+        Args:
+            example_inputs: as for `of`; or a list of these: calls that take different paths.
+
+        Returns:
+            The arguments of each call.
+
+        Raises:
+            TypeError: as for `of`.
+            ValueError: an empty list.
+        """
+        if not isinstance(example_inputs, list):
+            return [cls.of(example_inputs)]
+        if not example_inputs:
+            raise ValueError(
+                "example_inputs is an empty list: a list holds several examples, one for each path"
+            )
+        return [cls.of(example) for example in example_inputs]
+
     def __repr__(self) -> str:
         given = [type(arg).__name__ for arg in self.args]
         given += [f"{name}={type(value).__name__}" for name, value in self.kwargs.items()]

@@ -7,6 +7,7 @@ that is all: the numbers are right, and nothing is timed, counted or checked.
 import functools
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -42,6 +43,8 @@ class VirtualDevices(AbstractBackend):
     Args:
         names: device names, such as `"cpu:0"`.
     """
+
+    host = HOST
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -134,6 +137,13 @@ class VirtualDevices(AbstractBackend):
             mark.made = made
             set_mark(copied, mark)
         return copied
+
+    def idle_s(self) -> float:
+        emulator = current.at_work()
+        if emulator is None:
+            return time.perf_counter()
+        emulator.synchronize()
+        return emulator.thread.host.now_s
 
     def flag(self) -> Flag:
         emulator = current.at_work()

@@ -1,0 +1,102 @@
+"""All nodes and edges while they are being drafted, and the graph that they become."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
+
+from baechi.capture.draft import Draft
+from baechi.capture.groups import Groups
+from baechi.capture.trace import Storage, Trace, Use
+from baechi.records.graph import LayerGraph
+
+
+@dataclass(slots=True)
+class Drafted:
+    """What a walk over a trace has found.
+
+    Args:
+        trace: the run.
+        drafts: nodes by name.
+        groups: nodes that must share a device.
+        edges: by source and target, the bytes of each tensor that goes along.
+        after: pairs of nodes that must keep their order.
+        inputs: bytes of the model's inputs, by node.
+        read_by: by storage, the nodes that read it.
+        written: what was written in place that the writer did not make.
+        given: what a layer got as arguments, and glue through its function.
+    """
+
+    trace: Trace
+    drafts: dict[str, Draft] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
+    edges: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    after: dict[tuple[str, str], None] = field(default_factory=dict)
+    inputs: dict[str, int] = field(default_factory=dict)
+    read_by: dict[int, set[str]] = field(default_factory=dict)
+    written: list[tuple[Draft, Storage]] = field(default_factory=list)
+    given: dict[str, tuple[Use, ...]] = field(default_factory=dict)
+
+    def graph(self, weights_below: Mapping[str, list[Storage]]) -> LayerGraph:
+        """The finished graph.
+
+        Args:
+            weights_below: weights by the module that they are in or below.
+
+        Raises:
+            RecordError: it is malformed.
+        """
+        graph: nx.DiGraph[Any] = nx.DiGraph(training=self.trace.training)
+        for name, size_bytes in self.inputs.items():
+            graph.add_node(name, kind="input", output_bytes=size_bytes)
+        self._say_what_is_written()
+        self._count_second_gradients()
+        names: dict[int, list[str]] = {}
+        for weight, storage in self.trace.weights.items():
+            names.setdefault(storage.index, []).append(weight)
+        sizes = self.groups.sizes()
+        first_of: dict[Any, str] = {}
+        for name, draft in self.drafts.items():
+            given = {use.storage.index: use.storage for use in self.given.get(name, ())}
+            draft.given_grad_bytes = sum(
+                [s.size_bytes for s in given.values() if s.requires_grad and s.weight is None]
+            )
+            attributes = draft.attributes(training=self.trace.training, names=names)
+            if draft.first == len(self.trace.events):
+                attributes["unread"] = True
+            if sizes[self.groups.first(name)] > 1:
+                attributes["colocate"] = self.groups.first(name)
+            twin = first_of.setdefault(self._work_of(draft, weights_below), name)
+            if twin != name:
+                attributes["twin"] = twin
+            graph.add_node(name, **attributes)
+        for (source, target), tensors in self.edges.items():
+            graph.add_edge(source, target, bytes=sum(tensors.values()), tensor="+".join(sorted(tensors)))
+        for source, target in self.after:
+            if not graph.has_edge(source, target):
+                graph.add_edge(source, target, order_only=True)
+        return LayerGraph.from_networkx(graph)
+
+    def _say_what_is_written(self) -> None:
+        for draft, storage in self.written:  # a layer's own statistics are nobody else's business
+            others = self.read_by.get(storage.index, set()) - {draft.name}
+            if storage.weight is None or others:
+                handed = any(use.storage is storage for use in self.given[draft.name])
+                known = handed or storage.weight is not None
+                draft.writes = "given" if known and draft.writes != "other" else "other"
+
+    def _count_second_gradients(self) -> None:
+        """Of a weight with several readers a gradient is held while another one is made, and their sum."""
+        for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
+            readers = [name for name in self.drafts if name in self.read_by.get(storage.index, ())]
+            for name in readers[:-1]:  # backward begins with the last one
+                self.drafts[name].second_grad_bytes += 2 * storage.size_bytes
+
+    def _work_of(self, draft: Draft, weights_below: Mapping[str, list[Storage]]) -> Any:
+        """What two layers have in common that do the same, on other values."""
+        if draft.kind == "glue" or not draft.work:
+            return draft.name
+        weights = [storage.size_bytes for storage in weights_below.get(draft.module, ())]
+        given = [(use.view[1:], use.storage.requires_grad) for use in self.given[draft.name]]
+        return draft.type, tuple(draft.work), tuple(weights), tuple(given)

@@ -1,0 +1,117 @@
+"""Links of a cluster by timed copies: what a byte costs, and what the first one waits for.
+
+seconds
+   |            *        a line through the times of several sizes, least squares of the
+   |       *             relative error (else the largest size alone would decide):
+   |   *                 where it meets the axis is the latency, its slope seconds per byte
+   +--------------- bytes
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import permutations
+from statistics import median
+
+import torch
+
+from baechi.backend import AbstractBackend, backend_of
+from baechi.backend.transfer import transfer
+from baechi.errors import BaechiError
+from baechi.measure.progress import shown
+from baechi.records.cluster import HOST, Cluster
+from baechi.records.device import Link
+
+logger = logging.getLogger(__name__)
+
+SIZES = tuple([4**power for power in range(5, 14)])
+"""Bytes, from a kibibyte to 64 mebibytes."""
+
+
+def links(cluster: Cluster, *, sizes: Sequence[int] = SIZES, rounds: int = 5) -> Cluster:
+    """Measure every link of a cluster, those from and to the host among them.
+
+    Args:
+        cluster: devices of this machine, or emulated ones.
+        sizes: of the copies, in bytes, at least two different ones; those that a device cannot
+            hold twice are left out.
+        rounds: how often each size is copied; the median counts. One copy before them warms up.
+
+    Returns:
+        The cluster with measured links; `Link.residual` says how far the times lay from the line.
+        What the host takes to ask for a copy is in the latency.
+
+    Raises:
+        ValueError: too few sizes or rounds.
+        BaechiError: devices that are not here.
+    """
+    if len(set(sizes)) < 2 or rounds < 1:
+        raise ValueError(f"{len(set(sizes))} sizes and {rounds} rounds: a line takes two sizes and a round")
+    backend = _backend(cluster)
+    ends = [*cluster.names] if backend.host in cluster.names else [*cluster.names, HOST]
+    pairs = list(permutations(ends, 2))
+    found: dict[tuple[str, str], Link] = {}
+    with cluster if cluster.emulated else nullcontext(), shown("measuring links", len(pairs)) as advance:
+        for source, target in pairs:
+            room = min([cluster.device(end).memory_bytes for end in (source, target) if end != HOST])
+            fitting = sorted({size for size in sizes if 2 * size <= room})
+            times_s = [_copy_s(backend, source, target, size, rounds) for size in fitting]
+            before = cluster.link_between(source, target)
+            found[source, target] = fit(fitting, times_s, peer=before.peer)
+            advance()
+    logger.info("measured %d links", len(found))
+    return replace(cluster, links=found)
+
+
+def fit(sizes: Sequence[int], times_s: Sequence[float], *, peer: bool = True) -> Link:
+    """The link that explains some copies best.
+
+    Args:
+        sizes: in bytes, at least two different ones.
+        times_s: seconds of a copy of each size.
+        peer: whether the ends copy directly.
+
+    Raises:
+        ValueError: fewer than two sizes.
+    """
+    if len(set(sizes)) < 2:
+        raise ValueError(f"copies of {len(set(sizes))} sizes make no line: give a smaller size as well")
+    weights = [1 / max(taken_s, 1e-12) ** 2 for taken_s in times_s]
+    total = sum(weights)
+    mean_size = sum(w * size for w, size in zip(weights, sizes, strict=True)) / total
+    mean_s = sum(w * taken_s for w, taken_s in zip(weights, times_s, strict=True)) / total
+    rows = list(zip(weights, sizes, times_s, strict=True))
+    spread = sum([w * (size - mean_size) ** 2 for w, size, _ in rows])
+    slope = sum([w * (size - mean_size) * (taken_s - mean_s) for w, size, taken_s in rows]) / spread
+    if slope <= 0:  # larger copies took no longer: as fast as the fastest
+        slope = min([taken_s / size for _, size, taken_s in rows])
+    latency_s = max(0.0, mean_s - slope * mean_size)
+    off = [abs(latency_s + slope * size - taken_s) / taken_s for _, size, taken_s in rows if taken_s]
+    return Link(latency_s, 1 / slope, peer, residual=max(off, default=0.0))
+
+
+def _backend(cluster: Cluster) -> AbstractBackend:
+    if not cluster.emulated:
+        for name in cluster.names:
+            try:
+                torch.empty(0, device=name)
+            except (RuntimeError, AssertionError) as error:  # torch was built without it, or it is not there
+                raise BaechiError(
+                    f"device {name} is not in this machine, so its links cannot be measured ({error}): "
+                    "give them as Link(latency_s, bytes_per_s)"
+                ) from error
+    return backend_of(cluster)
+
+
+def _copy_s(backend: AbstractBackend, source: str, target: str, size: int, rounds: int) -> float:
+    tensor = torch.zeros(size, dtype=torch.uint8)
+    if source != HOST:
+        tensor = transfer(tensor, backend, source)
+    place = backend.host if target == HOST else target
+    times_s = []
+    for _ in range(rounds + 1):
+        begun_s = backend.idle_s()
+        transfer(tensor, backend, place)
+        times_s.append(backend.idle_s() - begun_s)
+    return median(times_s[1:])
