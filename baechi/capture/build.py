@@ -134,6 +134,7 @@ class Builder:
         if draft is None:  # made of nothing that has a place: belongs to its first user
             return
         draft.note(op, number)
+        self.found.owners[number] = draft
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
                 continue  # inside, other views of it may be read: what travels is what was given

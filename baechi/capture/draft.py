@@ -20,11 +20,15 @@ class Draft:
         made: storages that its operations made, each with the event that made it.
         weights: storages of parameters and buffers that it owns.
         escaped: storages of `made` that something outside of it reads or gets.
+        held: storages of `made` that somebody holds beyond their last use: to the end of forward.
+        held_until: the node during which the last of the others is let go, if none of their readers.
         given_grad_bytes: gradients of what it was given, which its backward makes.
-        second_grad_bytes: for weights that others, after it, read too: another gradient, and the sum.
+        second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
         kernels: how many operations it launched.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         flops, moved_bytes: by dtype name.
+        backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
+        backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         work: its operations: what two layers have in common that take the same time.
     """
 
@@ -37,12 +41,18 @@ class Draft:
     made: dict[int, tuple[Storage, int]] = field(default_factory=dict)
     weights: list[Storage] = field(default_factory=list)
     escaped: set[int] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
+    held_until: str = ""
     given_grad_bytes: int = 0
     second_grad_bytes: int = 0
     kernels: int = 0
     writes: str = ""
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
+    backward_kernels: int = 0
+    backward_flops: int = 0
+    backward_moved_bytes: int = 0
+    backward_temp_bytes: int | None = None
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def note(self, op: Op, event: int) -> None:
@@ -71,6 +81,7 @@ class Draft:
             "param_bytes": _size(w for w in self.weights if w.parameter),
             "buffer_bytes": _size(w for w in self.weights if not w.parameter),
             "output_bytes": _size(self._escaped()),
+            "held_bytes": _size(s for s in self._held() if not (training and s.saved)),
             "temp_bytes": self._peak_bytes() - _size(self._kept(training=training)),
             "kernels": self.kernels,
             "flops": sum(self.flops.values()),
@@ -80,12 +91,20 @@ class Draft:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
             amounts["saved_bytes"] = _size(s for s, _ in self.made.values() if s.saved)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
-            backward_bytes = self._backward_temp_bytes() + self.given_grad_bytes + self.second_grad_bytes
-            amounts["temp_bytes"] = max(amounts["temp_bytes"], backward_bytes)
+            amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_bytes())
+            amounts["backward_kernels"] = self.backward_kernels
+            amounts["backward_flops"] = self.backward_flops
+            amounts["backward_moved_bytes"] = self.backward_moved_bytes
         attributes: dict[str, Any] = {"kind": self.kind, "module": self.module, "type": self.type}
         attributes |= {name: amount for name, amount in amounts.items() if amount > 0}
         if self.moved_bytes:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
+        if amounts["output_bytes"]:
+            attributes["passing_bytes"] = _size(
+                s for s in self._escaped() if s.index not in self.held and not (training and s.saved)
+            )
+        if self.held_until:
+            attributes["held_until"] = self.held_until
         if self.writes:
             attributes["writes"] = self.writes
         if self.weights:
@@ -96,23 +115,35 @@ class Draft:
         return [storage for index, (storage, _) in self.made.items() if index in self.escaped]
 
     def _kept(self, *, training: bool) -> list[Storage]:
-        """What is still there when the node is done: its outputs, and what autograd keeps."""
-        return [s for index, (s, _) in self.made.items() if index in self.escaped or (training and s.saved)]
+        """What is still there when the node is done: its outputs, what autograd keeps, what is held."""
+        return [
+            s
+            for index, (s, _) in self.made.items()
+            if index in self.escaped or index in self.held or (training and s.saved)
+        ]
+
+    def _held(self) -> list[Storage]:
+        return [storage for index, (storage, _) in self.made.items() if index in self.held]
 
     def _peak_bytes(self) -> int:
         """The most bytes of its own storages that were alive at once while it ran."""
         changes: list[tuple[int, int, int]] = []
         for storage, event in self.made.values():
-            changes.append((event, 0, storage.size_bytes))
+            changes.append((event, 1, storage.size_bytes))
             if storage.died is not None and storage.died <= self.last:
-                changes.append((storage.died, 1, -storage.size_bytes))
+                changes.append((storage.died, 0, -storage.size_bytes))
         live = peak = 0
         for _, _, change in sorted(changes):
             live += change
             peak = max(peak, live)
         return peak
 
-    def _backward_temp_bytes(self) -> int:
+    def _backward_bytes(self) -> int:
+        if self.backward_temp_bytes is not None:
+            return self.backward_temp_bytes + self.second_grad_bytes
+        return self._guessed_backward_bytes() + self.given_grad_bytes + 2 * self.second_grad_bytes
+
+    def _guessed_backward_bytes(self) -> int:
         """Gradients of what is inside a layer: one being read, one being written, at a time."""
         inside = [s for index, (s, _) in self.made.items() if index not in self.escaped and s.requires_grad]
         return sum(sorted(storage.size_bytes for storage in inside)[-2:])

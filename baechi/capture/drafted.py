@@ -1,11 +1,13 @@
 """All nodes and edges while they are being drafted, and the graph that they become."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import networkx as nx
 
+from baechi.capture.backward import share_out
 from baechi.capture.draft import Draft
 from baechi.capture.groups import Groups
 from baechi.capture.trace import Storage, Trace, Use
@@ -26,6 +28,7 @@ class Drafted:
         read_by: by storage, the nodes that read it.
         written: what was written in place that the writer did not make.
         given: what a layer got as arguments, and glue through its function.
+        owners: by number of an event, the node that an operation belongs to.
     """
 
     trace: Trace
@@ -37,6 +40,7 @@ class Drafted:
     read_by: dict[int, set[str]] = field(default_factory=dict)
     written: list[tuple[Draft, Storage]] = field(default_factory=list)
     given: dict[str, tuple[Use, ...]] = field(default_factory=dict)
+    owners: dict[int, Draft] = field(default_factory=dict)
 
     def graph(self, weights_below: Mapping[str, list[Storage]]) -> LayerGraph:
         """The finished graph.
@@ -52,6 +56,9 @@ class Drafted:
             graph.add_node(name, kind="input", output_bytes=size_bytes)
         self._say_what_is_written()
         self._count_second_gradients()
+        self._say_what_is_held()
+        if self.trace.backward is not None:
+            share_out(self.trace, self.owners)
         names: dict[int, list[str]] = {}
         for weight, storage in self.trace.weights.items():
             names.setdefault(storage.index, []).append(weight)
@@ -86,12 +93,30 @@ class Drafted:
                 known = handed or storage.weight is not None
                 draft.writes = "given" if known and draft.writes != "other" else "other"
 
+    def _say_what_is_held(self) -> None:
+        """What variables, caches and the caller hold longer than somebody reads it."""
+        end = len(self.trace.events)
+        nodes = sorted(self.drafts.values(), key=lambda draft: draft.last)
+        lasts = [draft.last for draft in nodes]
+        for draft in self.drafts.values():
+            until = draft.last
+            for index, (storage, _) in draft.made.items():
+                died = end if storage.died is None else storage.died
+                reading = [name for name in self.read_by.get(index, ()) if name in self.drafts]
+                read = max([self.drafts[name].last for name in reading], default=draft.last)
+                if died >= end or (died > draft.last + 1 and index not in draft.escaped):
+                    draft.held.add(index)
+                elif index in draft.escaped and died > read + 1:
+                    until = max(until, died - 1)
+            if until > draft.last:
+                draft.held_until = nodes[min(bisect_left(lasts, until), len(nodes) - 1)].name
+
     def _count_second_gradients(self) -> None:
-        """Of a weight with several readers a gradient is held while another one is made, and their sum."""
+        """Of a weight with several readers a gradient is held while another one is made."""
         for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
             readers = [name for name in self.drafts if name in self.read_by.get(storage.index, ())]
             for name in readers[:-1]:  # backward begins with the last one
-                self.drafts[name].second_grad_bytes += 2 * storage.size_bytes
+                self.drafts[name].second_grad_bytes += storage.size_bytes
 
     def _work_of(self, draft: Draft, weights_below: Mapping[str, list[Storage]]) -> Any:
         """What two layers have in common that do the same, on other values."""

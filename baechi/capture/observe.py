@@ -20,8 +20,10 @@ from torch.utils.checkpoint import CheckpointFunction
 from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_uncounted, writes_of
+from baechi.capture.backward import note_backward
 from baechi.capture.trace import Boundary, Call, Function, Op
 from baechi.capture.watch import Watch
+from baechi.capture.workspace import with_workspace
 
 _WATCH = "_baechi_watch"
 
@@ -70,6 +72,8 @@ def watching(
 def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Stand in for a module's forward: note the way in and the way out."""
     watch: Watch = module.__dict__[_WATCH]
+    if watch.trace.backward is not None:  # a checkpointed region runs again
+        return original_forward(module)(*args, **kwargs)
     name = watch.names[id(module)]
     turn = watch.turns.get(name, 0)
     watch.turns[name] = turn + 1
@@ -114,7 +118,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watch, kwargs = self.watch, kwargs or {}
         name = getattr(func, "__name__", type(func).__name__)
-        if name == "__get__" or watch.function is not None:
+        if name == "__get__" or watch.function is not None or watch.trace.backward is not None:
             return func(*args, **kwargs)
         watch.function = Function(name, watch.uses(args, kwargs))
         try:
@@ -129,7 +133,8 @@ def _custom_functions(watch: Watch) -> Iterator[None]:
     original = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if watch.function is not None or cls is CheckpointFunction:  # whose inside is the model's code
+        inside = watch.function is not None or watch.trace.backward is not None
+        if inside or cls is CheckpointFunction:  # whose inside is the model's code
             return original.__get__(None, cls)(*args, **kwargs)
         watch.function = Function(cls.__name__, watch.uses(args, kwargs), whole=True)
         try:
@@ -153,6 +158,8 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.watch.trace.backward is not None:
+            return note_backward(self.watch, func, args, kwargs)
         if func.namespace == "prim" or self.watch.call is None:
             return func(*args, **kwargs)
         watch = self.watch
@@ -162,7 +169,7 @@ class _Operations(TorchDispatchMode):
             watch.keep_weight(tensor)
         given = flat([*args, *kwargs.values()])
         reads = tuple(watch.use(tensor) for tensor in given)
-        result = func(*args, **kwargs)
+        result = with_workspace(func, args, kwargs, func(*args, **kwargs))
         made = flat([result])
         if facts.aliases and given:
             for tensor in made:
@@ -193,5 +200,6 @@ class _Operations(TorchDispatchMode):
                 flops=flops,
                 moved_bytes=bytes_of(facts_of(func), given, made),
                 dtype=dtype,
+                sequence=torch._C._autograd._get_sequence_nr(),
             )
         )

@@ -14,6 +14,7 @@ from baechi.backend.arguments import Arguments
 from baechi.backend.complaints import complaints_muted
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, named_tensors
+from baechi.capture.backward import run_backward
 from baechi.capture.leftovers import clear_caches, clear_leftovers
 from baechi.capture.observe import watching
 from baechi.capture.trace import Trace
@@ -91,8 +92,10 @@ def _run(
         args, kwargs = map_tensors(lambda tensor: _stand_in_tensor(tensor, mode), given)
         with watching(model, training=training, hooks=hooks, arguments=arguments) as watch:
             watch.note_inputs(_named_inputs(model, args, kwargs))
-            model(*args, **kwargs)
-        del args, kwargs
+            result = model(*args, **kwargs)
+            if training:
+                run_backward(watch, model, (args, kwargs), result)
+        del args, kwargs, result
         trace = watch.trace
     if fake:
         clear_leftovers(watch.survivors)

@@ -27,7 +27,8 @@ class Storage:
         input: path of the model input it came in with, if it did.
         saved: whether autograd kept it for backward.
         requires_grad: whether a tensor in it takes part in backward.
-        died: number of the event at which nobody held it any more; None if it outlived the run.
+        died: number of the event (those of backward counted on) at which nobody held it any more;
+            None if it outlived the run.
     """
 
     index: int
@@ -120,6 +121,7 @@ class Op:
         flops: arithmetic operations, where the operator has a formula.
         moved_bytes: bytes read and written.
         dtype: name of the dtype it computes in.
+        sequence: the number that the next autograd node gets; the operation's own has the one before.
     """
 
     name: str
@@ -131,6 +133,23 @@ class Op:
     flops: int
     moved_bytes: int
     dtype: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardOp:
+    """One operation of the backward.
+
+    Args:
+        sequence: number of the autograd node that ran it; -1 for none.
+        makes: storages that it made.
+        flops, moved_bytes: as for `Op`.
+    """
+
+    sequence: int
+    makes: tuple[Storage, ...]
+    flops: int
+    moved_bytes: int
 
 
 Event = Boundary | Op
@@ -147,6 +166,8 @@ class Trace:
         weights: storage of each parameter and buffer, by qualified name (ties have several names).
         modules: class name of every module, by qualified name.
         uncounted: operators that compute a lot, and nobody knows how much.
+        backward: what the backward did, in its order; None if it did not run.
+        gradients: storages of the gradients of parameters, when backward was over.
     """
 
     training: bool
@@ -155,6 +176,13 @@ class Trace:
     weights: dict[str, Storage] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     uncounted: set[str] = field(default_factory=set)
+    backward: list[BackwardOp] | None = None
+    gradients: set[int] = field(default_factory=set)
+
+    @property
+    def now(self) -> int:
+        """The number of the next event, those of backward counted on."""
+        return len(self.events) + len(self.backward or ())
 
     def called(self) -> set[str]:
         """The modules that were called, by qualified name."""

@@ -91,7 +91,7 @@ class Watch:
             self.attach(holder, storage)
 
     def _died(self, record: Storage) -> None:
-        record.died = len(self.trace.events)
+        record.died = self.trace.now
 
     def use(self, tensor: torch.Tensor) -> Use:
         """A tensor as it is used now."""

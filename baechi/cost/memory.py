@@ -4,13 +4,16 @@ After the design document, section 1.3.1; (a) parameters, (b) output, (c) gradie
 (d) gradient of the output, (e) what a layer needs only while it runs:
 
                 inference       training
-    permanent   (a)             (a) + (c) + optimizer state + what autograd keeps
+    permanent   (a) + held      (a) + (c) + optimizer state + held + what autograd keeps
     temporary   (b) + (e)       (d) + (e)
 
 Autograd keeps part of (b) only. An output, or the part of it, that autograd does not keep lives in
 training as outputs do in inference: until the last layer that reads it has run. It counts as
 temporary where it is larger than (d). What arrives from other devices counts there as long as it
 lives; it depends on the placement, so it is in no table.
+
+Held is what the model's code holds to the end, though nobody reads it any more: a cache, variables,
+what it returns.
 
 When backward is over the optimizer steps. It makes temporary tensors as large as what it works on:
 for all weights of a device at once (torch's `foreach` implementations), or for one at a time, up to
@@ -52,7 +55,8 @@ class Footprint:
 
     Args:
         resident_bytes: parameters and buffers; in training, gradients and optimizer state: always.
-        saved_bytes: what autograd keeps, from the layer's forward to the end of its backward.
+        saved_bytes: what autograd keeps, from the layer's forward to the end of its backward; and
+            what the model's code holds.
         output_bytes: output that autograd does not keep: until it was last read.
         temp_bytes: while the layer runs, forward or backward.
         upstream_bytes: the gradient of its output, while its backward runs.
@@ -145,7 +149,9 @@ def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint
     del state, update
     get = data.get
     resident = ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0)
-    return Footprint(resident, 0, ceil(get("output_bytes") or 0), ceil(get("temp_bytes") or 0), 0)
+    held = ceil(get("held_bytes") or 0)
+    passing = ceil(get("passing_bytes", get("output_bytes")) or 0)
+    return Footprint(resident, held, passing, ceil(get("temp_bytes") or 0), 0)
 
 
 def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
@@ -153,10 +159,11 @@ def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
     gradients = ceil(get("grad_bytes") or 0)
     trained = gradients * (1 + state)
     saved = ceil(get("saved_bytes") or 0)
+    passing = ceil(get("passing_bytes", max(0, (get("output_bytes") or 0) - saved)) or 0)
     return Footprint(
         resident_bytes=ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0) + trained,
-        saved_bytes=saved,
-        output_bytes=max(0, ceil(get("output_bytes") or 0) - saved),
+        saved_bytes=saved + ceil(get("held_bytes") or 0),
+        output_bytes=passing,
         temp_bytes=ceil(get("temp_bytes") or 0),
         upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
         update_bytes=gradients * update,

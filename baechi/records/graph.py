@@ -24,11 +24,17 @@ AMOUNTS = (
     "buffer_bytes",
     "grad_bytes",
     "output_bytes",
+    "passing_bytes",
+    "held_bytes",
     "saved_bytes",
     "upstream_grad_bytes",
     "temp_bytes",
     "flops",
     "moved_bytes",
+    "kernels",
+    "backward_flops",
+    "backward_moved_bytes",
+    "backward_kernels",
 )
 
 
@@ -44,7 +50,12 @@ class LayerGraph(DiGraph, AbstractRecord):
     - `param_bytes`, `buffer_bytes`, `grad_bytes`: by storage, ties counted on the first member;
     - `output_bytes`: new storage handed on; `saved_bytes`: what autograd keeps until backward;
       `upstream_grad_bytes`: gradient of the output; `temp_bytes`: peak beyond these while it runs;
-    - `flops`, `moved_bytes`, `dtype`: analytic counts behind an estimate, and their dtype's name;
+    - `held_bytes`: what the model's code holds to the end of forward, not for autograd (a cache, what
+      it returns); `passing_bytes`: the part of the output that is neither held nor saved;
+      `held_until`: a node, if variables hold that part until then, beyond its last reader;
+    - `flops`, `moved_bytes`, `kernels`, `dtype`: analytic counts behind an estimate, and their
+      dtype's name; `backward_flops`, `backward_moved_bytes`, `backward_kernels`: of backward;
+    - `twin`: an earlier layer that does the same work on other values;
     - `colocate`: group id or None (same device); `pin`: device name or None.
 
     Edge attributes: `bytes` (what travels if the ends lie on different devices), `tensor` (an id

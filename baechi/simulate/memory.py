@@ -3,10 +3,12 @@
 - parameters and buffers, in training gradients and optimizer state: always;
 - what autograd keeps: from a layer's forward to the end of its backward;
 - other output: from the start of its layer until the layers there that read it have ended and the
-  transfers that read it have arrived; what nobody reads is returned to the caller and stays;
+  transfers that read it have arrived, and until the variables are gone that hold it (`held_until`);
+  what nobody reads is returned to the caller and stays;
 - a view holds what it views as long as it is held itself;
 - a copy from another device: from the start of its transfer until the layers there that read it
-  have ended; in training, where autograd may keep it, until its gradient has gone back;
+  have ended, and what it is a copy of is gone (the batch never is); in training, where autograd may
+  keep it, until its gradient has gone back;
 - a gradient from another device: from the start of its transfer until the layer that it is for has
   run backward, where it is part of the gradient of the layer's output;
 - temporary bytes, and the gradient of the output: while the layer runs;
@@ -16,6 +18,7 @@ A gradient that waits on the device where it was computed is not counted: the la
 has given back what it had saved.
 """
 
+from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.simulate.parcels import NO_TENSOR, Parcel
 from baechi.simulate.stage import Stage
@@ -70,6 +73,11 @@ class ForwardMemory:
         self._memory = memory
         self._held = [0] * len(stage.indexed)
         self._readers: dict[tuple[int, int], int] = {}
+        self._copies: dict[int, list[tuple[int, int]]] = {}
+        self._let_go_with = _held_until(stage)
+        for makers in self._let_go_with.values():
+            for maker in makers:
+                self._held[maker] += 1
         for parcel in parcels:
             if parcel.travels:
                 self._readers[parcel.tensor, parcel.target] = len(parcel.takers)
@@ -86,6 +94,8 @@ class ForwardMemory:
         self._memory.free(self._stage.device_of[layer], self._stage.footprints[layer].temp_bytes)
         if not self._stage.indexed.borrows[layer]:
             self._let_inputs_go(layer)
+        for maker in self._let_go_with.get(layer, ()):
+            self._let_go(maker)
 
     def left(self, parcel: Parcel) -> None:
         """A copy is allocated where it goes."""
@@ -104,15 +114,38 @@ class ForwardMemory:
                 continue
             self._readers[tensor, device] -= 1
             if self._readers[tensor, device] == 0 and not self._stage.plan.graph.training:
-                self._memory.free(device, self._stage.indexed.size_bytes[tensor])
+                self._let_copy_go(tensor, device)
+
+    def _let_copy_go(self, tensor: int, device: int) -> None:
+        """A copy lives as long as what it is a copy of, and as long as it is read."""
+        maker = self._stage.indexed.source[tensor]
+        if maker == FROM_HOST:
+            return
+        if self._held[maker] > 0:
+            self._copies.setdefault(maker, []).append((tensor, device))
+        else:
+            self._memory.free(device, self._stage.indexed.size_bytes[tensor])
 
     def _let_go(self, maker: int) -> None:
         self._held[maker] -= 1
         if self._held[maker] == 0:
             output_bytes = self._stage.footprints[maker].output_bytes
             self._memory.free(self._stage.device_of[maker], output_bytes)
+            for tensor, device in self._copies.pop(maker, ()):
+                self._memory.free(device, self._stage.indexed.size_bytes[tensor])
             if self._stage.indexed.borrows[maker]:
                 self._let_inputs_go(maker)
+
+
+def _held_until(stage: Stage) -> dict[int, list[int]]:
+    """By layer, those whose output is let go when it ends, if nobody else holds it."""
+    index = {name: layer for layer, name in enumerate(stage.indexed.names)}
+    found: dict[int, list[int]] = {}
+    for name, layer in index.items():
+        until = index.get(stage.plan.graph.nodes[name].get("held_until", ""))
+        if until is not None:
+            found.setdefault(until, []).append(layer)
+    return found
 
 
 class BackwardMemory:

@@ -1,0 +1,139 @@
+"""The backward of a watched run: what each layer's part of it computes, and holds at most.
+
+Autograd numbers its nodes as the forward makes them, so a node belongs to the layer, or the glue, of
+the first operation that came after it:
+
+    forward    Linear makes node 7, then runs `addmm` ......... addmm belongs to layer "a"
+    backward   node 7 runs `mm`, `mm`, `sum` .................. so these are "a"'s, too
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend.nest import tensors_in
+from baechi.backend.operators import bytes_of, facts_of, flat, flops_of
+from baechi.capture.draft import Draft
+from baechi.capture.trace import BackwardOp, Op, Trace
+from baechi.capture.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+
+def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> None:
+    """Run backward, and write down what it does; no gradient is put anywhere.
+
+    It begins where training would: at outputs of one element (a loss), else at all outputs.
+
+    Args:
+        watch: the watch of the forward, which goes on.
+        model: the model.
+        given: what it was given.
+        result: what it returned.
+    """
+    leaves = [t for t in (*model.parameters(), *tensors_in(given)) if t.requires_grad and t.is_leaf]
+    outputs = list({id(t): t for t in tensors_in(result) if t.grad_fn is not None}.values())
+    losses = [output for output in outputs if output.numel() == 1] or outputs
+    losses = [output for output in losses if output.is_floating_point() or output.is_complex()]
+    if not losses or not leaves:
+        return
+    watch.trace.backward = []
+    try:
+        ones = [torch.ones_like(loss) for loss in losses]
+        gradients = torch.autograd.grad(losses, leaves, ones, allow_unused=True)
+    except Exception as error:  # the model's own backward met fake tensors: costs are guessed then
+        logger.info("backward is estimated from forward: it does not run here (%s)", error)
+        watch.trace.backward = None
+        return
+    weights = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
+    made = [grad for grad, _ in zip(gradients, weights, strict=False) if grad is not None]
+    watch.trace.gradients = {watch.storage_of(grad).index for grad in made}
+
+
+def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operation of the backward, and write it down.
+
+    Args:
+        watch: the watch.
+        func: the operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        What it returns.
+    """
+    facts = facts_of(func)
+    result = func(*args, **kwargs)
+    given, made = flat([*args, *kwargs.values()]), flat([result])
+    if facts.aliases and given:
+        storage = watch.storage_of(given[0])
+        for tensor in made:
+            watch.alias(tensor, storage)
+        return result
+    if not facts.kernel and not made:
+        return result
+    known = {id(watch.storage_of(tensor)) for tensor in given}
+    storages = [watch.storage_of(tensor) for tensor in made]
+    node = torch._C._current_autograd_node()
+    backward = watch.trace.backward
+    assert backward is not None
+    backward.append(
+        BackwardOp(
+            sequence=-1 if node is None else node._sequence_nr(),
+            makes=tuple([storage for storage in storages if id(storage) not in known]),
+            flops=flops_of(func, args, kwargs, result),
+            moved_bytes=bytes_of(facts, given, made),
+        )
+    )
+    return result
+
+
+def share_out(trace: Trace, owners: Mapping[int, Draft]) -> None:
+    """Give each draft its part of the backward.
+
+    Args:
+        trace: the run.
+        owners: by number of an event, the draft that the operation belongs to.
+    """
+    sequences: list[int] = []
+    drafts: list[Draft] = []
+    for number, event in enumerate(trace.events):
+        if isinstance(event, Op) and number in owners:
+            sequences.append(event.sequence)
+            drafts.append(owners[number])
+    parts: dict[str, list[tuple[int, BackwardOp]]] = {}
+    before = ""
+    for number, op in enumerate(trace.backward or ()):
+        place = bisect_right(sequences, op.sequence) if op.sequence >= 0 else len(drafts)
+        before = drafts[place].name if place < len(drafts) else before
+        if before:
+            parts.setdefault(before, []).append((len(trace.events) + number, op))
+    for draft in {draft.name: draft for draft in drafts}.values():
+        part = parts.get(draft.name, [])
+        draft.backward_kernels = len(part)
+        draft.backward_flops = sum([op.flops for _, op in part])
+        draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
+        draft.backward_temp_bytes = _peak_bytes(part, trace.gradients)
+
+
+def _peak_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
+    """The most bytes that were alive at once of what a part made, the gradients of weights left out."""
+    if not part:
+        return 0
+    last = part[-1][0]
+    changes: list[tuple[int, int, int]] = []
+    for number, op in part:
+        for storage in op.makes:
+            if storage.index not in gradients:
+                changes.append((number, 1, storage.size_bytes))
+                if storage.died is not None and storage.died <= last:
+                    changes.append((storage.died, 0, -storage.size_bytes))
+    live = peak = 0
+    for _, _, change in sorted(changes):
+        live += change
+        peak = max(peak, live)
+    return peak
