@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.backend.marks import made_at
 from baechi.backend.nest import tensors_in
+from baechi.backend.operators import facts_of, writes_of
 from baechi.cost.anchor import anchor, writes_first
 from baechi.run.call import Call
 from baechi.run.deferred import QUESTIONS
@@ -41,7 +42,7 @@ _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 _HOST = torch.device("cpu")
 
-_WRITE_UNSAID = frozenset({"batch_norm", "instance_norm"})
+_WRITE_UNSAID = frozenset({"batch_norm", "instance_norm", "native_batch_norm", "batch_norm_update_stats"})
 """Write running statistics, and no version counter moves."""
 
 
@@ -113,7 +114,7 @@ class GlueMode(TorchFunctionMode):
             schedule.force_values(given, f"{_described(func)} needs values")
             return func(*args, **kwargs)
         turn = self.step.next_turn()
-        written = _written(func, name, args, kwargs)
+        written = _touched(func, name, args, kwargs)
         run = functools.partial(self._run, func, name, turn)
         foresee = functools.partial(self.step.runtime.foresight.function, func, args, kwargs)
         place, _ = self._place(func, name, args, kwargs, given)
@@ -123,8 +124,7 @@ class GlueMode(TorchFunctionMode):
     def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in(args, kwargs))
         place, mixed = self._place(func, name, args, kwargs, given)
-        written_to = _written(func, name, args, kwargs)
-        self.step.may_write(written_to)
+        self.step.may_write(_touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
             result = loans.settle(func(*args, **kwargs), written=name in _WRITE_UNSAID)
@@ -232,6 +232,16 @@ def _written(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[to
         if asked and index < len(args) and isinstance(args[index], torch.Tensor):
             written.append(args[index])
     return written
+
+
+def _touched(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a function writes in place, those among them of which it does not say so."""
+    touched = _written(func, name, args, kwargs)
+    if name in _WRITE_UNSAID:
+        touched += tensors_in(args[1:], kwargs)  # the statistics are some of these
+    elif isinstance(func, torch._ops.OpOverload):  # a custom operator, whatever its name
+        touched += writes_of(facts_of(func), args, kwargs)
+    return touched
 
 
 @functools.cache

@@ -36,6 +36,7 @@ class ThreadLauncher(AbstractLauncher):
         self._draining = False
         self._launching = 0
         self._made: list[Any] = []
+        _use_up(_APART - torch._C._autograd._get_sequence_nr())
 
     @property
     def threads(self) -> int:  # type: ignore[override]
@@ -46,8 +47,6 @@ class ThreadLauncher(AbstractLauncher):
         if self._idle:
             worker = self._idle.pop()
         else:
-            if not self._all:
-                _use_up(_APART - torch._C._autograd._get_sequence_nr())
             worker = _Worker(self._backend, task.number)
             self._all.append(worker)
         self._workers[task] = worker
@@ -195,7 +194,7 @@ def _nodes_of(made: Iterable[Any], numbers: range) -> Iterator[Any]:
 
 
 _APART = 10_000
-"""From here on the host numbers autograd nodes while it has threads, which begin at 0."""
+"""From here on the host numbers autograd nodes in a step that may have threads, which begin at 0."""
 
 
 def _use_up(count: int) -> None:
