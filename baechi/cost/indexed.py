@@ -5,7 +5,7 @@ is topological (it is, for captured graphs), else the topological order nearest 
 decide ties, and equal graphs are treated equally whatever sets and hashes do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -29,6 +29,7 @@ class IndexedGraph:
         reads, makes: by layer, tensors; inputs of the model are read and not made.
         borrows: by layer, whether it hands on memory of its inputs (a view, a write in place).
         before, after: by layer, the layers that it is only ordered behind, and in front of.
+        lets_go: by layer, those whose output variables hold until it has run.
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
     """
@@ -43,6 +44,7 @@ class IndexedGraph:
     borrows: Sequence[bool]
     before: Sequence[Sequence[int]]
     after: Sequence[Sequence[int]]
+    lets_go: Mapping[int, Sequence[int]]
     members: Sequence[Sequence[int]]
     group_of: Sequence[int]
 
@@ -82,6 +84,7 @@ class IndexedGraph:
             borrows=[_borrows(graph, name, [sizes[t] for t in makes[index[name]]]) for name in names],
             before=before,
             after=after,
+            lets_go=_lets_go(graph, index),
             members=members,
             group_of=group_of,
         )
@@ -151,6 +154,15 @@ def seconds_by_device(
 def _borrows(graph: LayerGraph, name: str, made_bytes: Sequence[int]) -> bool:
     """Whether a layer hands on more than the new memory it made; what it returns counts as 1 byte."""
     return max(made_bytes, default=1) > (graph.nodes[name].get("output_bytes") or 0)
+
+
+def _lets_go(graph: LayerGraph, index: dict[str, int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for name, layer in index.items():
+        until = index.get(graph.nodes[name].get("held_until", ""))
+        if until is not None:
+            found.setdefault(until, []).append(layer)
+    return found
 
 
 def _order_only(graph: LayerGraph, index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:

@@ -3,7 +3,7 @@
 Weights are there always. Output is there from the turn of its layer until all layers that read it
 have run, a copy on another device from the turn after its source until then; a view holds what it
 views as long as it is held itself; output that nobody reads stays. Copies of inputs are there from
-the beginning. A turn is the running of one layer, in the order of placing.
+the beginning to the end. A turn is the running of one layer, in the order of placing.
 
 Devices do not wait for each other's turns, so this is an estimate where they run far apart:
 `baechi.simulate` has the last word, and who calls a placer asks it.
@@ -33,6 +33,9 @@ class InferenceLedger:
         self._on = [0] * len(indexed.source)  # by tensor: devices that have it, as bits
         self._unread = [len(readers) for readers in indexed.consumers]
         self._unread_of = [len(made) for made in indexed.makes]
+        for makers in indexed.lets_go.values():
+            for maker in makers:
+                self._unread_of[maker] += 1
 
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""
@@ -85,6 +88,9 @@ class InferenceLedger:
             self._on[tensor] = 1 << device
         if not indexed.borrows[layer]:
             self._let_inputs_go(layer)
+        for maker in indexed.lets_go.get(layer, ()):
+            if self._last_of(maker) and indexed.borrows[maker]:
+                self._let_inputs_go(maker)
 
     def _absent(self, layer: int, device: int) -> list[tuple[int, int]]:
         """The tensors that must come to a device for a layer, oldest first: (since, tensor)."""
@@ -108,17 +114,17 @@ class InferenceLedger:
         while done:
             for tensor in indexed.reads[done.pop()]:
                 self._unread[tensor] -= 1
-                if self._unread[tensor] == 0:
+                maker = indexed.source[tensor]
+                if self._unread[tensor] == 0 and maker != FROM_HOST:
                     self._free_copies(tensor)
-                    maker = indexed.source[tensor]
-                    if maker != FROM_HOST and self._last_of(maker) and indexed.borrows[maker]:
+                    if self._last_of(maker) and indexed.borrows[maker]:
                         done.append(maker)
 
     def _free_copies(self, tensor: int) -> None:
         """Free a tensor everywhere but where it was made."""
-        indexed, maker = self._task.indexed, self._task.indexed.source[tensor]
-        home = self.device_of[indexed.group_of[maker]] if maker != FROM_HOST else ANYWHERE
-        copies = self._on[tensor] & ~(1 << home) if home != ANYWHERE else self._on[tensor]
+        indexed = self._task.indexed
+        home = self.device_of[indexed.group_of[indexed.source[tensor]]]
+        copies = self._on[tensor] & ~(1 << home)
         while copies:
             device = copies.bit_length() - 1
             copies ^= 1 << device

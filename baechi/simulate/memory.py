@@ -74,8 +74,7 @@ class ForwardMemory:
         self._held = [0] * len(stage.indexed)
         self._readers: dict[tuple[int, int], int] = {}
         self._copies: dict[int, list[tuple[int, int]]] = {}
-        self._let_go_with = _held_until(stage)
-        for makers in self._let_go_with.values():
+        for makers in stage.indexed.lets_go.values():
             for maker in makers:
                 self._held[maker] += 1
         for parcel in parcels:
@@ -94,7 +93,7 @@ class ForwardMemory:
         self._memory.free(self._stage.device_of[layer], self._stage.footprints[layer].temp_bytes)
         if not self._stage.indexed.borrows[layer]:
             self._let_inputs_go(layer)
-        for maker in self._let_go_with.get(layer, ()):
+        for maker in self._stage.indexed.lets_go.get(layer, ()):
             self._let_go(maker)
 
     def left(self, parcel: Parcel) -> None:
@@ -135,17 +134,6 @@ class ForwardMemory:
                 self._memory.free(device, self._stage.indexed.size_bytes[tensor])
             if self._stage.indexed.borrows[maker]:
                 self._let_inputs_go(maker)
-
-
-def _held_until(stage: Stage) -> dict[int, list[int]]:
-    """By layer, those whose output is let go when it ends, if nobody else holds it."""
-    index = {name: layer for layer, name in enumerate(stage.indexed.names)}
-    found: dict[int, list[int]] = {}
-    for name, layer in index.items():
-        until = index.get(stage.plan.graph.nodes[name].get("held_until", ""))
-        if until is not None:
-            found.setdefault(until, []).append(layer)
-    return found
 
 
 class BackwardMemory:

@@ -251,21 +251,16 @@ def assert_fits(
                 weights.step()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="fake kernels have no workspace, so that of a recurrent kernel is not foreseen"
-)
 def test_memory_of_recurrent_layers() -> None:
     """What a recurrent kernel keeps for backward, its workspace, is part of the prediction."""
     assert_fits(nn.LSTM(16, 16), noise(8, 4, 16), name="sgd", optimizer=lambda w: torch.optim.SGD(w, lr=0.1))
 
 
-@pytest.mark.xfail(strict=True, reason="what the frames of the caller hold is not foreseen")
 def test_memory_of_the_batch() -> None:
     """The batch stays on the device as long as the caller's frames hold it, in inference too."""
     assert_fits(nn.Sequential(nn.Linear(64, 4), nn.Linear(4, 64)), noise(256, 64))
 
 
-@pytest.mark.xfail(strict=True, reason="what variables of forward hold after their last use is not foreseen")
 def test_memory_of_variables() -> None:
     """What a variable of `forward` holds stays until `forward` returns, read or not."""
 
@@ -309,7 +304,6 @@ def test_memory_of_optimizers(name: str, optimizer: Optimizers) -> None:
     assert_fits(nn.Sequential(*layers), noise(2, 64), name=name, optimizer=optimizer)
 
 
-@pytest.mark.xfail(strict=True, reason="the simulator takes recorded blocks back at once")
 def test_memory_that_comes_back_late() -> None:
     """A host far ahead has blocks that are used on other streams come back late; the peak has them."""
     llama = next(a for a in HELD_IN if a.name == "llama")

@@ -77,7 +77,8 @@ class Oracle:
     def add_copy(self, source: str, here: str, there: str, readers: list[str]) -> None:
         start, _ = self.moved[source, f"{here}>{there}", "forward"]
         if not self.graph.training:
-            until = max(self.needs_inputs_until(reader) for reader in readers)
+            gone = inf if here == "host" else self.output_until(source)
+            until = max(gone, *(self.needs_inputs_until(reader) for reader in readers))
         elif here == "host":
             until = max(self.ran[reader, "backward"][1] for reader in readers)
         else:

@@ -54,6 +54,26 @@ def test_copy_is_freed_in_inference() -> None:
     assert peaks(graph, 2, a="d0", b="d1", c="d1") == [4, 5]
 
 
+def test_copies_live_as_long_as_what_they_copy() -> None:
+    """The batch stays to the end, and so do its copies; other copies wait for the last reader anywhere."""
+    nodes = {"a": {"forward_s": 1}, "b": {"forward_s": 1, "temp_bytes": 8}}
+    graph = graph_of({"input:x": {"kind": "input"}, **nodes}, [("input:x", "a", 4), ("a", "b", 0)])
+    assert peaks(graph, 2, a="d0", b="d1") == [4, 8]
+    nodes = {"a": {"output_bytes": 4}, "b": {"forward_s": 1}, "late": {"forward_s": 1, "temp_bytes": 8}}
+    edges = [("a", "b", 4), ("b", "late", 0), ("a", "slow", 4)]
+    graph = graph_of(nodes | {"slow": {"forward_s": 9}}, edges)
+    assert peaks(graph, 2, a="d0", b="d1", late="d1", slow="d0") == [4, 12]
+
+
+def test_variables_hold() -> None:
+    """What a variable holds is freed when the layer ends during which it is let go."""
+    nodes = {name: {"forward_s": 1, "output_bytes": 4} for name in "abc"}
+    edges = [("a", "b", 4), ("b", "c", 4)]
+    assert peaks(graph_of(nodes, edges), a="d0", b="d0", c="d0") == [8]
+    nodes["a"]["held_until"] = "c"  # type: ignore[assignment]
+    assert peaks(graph_of(nodes, edges), a="d0", b="d0", c="d0") == [12]
+
+
 def test_two_copies_wait() -> None:
     """Copies that arrive early are there while the device is still busy with something else."""
     nodes = {"busy": {"forward_s": 9, "temp_bytes": 7}, "a": {"output_bytes": 2}, "b": {"output_bytes": 3}}
