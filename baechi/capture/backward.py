@@ -9,7 +9,7 @@ the first operation that came after it:
 
 import logging
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,27 +92,28 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def share_out(trace: Trace, owners: Mapping[int, Draft]) -> None:
+def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]) -> None:
     """Give each draft its part of the backward.
 
     Args:
         trace: the run.
+        drafts: all of them; those without operations have no part.
         owners: by number of an event, the draft that the operation belongs to.
     """
     sequences: list[int] = []
-    drafts: list[Draft] = []
+    working: list[Draft] = []
     for number, event in enumerate(trace.events):
         if isinstance(event, Op) and number in owners:
             sequences.append(event.sequence)
-            drafts.append(owners[number])
+            working.append(owners[number])
     parts: dict[str, list[tuple[int, BackwardOp]]] = {}
     before = ""
     for number, op in enumerate(trace.backward or ()):
-        place = bisect_right(sequences, op.sequence) if op.sequence >= 0 else len(drafts)
-        before = drafts[place].name if place < len(drafts) else before
+        place = bisect_right(sequences, op.sequence) if op.sequence >= 0 else len(working)
+        before = working[place].name if place < len(working) else before
         if before:
             parts.setdefault(before, []).append((len(trace.events) + number, op))
-    for draft in {draft.name: draft for draft in drafts}.values():
+    for draft in drafts:
         part = parts.get(draft.name, [])
         draft.backward_kernels = len(part)
         draft.backward_flops = sum([op.flops for _, op in part])

@@ -58,7 +58,8 @@ class Drafted:
         self._count_second_gradients()
         self._say_what_is_held()
         if self.trace.backward is not None:
-            share_out(self.trace, self.owners)
+            share_out(self.trace, self.drafts.values(), self.owners)
+            graph.graph["backward_captured"] = True
         names: dict[int, list[str]] = {}
         for weight, storage in self.trace.weights.items():
             names.setdefault(storage.index, []).append(weight)

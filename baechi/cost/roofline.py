@@ -5,32 +5,61 @@ The roofline model: a kernel is bound by arithmetic or by memory, whichever take
 bound; it ranks layers and devices well enough to plan offline.
 """
 
-from baechi.records import Device
+from dataclasses import dataclass
+
+from baechi.records import Device, LayerGraph
 
 BACKWARD_PER_FORWARD = 2
-"""Backward computes two gradients (of input and weights) where forward computes one output."""
+"""Backward computes two gradients (of input and weights) where forward computes one output. For graphs
+that do not say what backward does."""
 
 
-def layer_s(
-    device: Device, flops: float, moved_bytes: float, dtype: str = "float32", *, backward: bool = False
-) -> float:
-    """Seconds of a layer's forward or backward at the device's peak rates.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a layer computes and moves in one direction.
 
     Args:
-        device: who runs it.
-        flops: arithmetic operations of its forward.
-        moved_bytes: bytes that its forward reads and writes.
+        flops: arithmetic operations.
+        moved_bytes: bytes read and written.
+        kernels: operations launched.
+    """
+
+    flops: float
+    moved_bytes: float
+    kernels: float
+
+    @classmethod
+    def of(cls, graph: LayerGraph, name: str, *, backward: bool) -> "Work":
+        """That of a node.
+
+        Args:
+            graph: a captured graph.
+            name: the node.
+            backward: in backward, else in forward.
+        """
+        captured = graph.graph.get("backward_captured", False)
+        prefix = "backward_" if backward and captured else ""
+        times = BACKWARD_PER_FORWARD if backward and not captured else 1
+        names = [f"{prefix}{amount}" for amount in ("flops", "moved_bytes", "kernels")]
+        return cls(*[times * graph.amount(name, amount) for amount in names])
+
+
+def layer_s(device: Device, flops: float, moved_bytes: float, dtype: str = "float32") -> float:
+    """Seconds of some work at a device's peak rates.
+
+    Args:
+        device: who does it.
+        flops: arithmetic operations.
+        moved_bytes: bytes read and written.
         dtype: name of the dtype it computes in; one without a rate has float32's, else the lowest.
-        backward: seconds of the backward instead of the forward.
 
     Raises:
         ValueError: the device has no rate for what the layer does.
     """
-    times = BACKWARD_PER_FORWARD if backward else 1
-    compute_s = times * flops / _flops_per_s(device, dtype) if flops else 0.0
+    compute_s = flops / _flops_per_s(device, dtype) if flops else 0.0
     if moved_bytes and not device.bytes_per_s:
         raise _no_rate(device, "bytes_per_s")
-    return max(compute_s, times * moved_bytes / device.bytes_per_s if moved_bytes else 0.0)
+    return max(compute_s, moved_bytes / device.bytes_per_s if moved_bytes else 0.0)
 
 
 def _flops_per_s(device: Device, dtype: str) -> float:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 
-from baechi.cost.roofline import BACKWARD_PER_FORWARD, layer_s
+from baechi.cost.roofline import Work, layer_s
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 
@@ -31,14 +31,13 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
     for name in graph.placed():
         data = graph.nodes[name]
         data["forward_s"] = {kind: _seconds(graph, name, d, False) for kind, d in by_kind.items()}
-        kernels = graph.amount(name, "kernels")
-        data["host_forward_s"] = kernels * launch_s
+        data["host_forward_s"] = Work.of(graph, name, backward=False).kernels * launch_s
         if graph.training:
             data["backward_s"] = {kind: _seconds(graph, name, d, True) for kind, d in by_kind.items()}
-            data["host_backward_s"] = BACKWARD_PER_FORWARD * kernels * launch_s
+            data["host_backward_s"] = Work.of(graph, name, backward=True).kernels * launch_s
 
 
 def _seconds(graph: LayerGraph, name: str, device: Device, backward: bool) -> float:
-    flops, moved_bytes = graph.amount(name, "flops"), graph.amount(name, "moved_bytes")
+    work = Work.of(graph, name, backward=backward)
     dtype = graph.nodes[name].get("dtype", "float32")
-    return layer_s(device, flops, moved_bytes, dtype, backward=backward) / device.speed
+    return layer_s(device, work.flops, work.moved_bytes, dtype) / device.speed

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from baechi.cost.roofline import layer_s
+from baechi.cost.roofline import Work, layer_s
 from baechi.records.datasheet import datasheet
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
@@ -26,5 +26,5 @@ def scale_others(graph: LayerGraph, measured: Collection[str]) -> None:
 
 def _guess_s(graph: LayerGraph, name: str, backward: bool) -> float:
     host = Device("this machine", **datasheet("CPU"))
-    flops, moved_bytes = graph.amount(name, "flops"), graph.amount(name, "moved_bytes")
-    return layer_s(host, flops, moved_bytes, backward=backward)
+    work = Work.of(graph, name, backward=backward)
+    return layer_s(host, work.flops, work.moved_bytes)

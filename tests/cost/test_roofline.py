@@ -2,8 +2,8 @@
 
 import pytest
 
-from baechi.cost.roofline import layer_s
-from baechi.records import Device
+from baechi.cost.roofline import Work, layer_s
+from baechi.records import Device, LayerGraph
 
 DEVICE = Device("d", flops_per_s={"float32": 10.0, "bfloat16": 100.0}, bytes_per_s=5.0)
 
@@ -30,9 +30,15 @@ def test_any_rate() -> None:
 
 
 def test_backward() -> None:
-    """Backward computes and moves twice as much."""
-    assert layer_s(DEVICE, 40, 5, backward=True) == 8.0
-    assert layer_s(DEVICE, 40, 100, backward=True) == 40.0
+    """Backward does what the graph says; where it says nothing, twice what forward does."""
+    graph = LayerGraph(training=True)
+    graph.add_node(
+        "a", kind="layer", flops=40, moved_bytes=5, kernels=1, backward_kernels=3, backward_flops=50
+    )
+    assert Work.of(graph, "a", backward=False) == Work(40, 5, 1)
+    assert Work.of(graph, "a", backward=True) == Work(80, 10, 2)
+    graph.graph["backward_captured"] = True
+    assert Work.of(graph, "a", backward=True) == Work(50, 0, 3)
 
 
 @pytest.mark.parametrize(("flops", "moved_bytes", "what"), [(1, 0, "flops_per_s"), (0, 1, "bytes_per_s")])

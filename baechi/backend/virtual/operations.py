@@ -138,9 +138,12 @@ class Operations:
             device = kwargs.get("device")
             if device is not None and device.index is not None:
                 return self._place_of_device(device), False, homeless
+        if homeless and not on_host:
+            return _NO_DEVICE, True, homeless
+        # torch's own code says nothing of pinning: what it makes in passing is on the device at hand
+        by_torch = not given and "pin_memory" not in kwargs
         fresh = not given or facts.name == "lift_fresh"
-        free = fresh or (bool(homeless) and not on_host)
-        return _NO_DEVICE, free and (thread.depth > 0 or thread.in_backward), homeless
+        return _NO_DEVICE, fresh and (by_torch or thread.depth > 0 or thread.in_backward), homeless
 
     def _blocks(self, tensors: list[torch.Tensor], marks: list[Mark | None]) -> dict[int, Block]:
         allocator, found = self._emulator.allocator, {}
