@@ -14,6 +14,7 @@ from torch import nn
 from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import set_aside
 from baechi.backend.nest import tensors_in
+from baechi.measure.backward import clocked_backward
 
 LEAST_ROUNDS = 3
 ENOUGH_S = 1.0
@@ -139,16 +140,15 @@ def _one_round(layer: nn.Module, maker: _Maker, arguments: Arguments) -> tuple[f
     dtype = arguments.autocast
     casting = torch.autocast("cpu", dtype=dtype) if dtype is not None else nullcontext()
     with torch.set_grad_enabled(arguments.grad), casting:
+        first = torch._C._autograd._get_sequence_nr()
         start_s = time.perf_counter()
         result = layer(*args, **kwargs)
         forward_s = time.perf_counter() - start_s
+        own = range(first, torch._C._autograd._get_sequence_nr())
     outputs = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
     if not outputs:
         return forward_s, 0.0
-    gradients = [torch.ones_like(output) for output in outputs]
-    start_s = time.perf_counter()
-    torch.autograd.backward(outputs, gradients)
-    backward_s = time.perf_counter() - start_s
+    backward_s = clocked_backward(outputs, lambda number: "layer" if number in own else None)
     layer.zero_grad()
     maker.clear()
-    return forward_s, backward_s
+    return forward_s, backward_s.get("layer", 0.0)

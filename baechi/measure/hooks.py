@@ -1,8 +1,7 @@
 """Seconds by running the model as it is: the design document's profiler (section 1.3.1, item 3).
 
 Forward: a stand-in for each layer's `forward` reads the clock. Backward: every node of the
-autograd graph has a sequence number; those made while a layer ran are its own, and hooks before
-and after each of them read the clock.
+autograd graph has a sequence number; those made while a layer ran are its own.
 
     layer          a        b            c
     sequence    0 . . 3  4 . . 9   (10) 11 . 14        (10) is glue: its backward is nobody's
@@ -24,6 +23,7 @@ from baechi.backend.intercept import original_forward, set_aside, stand_in, step
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.errors import CaptureError
+from baechi.measure.backward import clocked_backward
 from baechi.measure.scale import scale_others
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
@@ -143,37 +143,7 @@ def _time_backward(result: Any, sample: _Round) -> None:
     outputs = [t for t in tensors_in(result) if t.requires_grad and t.is_floating_point()]
     if not outputs:
         raise CaptureError("the model is in training mode, and no output of it requires a gradient")
-    for node in _autograd_nodes([output.grad_fn for output in outputs]):
-        owner = sample.owner_of(node._sequence_nr())
-        if owner is not None:
-            _clock_node(node, owner, sample)
-    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
-
-
-def _autograd_nodes(roots: list[Any]) -> Iterator[Any]:
-    seen: set[Any] = set()
-    waiting = [root for root in roots if root is not None]
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node
-        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
-
-
-def _clock_node(node: Any, owner: str, sample: _Round) -> None:
-    started: list[float] = []
-
-    def before(grads: Any) -> None:
-        started.append(time.perf_counter())
-
-    def after(grads_in: Any, grads_out: Any) -> None:
-        taken_s = time.perf_counter() - started.pop()
-        sample.backward_s[owner] = sample.backward_s.get(owner, 0.0) + taken_s
-
-    node.register_prehook(before)
-    node.register_hook(after)
+    sample.backward_s = clocked_backward(outputs, sample.owner_of)
 
 
 def _write(graph: LayerGraph, attribute: str, samples: list[dict[str, float]]) -> None:

@@ -39,14 +39,27 @@ def test_measuring_leaves_no_trace() -> None:
 
 
 def test_estimates_follow_the_datasheet() -> None:
-    """A device with half the rates takes twice as long; backward takes twice the forward."""
+    """A device with half the rates takes twice as long, forward and backward."""
     fast = Device("fast", "fast", 2**30, flops_per_s={"float32": 2e9}, bytes_per_s=2e9)
     slow = Device("slow", "slow", 2**30, flops_per_s={"float32": 1e9}, bytes_per_s=1e9)
     graph = baechi.profile(model(), torch.ones(32, 256), cluster=Cluster((fast, slow)), source="estimate")
     for name in graph.placed():
-        times = graph.nodes[name]["forward_s"]
-        assert times["slow"] == 2 * times["fast"] > 0
-        assert graph.nodes[name]["backward_s"]["fast"] == 2 * times["fast"]
+        for attribute in ("forward_s", "backward_s"):
+            times = graph.nodes[name][attribute]
+            assert times["slow"] == 2 * times["fast"] > 0
+
+
+def test_two_profiles_are_equal() -> None:
+    """Two profiles of one model differ in measured seconds only."""
+    seconds = {"forward_s", "backward_s", "spread_s"}
+    for source in ("hooks", "layers", "estimate"):
+        graphs = [baechi.profile(model(), torch.ones(32, 256), source=source, rounds=3) for _ in range(2)]  # type: ignore[arg-type]
+        one, other = [
+            [(n, {k: v for k, v in d.items() if k not in seconds}) for n, d in g.nodes(data=True)]
+            for g in graphs
+        ]
+        assert one == other
+        assert list(graphs[0].edges(data=True)) == list(graphs[1].edges(data=True))
 
 
 def test_auto_measures_this_machines_cpu_only() -> None:
