@@ -6,7 +6,7 @@ from dataclasses import replace
 from baechi.errors import PlacementError
 from baechi.records import Candidate, Plan
 
-TRIED = ("single", "m-topo", "m-etf")
+TRIED = ("single", "m-topo", "m-etf", "m-sct")
 """In this order; the first of several equals is taken. So one device wins unless more are faster."""
 
 

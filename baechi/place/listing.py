@@ -15,6 +15,7 @@ at the top: it is still least, or it sinks. That gives O((n + e) d log n) as lon
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from baechi.place.awake import NOBODY, Awake
 from baechi.place.clock import Clock
 from baechi.place.ledger import Ledger
 from baechi.place.task import ANYWHERE, Task
@@ -31,11 +32,17 @@ class Listing:
         ledger: memory; what it has placed already stays there.
         choose: the device of a group of several layers, asked when its first layer is the next to
             start: `choose(listing, layer, devices where all of it fits)`.
+        awake: devices that wait for favourite children; none do unless given.
     """
 
     def __init__(
-        self, task: Task, ledger: Ledger, choose: Callable[["Listing", int, list[int]], int]
+        self,
+        task: Task,
+        ledger: Ledger,
+        choose: Callable[["Listing", int, list[int]], int],
+        awake: Awake | None = None,
     ) -> None:
+        self._awake = awake if awake is not None else Awake({}, len(task.cluster))
         indexed = task.indexed
         self.task = task
         self.ledger = ledger
@@ -67,7 +74,13 @@ class Listing:
                 self._announce(layer)
         while (head := min(self._heads)) != _NOBODY:
             _, layer, _, device = head
-            if self._gone(layer, device):
+            if self._awake.is_awake(device) and (waiting := self._awake.head(self, device)) is not None:
+                self._heads[device] = waiting
+                if waiting == head and self._decided(layer, device):
+                    self._run(layer, device)
+                elif waiting == head:
+                    self._look(device)
+            elif self._gone(layer, device):
                 self._look(device)
             elif self._seen[device][layer] != self.clock.booked[device]:
                 self._work_out(layer, device)
@@ -79,6 +92,20 @@ class Listing:
                 self._run(layer, device)
         return len(self.order) == len(self.task.indexed)
 
+    def starts_s(self, layer: int) -> dict[int, float]:
+        """When a layer could start, by device with room for it and its group.
+
+        Args:
+            layer: a layer, all of whose predecessors have run.
+        """
+        where = self.ledger.device_of[self.task.indexed.group_of[layer]]
+        devices = self.task.devices if where == ANYWHERE else (where,)
+        return {
+            device: max(self.clock.free_s[device], self.clock.inputs_there_s(layer, device))
+            for device in devices
+            if self.ledger.short_bytes(layer, device) <= 0
+        }
+
     def _announce(self, layer: int) -> None:
         """A layer whose predecessors have run could run on any device, or on that of its group."""
         device = self.ledger.device_of[self.task.indexed.group_of[layer]]
@@ -87,6 +114,9 @@ class Listing:
             self._seen[candidate][layer] = _NEVER
             heappush(self._waiting[candidate], (earliest_s, layer))
             self._look(candidate)
+        wakes = self._awake.announced(layer)
+        if wakes != NOBODY:
+            self._look(wakes)
 
     def _look(self, device: int) -> None:
         """Find the layer that could start earliest on a device: (start, layer, end, device)."""
@@ -105,6 +135,8 @@ class Listing:
             self._heads[device] = (start_s, layer, start_s + work_s[layer], device)
         else:
             self._heads[device] = _NOBODY
+        if self._awake.is_awake(device):
+            self._heads[device] = self._awake.head(self, device) or self._heads[device]
 
     def _gone(self, layer: int, device: int) -> bool:
         where = self.ledger.device_of[self.task.indexed.group_of[layer]]
@@ -151,6 +183,8 @@ class Listing:
         self.promised_s[device] -= self._owed_s[layer]
         self.order.append(layer)
         self._ran[layer] = True
+        for waited in self._awake.ran(layer, device):
+            self._look(waited)
         self._look(device)
         self._wake()
         followers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]

@@ -6,6 +6,7 @@ from typing import Any
 
 from baechi.place.abstract import Placer
 from baechi.place.m_etf import m_etf
+from baechi.place.m_sct import m_sct
 from baechi.place.m_topo import m_topo
 from baechi.place.random import RandomPlacer
 from baechi.place.single import single
@@ -15,6 +16,7 @@ PLACERS: dict[str, Placer] = {
     "single": single,
     "m-topo": m_topo,
     "m-etf": m_etf,
+    "m-sct": m_sct,
 }
 
 SEEDED: dict[str, Callable[[int], Placer]] = {

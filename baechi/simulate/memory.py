@@ -105,15 +105,24 @@ class ForwardMemory:
         for maker in parcel.givers:
             self._let_go(maker)
 
+    def _let_go(self, maker: int) -> None:
+        """One less holds a layer's output; with the last one it goes, and what it is a view of may."""
+        if self._is_last(maker) and self._stage.indexed.borrows[maker]:
+            self._let_inputs_go(maker)
+
     def _let_inputs_go(self, reader: int) -> None:
-        device = self._stage.device_of[reader]
-        for tensor in self._stage.indexed.reads[reader]:
-            if (tensor, device) not in self._readers:
-                self._let_go(self._stage.indexed.source[tensor])
-                continue
-            self._readers[tensor, device] -= 1
-            if self._readers[tensor, device] == 0 and not self._stage.plan.graph.training:
-                self._let_copy_go(tensor, device)
+        indexed, device_of, waiting = self._stage.indexed, self._stage.device_of, [reader]
+        while waiting:
+            layer = waiting.pop()
+            for tensor in indexed.reads[layer]:
+                maker, key = indexed.source[tensor], (tensor, device_of[layer])
+                if key not in self._readers:
+                    if self._is_last(maker) and indexed.borrows[maker]:
+                        waiting.append(maker)
+                    continue
+                self._readers[key] -= 1
+                if self._readers[key] == 0 and not self._stage.plan.graph.training:
+                    self._let_copy_go(*key)
 
     def _let_copy_go(self, tensor: int, device: int) -> None:
         """A copy lives as long as what it is a copy of, and as long as it is read."""
@@ -125,15 +134,15 @@ class ForwardMemory:
         else:
             self._memory.free(device, self._stage.indexed.size_bytes[tensor])
 
-    def _let_go(self, maker: int) -> None:
+    def _is_last(self, maker: int) -> bool:
+        """Whether nobody holds a layer's output any more: then it is freed, and its copies are."""
         self._held[maker] -= 1
-        if self._held[maker] == 0:
-            output_bytes = self._stage.footprints[maker].output_bytes
-            self._memory.free(self._stage.device_of[maker], output_bytes)
-            for tensor, device in self._copies.pop(maker, ()):
-                self._memory.free(device, self._stage.indexed.size_bytes[tensor])
-            if self._stage.indexed.borrows[maker]:
-                self._let_inputs_go(maker)
+        if self._held[maker]:
+            return False
+        self._memory.free(self._stage.device_of[maker], self._stage.footprints[maker].output_bytes)
+        for tensor, device in self._copies.pop(maker, ()):
+            self._memory.free(device, self._stage.indexed.size_bytes[tensor])
+        return True
 
 
 class BackwardMemory:

@@ -1,0 +1,131 @@
+"""Favourite children: which layer should follow another on its device, by a linear program.
+
+The relaxation for unlimited devices of Hanen and Munier, "An approximation algorithm for scheduling
+dependent tasks on m processors with small communication delays" (ETFA 1995), as m-SCT uses it (Jeon
+et al., SoCC 2020, section on SCT; design document, section 1.2). Layers i with time p, edges i > j
+with transfer time c; x is 0 where j is i's favourite child, so follows it without a transfer:
+
+    minimize w
+    s_i + p_i + c_ij x_ij <= s_j            j starts when i has run, and its output is there
+    sum over children of x_ij >= their number - 1       at most one favourite child
+    sum over parents of x_ij >= their number - 1        favourite of at most one parent
+    s_i + p_i <= w,   0 <= x <= 1,   s >= 0
+
+The solution is fractional. Edges are taken by growing x, up to the threshold, each where neither
+end is taken: so the two rules hold whatever the solver returns. A linear program may have many
+solutions; a small second term prefers the largest transfers, then the first edges, so that there is
+one as a rule, and solvers agree.
+"""
+
+import functools
+import logging
+from collections.abc import Mapping
+
+import pulp
+
+from baechi.place.task import Task
+
+logger = logging.getLogger(__name__)
+
+THRESHOLD = 0.1
+"""Up to which x an edge may be a favourite (`--sct_threshold` of the original's TensorFlow version)."""
+
+_SECOND_TERM = 1e-6
+
+
+def favourite_children(task: Task, threshold: float = THRESHOLD) -> dict[int, int]:
+    """Favourite child by layer; no layer is the favourite of two.
+
+    Args:
+        task: what is to be placed.
+        threshold: up to which x an edge may be a favourite, from 0 to 1.
+
+    Raises:
+        ValueError: the threshold is not between 0 and 1.
+    """
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold is {threshold}: it lies between 0 and 1")
+    edges = _edges(task)
+    if not edges:
+        return {}
+    solved = _solve(task, edges)
+    child_of: dict[int, int] = {}
+    taken: set[int] = set()
+    ranked = sorted(edges, key=lambda edge: (round(solved[edge], 6), -edges[edge], edge))
+    for parent, child in ranked:
+        if solved[parent, child] <= threshold + 1e-9 and parent not in child_of and child not in taken:
+            child_of[parent] = child
+            taken.add(child)
+    return child_of
+
+
+def _edges(task: Task) -> dict[tuple[int, int], float]:
+    """By parent and child, the seconds of a transfer between two devices, on average."""
+    indexed, pairs = task.indexed, [(a, b) for a in task.devices for b in task.devices if a != b]
+    edges: dict[tuple[int, int], float] = {}
+    known: dict[int, float] = {}
+    for tensor, maker in enumerate(indexed.source):
+        if maker < 0 or not pairs:
+            continue
+        size = indexed.size_bytes[tensor]
+        if size not in known:
+            known[size] = sum([task.travel_s(a, b, size) for a, b in pairs]) / len(pairs)
+        for reader in indexed.consumers[tensor]:
+            if indexed.group_of[reader] != indexed.group_of[maker]:  # else they share a device anyway
+                edges[maker, reader] = edges.get((maker, reader), 0.0) + known[size]
+    return edges
+
+
+def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """The program's x by edge. Times are in units of the whole work, so that tolerances fit."""
+    layers = range(len(task.indexed))
+    work = [sum([row[layer] for row in task.work_s]) / len(task.work_s) for layer in layers]
+    unit = sum(work) + sum(edges.values()) or 1.0
+    problem = pulp.LpProblem("favourites", pulp.LpMinimize)
+    starts = [pulp.LpVariable(f"s{layer}", lowBound=0) for layer in layers]
+    end = pulp.LpVariable("w", lowBound=0)
+    apart = {edge: pulp.LpVariable(f"x{n}", 0, 1) for n, edge in enumerate(edges)}
+    rank = {edge: n for n, edge in enumerate(sorted(edges, key=lambda edge: (-edges[edge], edge)))}
+    second = [(apart[edge], _SECOND_TERM * (2 - rank[edge] / len(edges)) / len(edges)) for edge in edges]
+    problem += pulp.LpAffineExpression([(end, 1.0), *second])
+    children: dict[int, list[pulp.LpVariable]] = {}
+    parents: dict[int, list[pulp.LpVariable]] = {}
+    for (parent, child), seconds in edges.items():
+        variable = apart[parent, child]
+        terms = [(starts[child], 1.0), (starts[parent], -1.0), (variable, -seconds / unit)]
+        problem += pulp.LpAffineExpression(terms) >= work[parent] / unit
+        children.setdefault(parent, []).append(variable)
+        parents.setdefault(child, []).append(variable)
+    for variables in (*children.values(), *parents.values()):
+        if len(variables) > 1:
+            problem += pulp.lpSum(variables) >= len(variables) - 1
+    for layer in layers:
+        problem += pulp.LpAffineExpression([(end, 1.0), (starts[layer], -1.0)]) >= work[layer] / unit
+    for earlier, later in _inside_groups(task, edges):
+        terms = [(starts[later], 1.0), (starts[earlier], -1.0)]
+        problem += pulp.LpAffineExpression(terms) >= work[earlier] / unit
+    problem.solve(_solver())
+    return {edge: float(variable.value() or 0.0) for edge, variable in apart.items()}
+
+
+def _inside_groups(task: Task, edges: Mapping[tuple[int, int], float]) -> list[tuple[int, int]]:
+    """Layers of one group that follow each other, and those that are only ordered."""
+    indexed = task.indexed
+    pairs = {
+        (maker, reader)
+        for tensor, maker in enumerate(indexed.source)
+        for reader in indexed.consumers[tensor]
+        if maker >= 0
+    }
+    pairs |= {(layer, follower) for layer, after in enumerate(indexed.after) for follower in after}
+    return sorted(pairs - edges.keys())
+
+
+@functools.cache
+def _solver() -> pulp.LpSolver:
+    """HiGHS; CBC, which PuLP brings along, where it is missing."""
+    solver = pulp.HiGHS(msg=False, threads=1)
+    if solver.available():
+        return solver
+    logger.warning("HiGHS is not installed (pip install highspy): m-SCT solves its program with CBC")
+    return pulp.PULP_CBC_CMD(msg=False)
