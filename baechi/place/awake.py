@@ -78,6 +78,14 @@ class Awake:
         """
         return self._child[device] != NOBODY
 
+    def let_down(self, device: int) -> None:
+        """A device waits no longer: the child would start earlier elsewhere, or has no room here.
+
+        Args:
+            device: the device.
+        """
+        self._child[device] = NOBODY
+
     def head(self, listing: "Listing", device: int) -> Head | None:
         """What an awake device does next.
 

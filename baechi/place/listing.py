@@ -74,11 +74,16 @@ class Listing:
                 self._announce(layer)
         while (head := min(self._heads)) != _NOBODY:
             _, layer, _, device = head
-            if self._awake.is_awake(device) and (waiting := self._awake.head(self, device)) is not None:
-                self._heads[device] = waiting
-                if waiting == head and self._decided(layer, device):
+            if self._awake.is_awake(device):
+                waiting = self._awake.head(self, device)
+                if waiting is None:
+                    self._awake.let_down(device)
+                    self._look(device)
+                elif waiting != head:
+                    self._heads[device] = waiting
+                elif self._decided(layer, device):
                     self._run(layer, device)
-                elif waiting == head:
+                else:
                     self._look(device)
             elif self._gone(layer, device):
                 self._look(device)
@@ -135,8 +140,8 @@ class Listing:
             self._heads[device] = (start_s, layer, start_s + work_s[layer], device)
         else:
             self._heads[device] = _NOBODY
-        if self._awake.is_awake(device):
-            self._heads[device] = self._awake.head(self, device) or self._heads[device]
+        if self._awake.is_awake(device):  # worked out when it is least
+            self._heads[device] = (free_s, NOBODY, free_s, device)
 
     def _gone(self, layer: int, device: int) -> bool:
         where = self.ledger.device_of[self.task.indexed.group_of[layer]]
