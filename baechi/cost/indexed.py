@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from baechi.cost.transfer import tensors
-from baechi.records import Cluster, LayerGraph
+from baechi.records import Device, LayerGraph
 
 FROM_HOST = -1
 """The source of a tensor that is an input of the model."""
@@ -127,14 +127,14 @@ def topological_names(graph: LayerGraph) -> list[str]:
 
 
 def seconds_by_device(
-    graph: LayerGraph, names: Sequence[str], cluster: Cluster, attribute: str
+    graph: LayerGraph, names: Sequence[str], devices: Sequence[Device], attribute: str
 ) -> list[list[float]]:
     """Times of layers on devices.
 
     Args:
         graph: the layer graph.
         names: layers.
-        cluster: the devices.
+        devices: the devices.
         attribute: `"forward_s"` or `"backward_s"`.
 
     Returns:
@@ -144,11 +144,11 @@ def seconds_by_device(
         RecordError: times are given by kind, and not for one of the devices.
     """
     known: dict[tuple[str, float], list[float]] = {}
-    for device in cluster.devices:
+    for device in devices:
         key = (device.kind, device.speed)
         if key not in known:
             known[key] = [graph.seconds(name, attribute, *key) for name in names]
-    return [known[device.kind, device.speed] for device in cluster.devices]
+    return [known[device.kind, device.speed] for device in devices]
 
 
 def _borrows(graph: LayerGraph, name: str, made_bytes: Sequence[int]) -> bool:

@@ -5,6 +5,7 @@ from inspect import signature
 from typing import Any
 
 from baechi.place.abstract import Placer
+from baechi.place.chain import chain
 from baechi.place.m_etf import m_etf
 from baechi.place.m_sct import m_sct
 from baechi.place.m_topo import m_topo
@@ -17,6 +18,7 @@ PLACERS: dict[str, Placer] = {
     "m-topo": m_topo,
     "m-etf": m_etf,
     "m-sct": m_sct,
+    "chain": chain,
 }
 
 SEEDED: dict[str, Callable[[int], Placer]] = {

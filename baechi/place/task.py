@@ -127,10 +127,10 @@ class Task:
     def work_s(self) -> list[list[float]]:
         """`work_s[device][layer]`: seconds of a layer's part of the step."""
         names = self.indexed.names
-        forward = seconds_by_device(self.graph, names, self.cluster, "forward_s")
+        forward = seconds_by_device(self.graph, names, self.cluster.devices, "forward_s")
         if not self.training:
             return forward
-        backward = seconds_by_device(self.graph, names, self.cluster, "backward_s")
+        backward = seconds_by_device(self.graph, names, self.cluster.devices, "backward_s")
         return [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward, backward, strict=True)]
 
     def travel_s(self, source: int, target: int, size_bytes: int) -> float:

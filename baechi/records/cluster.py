@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -62,7 +63,7 @@ class Cluster(AbstractRecord):
         if faults:
             raise RecordError("cluster is malformed:", tuple(faults))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The devices' names, in order."""
         return tuple(device.name for device in self.devices)

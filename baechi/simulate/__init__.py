@@ -10,6 +10,6 @@ Read `parcels` first, then `engine`.
 """
 
 from baechi.simulate.bounds import shortest_step_s
-from baechi.simulate.step import simulate
+from baechi.simulate.step import Rehearsal, simulate
 
-__all__ = ["shortest_step_s", "simulate"]
+__all__ = ["Rehearsal", "shortest_step_s", "simulate"]

@@ -28,7 +28,10 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
     indexed = IndexedGraph.of(graph)
     phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
     return sum(
-        [_shortest_s(indexed, seconds_by_device(graph, indexed.names, cluster, p), cluster) for p in phases]
+        [
+            _shortest_s(indexed, seconds_by_device(graph, indexed.names, cluster.devices, p), cluster)
+            for p in phases
+        ]
     )
 
 

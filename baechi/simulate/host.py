@@ -21,9 +21,8 @@ def issue(stage: Stage, phase: Phase, start_s: float, parcels: Sequence[Parcel])
         By layer, when its first kernel has been issued, and its last. In backward a layer is issued
         when those have been that give it gradients.
     """
-    graph, launch_s = stage.plan.graph, stage.plan.cluster.launch_s
+    launch_s, host_s = stage.cluster.launch_s, stage.host_s[phase]
     backward = phase == "backward"
-    host_s = [float(graph.nodes[name].get(f"host_{phase}_s") or 0.0) for name in stage.indexed.names]
     issued = [(start_s, start_s)] * len(host_s)
     if not any(host_s):
         return issued

@@ -121,7 +121,7 @@ class ForwardMemory:
                         waiting.append(maker)
                     continue
                 self._readers[key] -= 1
-                if self._readers[key] == 0 and not self._stage.plan.graph.training:
+                if self._readers[key] == 0 and not self._stage.graph.training:
                     self._let_copy_go(*key)
 
     def _let_copy_go(self, tensor: int, device: int) -> None:

@@ -1,10 +1,10 @@
 """The predicted step of a plan: forward, then backward in training, as spans, seconds and bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from baechi.cost.machine import Machine
-from baechi.records import Cluster, Plan, Span, Timeline
+from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
 from baechi.simulate.engine import Engine
@@ -40,33 +40,65 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
         ValueError: the optimizer is unknown.
     """
     stage = Stage.of(plan, optimizer)
-    memory = Memory(stage)
-    machine = Machine(plan.cluster)
-    forward = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
-    phases = [_phase(stage, "forward", 0.0, forward, machine, ForwardMemory(stage, memory, forward))]
-    if plan.graph.training:
-        backward = backward_parcels(forward, stage.place, stage.host)
-        watcher = BackwardMemory(stage, memory, forward)
-        phases.append(_phase(stage, "backward", phases[0].end_s, backward, machine, watcher))
-    spans = [span for phase in phases for span in phase.spans]
+    memory, phases = _play(stage)
+    spans = [span for phase in phases for span in _spans(stage, phase)]
+    sizes = [[phase.parcels[number].size_bytes for number, _, _ in phase.engine.moved] for phase in phases]
     return Timeline(
         spans=tuple(sorted(spans, key=lambda span: span.start_s)),
         makespan_s=phases[-1].end_s,
         peak_bytes=dict(zip(plan.cluster.names, memory.peak_bytes, strict=True)),
         counters={
-            "transfers": sum([len(phase.sent_bytes) for phase in phases]),
-            "transfer_bytes": sum([sum(phase.sent_bytes) for phase in phases]),
+            "transfers": sum([len(sent) for sent in sizes]),
+            "transfer_bytes": sum([sum(sent) for sent in sizes]),
         },
     )
 
 
+class Rehearsal:
+    """Many plans of one graph on one cluster: what does not change is worked out once.
+
+    Args:
+        graph: the layer graph; its optimizer counts.
+        cluster: the devices.
+    """
+
+    def __init__(self, graph: LayerGraph, cluster: Cluster) -> None:
+        self._stage = Stage.empty(graph, cluster)
+
+    def __call__(self, device_of: Sequence[int], place: Sequence[int]) -> tuple[float, list[int]]:
+        """Predict a step.
+
+        Args:
+            device_of: by layer (in topological order), its device.
+            place: by layer, its place in the order.
+
+        Returns:
+            The step's seconds, and the peak of each device in bytes.
+        """
+        memory, phases = _play(self._stage.with_plan(device_of, place))
+        return phases[-1].end_s, memory.peak_bytes
+
+
 @dataclass(frozen=True)
 class _Played:
-    """What happened in a phase: its spans, the bytes of its transfers, its end."""
+    """A phase that was played."""
 
-    spans: list[Span]
-    sent_bytes: list[int]
+    phase: Phase
+    parcels: Sequence[Parcel]
+    engine: Engine
     end_s: float
+
+
+def _play(stage: Stage) -> tuple[Memory, list[_Played]]:
+    memory = Memory(stage)
+    machine = Machine(stage.cluster)
+    forward = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
+    phases = [_phase(stage, "forward", 0.0, forward, machine, ForwardMemory(stage, memory, forward))]
+    if stage.graph.training:
+        backward = backward_parcels(forward, stage.place, stage.host)
+        watcher = BackwardMemory(stage, memory, forward)
+        phases.append(_phase(stage, "backward", phases[0].end_s, backward, machine, watcher))
+    return memory, phases
 
 
 def _phase(
@@ -77,27 +109,26 @@ def _phase(
     machine: Machine,
     watcher: Watcher,
 ) -> _Played:
-    cluster, names = stage.plan.cluster, stage.indexed.names
-    devices = [cluster.devices[device] for device in stage.device_of]
-    seconds = [
-        stage.plan.graph.seconds(name, f"{phase}_s", device.kind, device.speed)
-        for name, device in zip(names, devices, strict=True)
-    ]
+    table = stage.seconds[phase]
+    seconds = [table[device][layer] for layer, device in enumerate(stage.device_of)]
     queues = stage.queues if phase == "forward" else [queue[::-1] for queue in stage.queues]
-    issued = issue(stage, phase, start_s, parcels)
-    engine = Engine(seconds, issued, queues, parcels, machine, watcher)
+    engine = Engine(seconds, issue(stage, phase, start_s, parcels), queues, parcels, machine, watcher)
     end_s = engine.run(start_s)
     if engine.stuck:
-        stuck = ", ".join([names[layer] for layer in engine.stuck])
+        stuck = ", ".join([stage.indexed.names[layer] for layer in engine.stuck])
         raise RuntimeError(f"{phase} stops for ever at {stuck}: the plan's order is not topological")
-    spans = [
-        Span("compute", names[layer], cluster.names[stage.device_of[layer]], begin_s, over_s, phase)
-        for layer, begin_s, over_s in engine.ran
-    ]
-    for number, begin_s, over_s in engine.moved:
-        layer, where = stage.indexed.origin[parcels[number].tensor], _link_name(cluster, parcels[number])
-        spans.append(Span("transfer", layer, where, begin_s, over_s, phase))
-    return _Played(spans, [parcels[number].size_bytes for number, _, _ in engine.moved], end_s)
+    return _Played(phase, parcels, engine, end_s)
+
+
+def _spans(stage: Stage, played: _Played) -> Iterator[Span]:
+    cluster, names, phase = stage.cluster, stage.indexed.names, played.phase
+    where = cluster.names
+    for layer, begin_s, over_s in played.engine.ran:
+        yield Span("compute", names[layer], where[stage.device_of[layer]], begin_s, over_s, phase)
+    for number, begin_s, over_s in played.engine.moved:
+        parcel = played.parcels[number]
+        layer_name = stage.indexed.origin[parcel.tensor]
+        yield Span("transfer", layer_name, _link_name(cluster, parcel), begin_s, over_s, phase)
 
 
 def _link_name(cluster: Cluster, parcel: Parcel) -> str:

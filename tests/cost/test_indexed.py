@@ -8,7 +8,7 @@ from place.strategies import layer_graphs
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device, topological_names
 from baechi.errors import RecordError
-from baechi.records import Cluster, Device, LayerGraph
+from baechi.records import Device, LayerGraph
 
 
 def test_everything() -> None:
@@ -64,7 +64,7 @@ def test_order_is_that_of_networkx(graph: LayerGraph) -> None:
 def test_seconds_by_device() -> None:
     """Numbers are divided by speed, times by kind taken as they are; equal devices share a list."""
     graph = graph_of({"a": {"forward_s": 6}, "b": {"forward_s": {"cpu": 1.0}}})
-    seconds = seconds_by_device(graph, ["a", "b"], cluster_of(1, 1, 1, speeds=(1, 2, 1)), "forward_s")
+    seconds = seconds_by_device(graph, ["a", "b"], cluster_of(1, 1, 1, speeds=(1, 2, 1)).devices, "forward_s")
     assert seconds == [[6.0, 1.0], [3.0, 1.0], [6.0, 1.0]]
     assert seconds[0] is seconds[2]
 
@@ -73,4 +73,4 @@ def test_unknown_kind() -> None:
     """Times by kind that miss a device's kind are refused."""
     graph = graph_of({"a": {"forward_s": {"L4": 1.0}}})
     with pytest.raises(RecordError, match="'V100'"):
-        seconds_by_device(graph, ["a"], Cluster((Device("d", kind="V100"),)), "forward_s")
+        seconds_by_device(graph, ["a"], [Device("d", kind="V100")], "forward_s")

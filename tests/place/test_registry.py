@@ -25,7 +25,9 @@ def test_names() -> None:
 @pytest.mark.parametrize("name", ["m-atf", "", "random"[:3], "auto"])
 def test_unknown_name(name: str) -> None:
     """An unknown name is refused with those that are known."""
-    with pytest.raises(ValueError, match=r"no placer.*'single', 'm-topo', 'm-etf', 'random:SEED'"):
+    with pytest.raises(
+        ValueError, match=r"no placer.*'single', 'm-topo', 'm-etf', 'm-sct', 'chain', 'random:SEED'"
+    ):
         find(name)
 
 

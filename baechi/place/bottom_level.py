@@ -1,0 +1,58 @@
+"""Orders by bottom level: on every device, the layer with the longest way to go runs first.
+
+The bottom level of a layer is the longest path from its start to the end of the model, transfers
+between the devices that were chosen included (Hu, Operations Research 9(6), 1961; Kwok and Ahmad,
+ACM Computing Surveys 31(4), 1999).
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from baechi.place.task import Task
+
+
+def bottom_level_order(task: Task, device_of: Sequence[int]) -> list[int]:
+    """All layers, each after those it depends on, the most urgent first.
+
+    Args:
+        task: what is placed.
+        device_of: by group, its device.
+
+    Returns:
+        Layers; of equals the first in topological order.
+    """
+    indexed = task.indexed
+    levels = _bottom_levels(task, device_of)
+    missing = [0] * len(indexed)
+    followers: list[list[int]] = []
+    for layer in range(len(indexed)):
+        after = {reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]}
+        followers.append(sorted(after | set(indexed.after[layer])))
+        for follower in followers[layer]:
+            missing[follower] += 1
+    ready = [(-levels[layer], layer) for layer, count in enumerate(missing) if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        _, layer = heappop(ready)
+        order.append(layer)
+        for follower in followers[layer]:
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heappush(ready, (-levels[follower], follower))
+    return order
+
+
+def _bottom_levels(task: Task, device_of: Sequence[int]) -> list[float]:
+    indexed = task.indexed
+    levels = [0.0] * len(indexed)
+    for layer in reversed(range(len(indexed))):
+        here = device_of[indexed.group_of[layer]]
+        below = [levels[follower] for follower in indexed.after[layer]]
+        for tensor in indexed.makes[layer]:
+            for reader in indexed.consumers[tensor]:
+                there = device_of[indexed.group_of[reader]]
+                travel_s = 0.0 if there == here else task.travel_s(here, there, indexed.size_bytes[tensor])
+                below.append(travel_s + levels[reader])
+        levels[layer] = task.work_s[here][layer] + max(below, default=0.0)
+    return levels
