@@ -109,6 +109,8 @@ class Builder:
         self.groups.join(self.first_calls.setdefault(module, draft.name), draft.name)
         for use in uses:
             self._read(draft.name, use)
+            if use.storage.weight is not None:  # it may lie elsewhere for those who get it later
+                self._hold(draft, use.storage, join=False)
         for storage in self.weights_below.get(call.module, ()):
             self._hold(draft, storage)
 
@@ -137,7 +139,7 @@ class Builder:
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
                 continue  # inside, other views of it may be read: what travels is what was given
-            self._read(draft.name, use)
+            self._read(draft.name, use, brought=layer is None)
             if layer is not None and use.storage.index not in draft.made:
                 # a module or a cache handed over: nobody can bring what it holds, so stay with it
                 self._join_holder(draft.name, self.states[use.storage.index])
@@ -216,14 +218,15 @@ class Builder:
         if state.holder is not None:
             self.groups.join(state.holder, name)
 
-    def _read(self, name: str, use: Use) -> None:
+    def _read(self, name: str, use: Use, *, brought: bool = True) -> None:
+        """Note who is read: the last writer; of a weight that was not written, who has it, if it travels."""
         storage, state = use.storage, self.states[use.storage.index]
         source = state.writer
         if source is None and storage.input is not None:
             source = f"input:{storage.input}"
             self.found.inputs[source] = max(self.found.inputs.get(source, 0), storage.size_bytes)
-        if source is None and storage.weight is not None:
-            source = state.holder  # a weight that glue reads where another node owns it
+        if source is None and storage.weight is not None and brought:
+            source = state.holder
         if source is not None and source != name and not source.startswith(ELSEWHERE):
             known = self.tensors.setdefault(source, {})
             tensor = known.setdefault((storage.index, use.view), str(len(known)))

@@ -315,6 +315,20 @@ def a_torch_encoder_layer_and_a_head() -> tuple[Any, ...]:
     return nn.Sequential(stack, linear()), rows(2, 3, 4)
 
 
+class Scaled(torch.autograd.Function):
+    """A product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, scale = ctx.saved_tensors
+        return gradients[0] * scale, gradients[0] * x
+
+
 # --- writes ------------------------------------------------------------------------------------
 
 
@@ -451,6 +465,24 @@ def a_result_that_is_written_to_an_argument() -> tuple[Any, ...]:
 
 
 @case(False)
+def a_result_that_is_written_to_new_memory() -> tuple[Any, ...]:
+    """Memory that is made of nothing has no place, until it is written."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        out = torch.empty(2, 4)
+        torch.mul(m.a(x), m.b(x), out=out)
+        return m.c(out)
+
+    return Net(forward, **linears("abc")), rows()
+
+
+@case(True)
+def a_function_with_a_backward_of_its_own() -> tuple[Any, ...]:
+    """All of its inputs lie together: what its backward reads cannot be brought there."""
+    return Net(lambda m, x: m.c(Scaled.apply(m.a(x), m.b(x))), **linears("abc")), rows()
+
+
+@case(False)
 def an_input_that_is_written() -> tuple[Any, ...]:
     """It lies outside the model: nobody holds it, and readers keep their order."""
 
@@ -575,7 +607,10 @@ def tied_weights() -> tuple[Any, ...]:
 
 @case(True)
 def tied_views() -> tuple[Any, ...]:
-    """Two weights that are views of one storage: it is counted once, and they lie together."""
+    """Two weights that are views of one storage: it is counted once, and they lie together.
+
+    By storage both have another gradient to hold, which is more than each takes.
+    """
     both = torch.ones(2, 4, 4)
     model = Net(lambda m, x: m.c(m.b(m.a(x))), **linears("abc"))
     for layer, view in ((model.a, both[0]), (model.c, both[1])):
@@ -608,7 +643,7 @@ def a_class_token() -> tuple[Any, ...]:
 
 @case(True)
 def a_weight_that_is_given_to_layers() -> tuple[Any, ...]:
-    """A parameter of the root, passed to two layers: it lies with the first."""
+    """A parameter of the root, passed to two layers: it lies with the first, and travels to the other."""
     give = {name: Net(lambda m, x, w: x * w) for name in "ab"}
     return Net(lambda m, x: m.b(m.a(x, m.w), m.w), w=nn.Parameter(torch.ones(4)), **give), rows()
 
@@ -750,7 +785,7 @@ def a_region_without_gradients() -> tuple[Any, ...]:
 
 @case(True)
 def a_detached_tensor() -> tuple[Any, ...]:
-    """The same memory: the edge stays, no node is made."""
+    """The same memory: the edge stays, no node is made, and no gradient goes back."""
     return Net(lambda m, x: m.b(m.a(x).detach()), **linears("ab")), rows()
 
 
@@ -859,7 +894,7 @@ def what_a_batch_norm_keeps() -> tuple[Any, ...]:
 
 @case(*BOTH)
 def what_dropout_keeps() -> tuple[Any, ...]:
-    """In training a mask of the kept ones, a byte for each; in evaluation it hands on its input."""
+    """In training the mask, which on a CPU is one of floats; in evaluation it hands on its input."""
     return nn.Sequential(linear(), nn.Dropout(0.5), linear()), rows()
 
 
