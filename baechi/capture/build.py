@@ -65,6 +65,7 @@ class Builder:
         self.turns: dict[str, int] = {}
         self.first_calls: dict[str, str] = {}
         self.weights_below = by_module(trace)
+        self.lent: dict[int, list[tuple[str, Use]]] = {}
         self._owned_elsewhere()
 
     def build(self) -> LayerGraph:
@@ -78,6 +79,7 @@ class Builder:
                 self._op(event, number)
             else:
                 self._boundary(event, number)
+        self._place_lent_weights()
         self._place_unread_weights()
         return self.found.graph(self.weights_below)
 
@@ -109,8 +111,6 @@ class Builder:
         self.groups.join(self.first_calls.setdefault(module, draft.name), draft.name)
         for use in uses:
             self._read(draft.name, use)
-            if use.storage.weight is not None:  # it may lie elsewhere for those who get it later
-                self._hold(draft, use.storage, join=False)
         for storage in self.weights_below.get(call.module, ()):
             self._hold(draft, storage)
 
@@ -227,6 +227,8 @@ class Builder:
             self.found.inputs[source] = max(self.found.inputs.get(source, 0), storage.size_bytes)
         if source is None and storage.weight is not None and brought:
             source = state.holder
+            if source is None:
+                self.lent.setdefault(storage.index, []).append((name, use))
         if source is not None and source != name and not source.startswith(ELSEWHERE):
             known = self.tensors.setdefault(source, {})
             tensor = known.setdefault((storage.index, use.view), str(len(known)))
@@ -254,6 +256,15 @@ class Builder:
         writer = self.states[storage.index].writer
         for name in (writer,) if writer in self.drafts else ():
             self.drafts[name].escaped.add(storage.index)
+
+    def _place_lent_weights(self) -> None:
+        """Weights that layers were given, and that no layer has: the first has them for the others."""
+        for storage in self.trace.weights.values():
+            if self.states[storage.index].holder is None and storage.index in self.lent:
+                (first, _), *later = self.lent[storage.index]
+                self._hold(self.drafts[first], storage)
+                for reader, use in later:
+                    self._read(reader, use)
 
     def _place_unread_weights(self) -> None:
         """Weights that nothing reads still take memory: a node of no time, with a sibling."""

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capture.cases import CASES, Case
 
 from baechi.capture import capture_each, union
 from baechi.records import LayerGraph
-from capture.cases import CASES, Case
 
 GRAPHS: dict[str, Any] = json.loads((Path(__file__).parent / "graphs.json").read_text())
 
