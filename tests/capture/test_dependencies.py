@@ -1,0 +1,104 @@
+"""The dependencies of a graph are those of the real run: none is missing, none is invented."""
+
+from collections.abc import Callable
+
+import networkx as nx
+import pytest
+from architectures import HELD_IN, OTHERS, OWN, Architecture
+from capture.oracle import Record, really_run
+from torch import nn
+
+from baechi import zoo
+from baechi.capture import capture
+from baechi.records import Inputs, LayerGraph
+
+FAMILIES = (
+    "mistral", "gemma2", "falcon", "qwen2_moe", "mamba", "deberta_v2", "albert", "longformer", "led",
+    "swin", "resnet", "wav2vec2",
+)  # fmt: skip
+
+Made = tuple[nn.Module, Inputs]
+
+
+def of_the_zoo(name: str) -> Callable[[], Made]:
+    def make() -> Made:
+        model, inputs = zoo.MODELS[name]("small")
+        return model, Inputs(*inputs)
+
+    return make
+
+
+def of_the_table(architecture: Architecture) -> Callable[[], Made]:
+    return lambda: (architecture.build(), Inputs(**architecture.inputs()))
+
+
+MODELS: dict[str, Callable[[], Made]] = {name: of_the_zoo(name) for name in zoo.MODELS} | {
+    row.name: of_the_table(row)
+    for row in (*HELD_IN, *OTHERS, *OWN)
+    if row in HELD_IN or row in OWN or row.name in FAMILIES
+}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("name", MODELS)
+def test_dependencies(name: str, training: bool) -> None:
+    """The last writer of what a node reads, and who read what it writes, come before it; and every
+    edge with data stands for something that was read."""
+    model, inputs = MODELS[name]()
+    graph = capture(model, inputs, training=training)
+    record = really_run(model, inputs, graph, training=training)
+    assert {event.node for event in record.events} == {
+        node for node in graph if not graph.nodes[node].get("unread")
+    }
+    assert nx.is_directed_acyclic_graph(graph)
+    assert_complete(graph, record)
+    assert_witnessed(graph, record)
+    assert_weights_add_up(graph, model)
+
+
+def assert_complete(graph: LayerGraph, record: Record) -> None:
+    """Whoever wrote last what a node reads is among its ancestors; so are, for a writer, the readers
+    of what it writes. (A node that reads what it wrote needs nobody.)"""
+    before = {node: {node} | nx.ancestors(graph, node) for node in graph}
+    writer: dict[int, str] = {}
+    readers: dict[int, set[str]] = {}
+    for event in record.events:
+        last = writer.get(event.storage, event.node)
+        if event.kind == "read":
+            assert last in before[event.node], f"{event.node} reads what {last} wrote"
+            readers.setdefault(event.storage, set()).add(event.node)
+        elif event.kind == "write":
+            assert last in before[event.node], f"{event.node} writes after {last}"
+            missing = readers.pop(event.storage, set()) - before[event.node]
+            assert not missing, f"{event.node} writes what {missing} read"
+            writer[event.storage] = event.node
+
+
+def assert_witnessed(graph: LayerGraph, record: Record) -> None:
+    """Each edge with data leads from the last writer of something, from a layer that handed it on
+    since, or from the owner of a weight, to a node that reads it."""
+    sources: dict[int, set[str]] = {}
+    witnessed: set[tuple[str, str]] = set()
+    owners = {name: node for node in graph for name in graph.nodes[node].get("weights", ())}
+    for number, names in record.weights.items():
+        sources[number] = {owners[name] for name in names}
+    for event in record.events:
+        known = sources.setdefault(event.storage, set())
+        if event.kind == "read":
+            witnessed |= {(source, event.node) for source in known}
+        elif event.kind == "write":
+            sources[event.storage] = {event.node}
+        else:
+            known.add(event.node)
+    edges = {(a, b) for a, b, data in graph.edges(data=True) if not data.get("order_only")}
+    assert not edges - witnessed
+
+
+def assert_weights_add_up(graph: LayerGraph, model: nn.Module) -> None:
+    """Parameters and buffers, by the storages that they really have; a storage with a parameter in it
+    is a parameter's."""
+    parameters = {w.untyped_storage()._cdata: w.untyped_storage().nbytes() for w in model.parameters()}
+    buffers = {w.untyped_storage()._cdata: w.untyped_storage().nbytes() for w in model.buffers()}
+    assert graph.total("param_bytes") == sum(parameters.values())
+    only = [size for storage, size in buffers.items() if storage not in parameters]
+    assert graph.total("buffer_bytes") == sum(only)
