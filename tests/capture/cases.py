@@ -41,6 +41,11 @@ class Case:
     whole: tuple[str, ...] = ()
 
     @property
+    def several(self) -> bool:
+        """Whether its graph is the union of several."""
+        return self.name.startswith("the_union_")
+
+    @property
     def key(self) -> str:
         """Its key in `graphs.json`."""
         return f"{self.name}, {'training' if self.training else 'inference'}"

@@ -77,6 +77,11 @@ class Record:
         ]:
             self.weights.setdefault(self.number(weight), set()).add(name)
 
+    @property
+    def nodes(self) -> set[str]:
+        """All that read or wrote."""
+        return {event.node for event in self.events}
+
     def number(self, tensor: Tensor) -> int:
         """The number of a tensor's storage, which is kept, so that no other gets its address."""
         storage = tensor.untyped_storage()
@@ -186,7 +191,24 @@ def watched(model: nn.Module, record: Record) -> Iterator[None]:
             stack.callback(vars(module).pop, "forward")
         stack.enter_context(Operations(record))
         stack.enter_context(Functions(record))
+        apply = torch.autograd.Function.__dict__["apply"]
+        stack.callback(setattr, torch.autograd.Function, "apply", apply)
+        setattr(torch.autograd.Function, "apply", classmethod(applying(record, apply)))  # noqa: B010
         yield
+
+
+def applying(record: Record, apply: Any) -> Callable[..., Any]:
+    """An `autograd.Function.apply`, which no mode sees, that tells the record of its call."""
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        function = record.function
+        record.function = function or Called(cls.__name__, tensors_of((args, kwargs)))
+        try:
+            return apply.__get__(None, cls)(*args, **kwargs)
+        finally:
+            record.function = function
+
+    return applied
 
 
 def calling(record: Record, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,8 +245,10 @@ def really_run(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, training:
         training: whether it runs in training mode, with gradients.
     """
     record = Record(model, graph)
-    parameters = list(inspect.signature(model.forward).parameters)
-    given = {**dict(zip(parameters, inputs.args, strict=False)), **inputs.kwargs}
+    parameters = inspect.signature(model.forward).parameters.values()
+    places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    places += [str(index) for index in range(len(places), len(inputs.args))]
+    given = {**dict(zip(places, inputs.args, strict=False)), **inputs.kwargs}
     for path, tensor in [pair for name, value in given.items() for pair in named(value, name)]:
         if record.number(tensor) not in record.writer:
             record.note("write", f"input:{path}", [tensor])
