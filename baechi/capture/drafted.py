@@ -93,8 +93,9 @@ class Drafted:
 
     def _count_second_gradients(self) -> None:
         """Of a weight with several readers a gradient is held while another one is made, and their sum."""
+        place = {name: index for index, name in enumerate(self.drafts)}
         for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
-            readers = [name for name in self.drafts if name in self.read_by.get(storage.index, ())]
+            readers = sorted(self.read_by.get(storage.index, ()), key=place.__getitem__)
             for name in readers[:-1]:  # backward begins with the last one
                 self.drafts[name].second_grad_bytes += 2 * storage.size_bytes
 

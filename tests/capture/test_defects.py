@@ -5,6 +5,7 @@ autograd graph from the output.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ import torch
 from capture.cases import Net, linear, linears, rows
 from torch import Tensor, nn
 
-import baechi
 from baechi.capture import capture
+from baechi.measure import estimate
 from baechi.records import Device, Inputs, LayerGraph
 
 
@@ -67,7 +68,7 @@ def test_g4_modules_that_pass_through() -> None:
 
 def test_g5_deep_models() -> None:
     """A thousand layers in a row were a RecursionError."""
-    graph = graph_of(nn.Sequential(*[nn.Linear(1, 1) for _ in range(1000)]), torch.ones(1, 1))
+    graph = graph_of(nn.Sequential(*[nn.Linear(1, 1) for _ in range(1000)]), torch.ones(1, 1), training=False)
     layers = [str(index) for index in range(1000)]
     assert list(graph.placed()) == layers
     assert list(graph.edges) == list(zip(["input:input", *layers], layers, strict=False))
@@ -85,7 +86,7 @@ def test_g6_outputs_without_gradients() -> None:
     parts = {"frozen": linear().requires_grad_(False), "embed": nn.Embedding(4, 4), "b": linear()}
     graph = graph_of(Net(forward, best=Net(lambda m, x: x.argmax(-1)), **parts), rows())
     chain = ["input:0", "frozen", "best", "embed", "b"]
-    assert list(graph.edges) == list(zip(chain, chain[1:], strict=False))
+    assert list(graph.edges) == list(pairwise(chain))
     assert graph.amount("frozen", "grad_bytes") == graph.amount("best", "upstream_grad_bytes") == 0
 
 
@@ -163,7 +164,7 @@ def test_g11_memory_is_not_that_of_the_first_call() -> None:
     times = []
     for launch_s in (1e-6, 1e-3):
         graph = graph_of(model, x)
-        baechi.measure.estimate(graph, [device], launch_s)
+        estimate(graph, [device], launch_s)
         times.append({name: graph.nodes[name] for name in graph.placed()})
     for name, slow in times[1].items():
         quick = times[0][name]
