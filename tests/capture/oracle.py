@@ -226,7 +226,10 @@ def calling(record: Record, name: str, forward: Callable[..., Any]) -> Callable[
         try:
             result = forward(*args, **kwargs)
             if is_layer:
-                record.note("hand on", record.layer, tensors_of(result))
+                given_on = tensors_of(result)
+                record.note("hand on", record.layer, given_on)
+                for tensor in given_on:  # a constant that a layer hands on comes from there
+                    record.writer.setdefault(record.number(tensor), str(record.layer))
         finally:
             record.stack.pop()
             record.layer, record.function = outer, function

@@ -16,7 +16,7 @@ from baechi.records import Inputs, LayerGraph
 
 FAMILIES = (
     "mistral", "gemma2", "falcon", "qwen2_moe", "mamba", "deberta_v2", "albert", "longformer", "led",
-    "swin", "resnet", "wav2vec2",
+    "swin", "resnet", "wav2vec2", "funnel",
 )  # fmt: skip
 
 Made = tuple[nn.Module, Inputs]
