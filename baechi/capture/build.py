@@ -246,6 +246,8 @@ class Builder:
             if earlier is not None and earlier != draft.name:
                 self.found.after[earlier, draft.name] = None
         self._join_holder(draft.name, state)
+        if state.holder is None and not self._from_input(storage):  # made of nothing: it is this one's
+            draft.made.setdefault(storage.index, (storage, number))
         state.writer, state.made, state.readers = draft.name, number, [draft.name]
         if storage.weight is not None:
             self._hold(draft, storage)

@@ -471,7 +471,7 @@ def a_result_that_is_written_to_an_argument() -> tuple[Any, ...]:
 
 @case(False)
 def a_result_that_is_written_to_new_memory() -> tuple[Any, ...]:
-    """Memory that is made of nothing has no place, until it is written."""
+    """Memory that is made of nothing has no place, until it is written: then it is the writer's."""
 
     def forward(m: Any, x: Tensor) -> Tensor:
         out = torch.empty(2, 4)
