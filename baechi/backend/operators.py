@@ -61,6 +61,7 @@ class Facts:
         kernel: whether it computes something; views, queries and allocations do not.
         aliases: whether its results are views of its arguments.
         writes: positions and names of the arguments that it writes in place.
+        returns_written: whether its results are what it wrote.
         waits: whether the host must see its result: a number, or a shape that depends on values.
         lists: whether it takes lists of tensors that may lie on several devices.
         host_arguments: positions of arguments that may lie on the host though others do not.
@@ -70,6 +71,7 @@ class Facts:
     kernel: bool
     aliases: bool
     writes: tuple[tuple[int, str], ...]
+    returns_written: bool
     waits: bool
     lists: bool
     host_arguments: tuple[int, ...]
@@ -96,6 +98,7 @@ def facts_of(func: Any) -> Facts:
         kernel=not aliases and name not in _COMPUTES_NOTHING,
         aliases=aliases,
         writes=(*said, *unsaid),
+        returns_written=bool(returns) and all(r.alias_info and r.alias_info.is_write for r in returns),
         waits=bool(tags & set(func.tags)),
         lists=name.startswith(("_foreach_", "_fused_", "_amp_foreach_")),
         host_arguments=tuple(i for i, a in enumerate(schema.arguments) if a.name in _HOST_ARGUMENTS),

@@ -65,6 +65,7 @@ class Builder:
         self.turns: dict[str, int] = {}
         self.first_calls: dict[str, str] = {}
         self.weights_below = by_module(trace)
+        self.lent: dict[int, list[tuple[str, Use]]] = {}
         self._owned_elsewhere()
 
     def build(self) -> LayerGraph:
@@ -78,6 +79,7 @@ class Builder:
                 self._op(event, number)
             else:
                 self._boundary(event, number)
+        self._place_lent_weights()
         self._place_unread_weights()
         return self.found.graph(self.weights_below)
 
@@ -138,7 +140,7 @@ class Builder:
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
                 continue  # inside, other views of it may be read: what travels is what was given
-            self._read(draft.name, use)
+            self._read(draft.name, use, brought=layer is None)
             if layer is not None and use.storage.index not in draft.made:
                 # a module or a cache handed over: nobody can bring what it holds, so stay with it
                 self._join_holder(draft.name, self.states[use.storage.index])
@@ -217,14 +219,17 @@ class Builder:
         if state.holder is not None:
             self.groups.join(state.holder, name)
 
-    def _read(self, name: str, use: Use) -> None:
+    def _read(self, name: str, use: Use, *, brought: bool = True) -> None:
+        """Note who is read: the last writer; of a weight that was not written, who has it, if it travels."""
         storage, state = use.storage, self.states[use.storage.index]
         source = state.writer
         if source is None and storage.input is not None:
             source = f"input:{storage.input}"
             self.found.inputs[source] = max(self.found.inputs.get(source, 0), storage.size_bytes)
-        if source is None and storage.weight is not None:
-            source = state.holder  # a weight that glue reads where another node owns it
+        if source is None and storage.weight is not None and brought:
+            source = state.holder
+            if source is None:
+                self.lent.setdefault(storage.index, []).append((name, use))
         if source is not None and source != name and not source.startswith(ELSEWHERE):
             known = self.tensors.setdefault(source, {})
             tensor = known.setdefault((storage.index, use.view), str(len(known)))
@@ -242,6 +247,8 @@ class Builder:
             if earlier is not None and earlier != draft.name:
                 self.found.after[earlier, draft.name] = None
         self._join_holder(draft.name, state)
+        if state.holder is None and not self._from_input(storage):  # made of nothing: it is this one's
+            draft.made.setdefault(storage.index, (storage, number))
         state.writer, state.made, state.readers = draft.name, number, [draft.name]
         if storage.weight is not None:
             self._hold(draft, storage)
@@ -252,6 +259,15 @@ class Builder:
         writer = self.states[storage.index].writer
         for name in (writer,) if writer in self.drafts else ():
             self.drafts[name].escaped.add(storage.index)
+
+    def _place_lent_weights(self) -> None:
+        """Weights that layers were given, and that no layer has: the first has them for the others."""
+        for storage in self.trace.weights.values():
+            if self.states[storage.index].holder is None and storage.index in self.lent:
+                (first, _), *later = self.lent[storage.index]
+                self._hold(self.drafts[first], storage)
+                for reader, use in later:
+                    self._read(reader, use)
 
     def _place_unread_weights(self) -> None:
         """Weights that nothing reads still take memory: a node of no time, with a sibling."""

@@ -70,6 +70,11 @@ class Draft:
         for use in op.makes:
             self.made.setdefault(use.storage.index, (use.storage, event))
 
+    def runs_backward(self) -> bool:
+        """Whether a gradient goes through it; who makes nothing that others get may hand one on."""
+        escaped = self._escaped()
+        return not escaped or any(storage.requires_grad for storage in escaped)
+
     def attributes(self, *, training: bool, names: dict[int, list[str]]) -> dict[str, Any]:
         """The attributes of the finished node; amounts of 0 are left out.
 
@@ -130,7 +135,7 @@ class Draft:
         changes: list[tuple[int, int, int]] = []
         for storage, event in self.made.values():
             changes.append((event, 1, storage.size_bytes))
-            if storage.died is not None and storage.died <= self.last:
+            if storage.died is not None and storage.died <= self.last:  # before the event of that number
                 changes.append((storage.died, 0, -storage.size_bytes))
         live = peak = 0
         for _, _, change in sorted(changes):

@@ -66,10 +66,7 @@ class Drafted:
         sizes = self.groups.sizes()
         first_of: dict[Any, str] = {}
         for name, draft in self.drafts.items():
-            given = {use.storage.index: use.storage for use in self.given.get(name, ())}
-            draft.given_grad_bytes = sum(
-                [s.size_bytes for s in given.values() if s.requires_grad and s.weight is None]
-            )
+            draft.given_grad_bytes = self._given_grad_bytes(draft)
             attributes = draft.attributes(training=self.trace.training, names=names)
             if draft.first == len(self.trace.events):
                 attributes["unread"] = True
@@ -112,10 +109,19 @@ class Drafted:
             if until > draft.last:
                 draft.held_until = nodes[min(bisect_left(lasts, until), len(nodes) - 1)].name
 
+    def _given_grad_bytes(self, draft: Draft) -> int:
+        """Gradients that its backward makes for what it was given; weights have theirs anyway."""
+        if not draft.runs_backward():
+            return 0
+        given = {(use.storage.index, use.view): use for use in self.given.get(draft.name, ())}
+        wanted = [use for use in given.values() if use.requires_grad and use.storage.weight is None]
+        return sum([use.size_bytes for use in wanted])
+
     def _count_second_gradients(self) -> None:
         """Of a weight with several readers a gradient is held while another one is made."""
+        place = {name: index for index, name in enumerate(self.drafts)}
         for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
-            readers = [name for name in self.drafts if name in self.read_by.get(storage.index, ())]
+            readers = sorted(self.read_by.get(storage.index, ()), key=place.__getitem__)
             for name in readers[:-1]:  # backward begins with the last one
                 self.drafts[name].second_grad_bytes += storage.size_bytes
 
@@ -123,6 +129,6 @@ class Drafted:
         """What two layers have in common that do the same, on other values."""
         if draft.kind == "glue" or not draft.work:
             return draft.name
-        weights = [storage.size_bytes for storage in weights_below.get(draft.module, ())]
-        given = [(use.view[1:], use.storage.requires_grad) for use in self.given[draft.name]]
-        return draft.type, tuple(draft.work), tuple(weights), tuple(given)
+        weights = [(storage.size_bytes, storage.trained) for storage in weights_below.get(draft.module, ())]
+        given = [(use.view[1:], use.requires_grad) for use in self.given[draft.name]]
+        return draft.type, tuple(draft.work), tuple(weights), tuple(given), draft.runs_backward()

@@ -176,6 +176,9 @@ class _Operations(TorchDispatchMode):
                 watch.alias(tensor, reads[0].storage)
             return result
         written = tuple(watch.use(tensor) for tensor in writing)
+        if facts.returns_written:
+            for tensor, use in zip(made, written, strict=False):
+                watch.alias(tensor, use.storage)
         known = {id(use.storage) for use in (*reads, *written)}
         makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
         if makes or written:

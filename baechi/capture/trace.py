@@ -50,11 +50,13 @@ class Use:
         storage: its memory.
         view: offset, sizes and strides, which tell two views of one storage apart.
         size_bytes: elements times their size: what travels if it is sent.
+        requires_grad: whether it sends a gradient back.
     """
 
     storage: Storage
     view: tuple[object, ...]
     size_bytes: int
+    requires_grad: bool
 
 
 @dataclass(slots=True, eq=False)

@@ -85,7 +85,8 @@ class Watch:
         weakref.finalize(holder, self._died, record).atexit = False
 
     def alias(self, view: torch.Tensor, storage: Storage) -> None:
-        """A view has its base's record: of a weight it is another object while tensors are fake."""
+        """A view, or what was written, has its base's record: of a weight it is another object while
+        tensors are fake."""
         holder = carrier(view)
         if getattr(holder, _RECORD, None) is None:
             self.attach(holder, storage)
@@ -98,7 +99,8 @@ class Watch:
         view: tuple[object, ...] = ()
         if tensor.layout == torch.strided and not tensor.is_nested:
             view = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
-        return Use(self.storage_of(tensor), view, tensor.numel() * tensor.element_size())
+        size_bytes = tensor.numel() * tensor.element_size()
+        return Use(self.storage_of(tensor), view, size_bytes, tensor.requires_grad)
 
     def uses(self, *values: Any) -> tuple[Use, ...]:
         """Every tensor in the values."""

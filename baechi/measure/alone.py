@@ -14,6 +14,7 @@ from torch import nn
 from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import set_aside
 from baechi.backend.nest import tensors_in
+from baechi.backend.random_state import random_state_kept
 from baechi.measure.backward import clocked_backward
 
 LEAST_ROUNDS = 3
@@ -35,7 +36,7 @@ class Seconds:
     spread_s: float
 
 
-def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool, rounds: int) -> Seconds:
+def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool | None, rounds: int) -> Seconds:
     """Run a copy of a layer by itself, forward and backward.
 
     The copy has weights of its own: made-up ones if the layer's are on the `meta` device. The first
@@ -44,7 +45,7 @@ def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool, rounds
     Args:
         layer: the layer.
         arguments: what it is called with.
-        training: whether it runs in training mode.
+        training: whether it is put into training mode, or out of it; None leaves it and its parts.
         rounds: how often it runs at most.
 
     Returns:
@@ -53,9 +54,10 @@ def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool, rounds
     Raises:
         Exception: whatever it raises; it may not run on made-up values.
     """
-    with _copied(layer) as alone, torch.random.fork_rng():
+    with _copied(layer) as alone, random_state_kept():
         torch.manual_seed(0)
-        alone.train(training)
+        if training is not None:
+            alone.train(training)
         maker = _Maker(alone, arguments)
         taken: list[tuple[float, float]] = []
         begun_s = time.perf_counter()

@@ -54,7 +54,10 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
     samples: list[_Round] = []
     with left_as_found(model, parameters=True), torch.set_grad_enabled(graph.training):
-        model.train(graph.training)
+        if model.training != graph.training:  # else parts may be in another mode, as capture ran them
+            model.train(graph.training)
+        for weight in model.parameters():
+            weight.grad = None  # what was there is put back, and nothing is added to it
         for _ in range(rounds):
             samples.append(_one_round(model, inputs, graph))
     kept = samples[rounds // 4 :]

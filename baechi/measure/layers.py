@@ -37,13 +37,13 @@ def measure_layers(
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
     modules = {name or ROOT: module for name, module in model.named_modules()}
+    training = None if model.training == graph.training else graph.training  # as capture ran it
     found: dict[str, Seconds] = {}
     distinct = [name for name in graph.placed() if _is_distinct(graph, name)]
     with shown("measuring layers", len(distinct)) as advance:
         for name in distinct:
-            seconds = _measured(
-                modules[graph.nodes[name]["module"]], name, arguments.get(name), graph, rounds
-            )
+            layer = modules[graph.nodes[name]["module"]]
+            seconds = _measured(layer, name, arguments.get(name), training=training, rounds=rounds)
             if seconds is not None:
                 found[name] = seconds
             advance()
@@ -58,13 +58,13 @@ def _is_distinct(graph: LayerGraph, name: str) -> bool:
 
 
 def _measured(
-    layer: nn.Module, name: str, arguments: Arguments | None, graph: LayerGraph, rounds: int
+    layer: nn.Module, name: str, arguments: Arguments | None, *, training: bool | None, rounds: int
 ) -> Seconds | None:
     if arguments is None:
         logger.warning("layer %s is estimated: what it is called with cannot be made up (a cache, say)", name)
         return None
     try:
-        return time_alone(layer, arguments, training=graph.training, rounds=rounds)
+        return time_alone(layer, arguments, training=training, rounds=rounds)
     except Exception as error:  # the model's own code met made-up values: nothing of ours failed
         logger.warning(
             "layer %s is estimated: it does not run alone (%s: %s)", name, type(error).__name__, error

@@ -149,7 +149,7 @@ def key_of(value: Any) -> Hashable:
     """
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            if value.layout != torch.strided:
+            if value.layout != torch.strided or value.is_nested:
                 raise TypeError(value.layout)
             return Meta.of(value), type(value) is torch.nn.Parameter
     if value is None or isinstance(value, (bool, int, float, str, complex, torch.dtype, torch.device)):
