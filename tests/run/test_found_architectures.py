@@ -1,0 +1,93 @@
+"""What little copies of well-known models showed: each the smallest model that computed something else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from architectures.base import noise, seeded
+from same import assert_same, step
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import baechi
+from baechi.backend.marks import mark_of
+
+REORDER = (False, "host", "threads")
+
+ROUNDING = 2e-5
+"""What single precision loses where three or more gradients are summed in another order."""
+
+
+def vectors() -> dict[str, Any]:
+    return {"x": noise(4, 8)}
+
+
+def check(
+    build: Callable[[], nn.Module],
+    inputs: Callable[[], dict[str, Any]],
+    device_map: dict[str, int],
+    reorder: Any,
+    *,
+    training: bool = True,
+) -> None:
+    """Two steps of a model placed by hand are those of the plain one."""
+    plain, model = seeded(build)(), seeded(build)().train(training)
+    cluster = baechi.Cluster.virtual(3)
+    baechi.distribute(model, inputs(), cluster=cluster, device_map=device_map, reorder=reorder)
+    for _ in range(2):
+        expected = step(plain, inputs(), training=training)
+        with cluster:
+            result = step(model, inputs(), training=training)
+        assert_same(expected, result, tolerance=ROUNDING)
+
+
+class GatedAgain(nn.Module):
+    """A gate that multiplies by its input, checkpointed behind some layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(torch.tanh(torch.tanh(self.a(x))))
+        gated: Tensor = checkpoint(lambda z: F.gelu(self.b(z)) * z, hidden, use_reentrant=False)
+        return gated
+
+
+@pytest.mark.parametrize("reorder", REORDER)
+def test_glue_in_a_checkpointed_region_runs_where_it_ran(reorder: Any) -> None:
+    """Backward counts on from the forward: what it computes again is newer than what forward made.
+
+    It counted from one again. So the region's input, made late in forward, looked newer than what the
+    layer made of it, and glue over both ran on the input's device: torch refused the other device.
+    """
+    check(GatedAgain, vectors, {"a": 0, "b": 1}, reorder)
+
+
+class KeepsState(nn.Module):
+    """A state that outlives the call, and meets what the next call makes first."""
+
+    state: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.b(x)
+        mixed: Tensor = made if self.state is None else made + self.state
+        self.place = mark_of(mixed)
+        self.state = torch.tanh(self.a(mixed)).detach()
+        return mixed
+
+
+def test_what_an_earlier_step_made_is_older() -> None:
+    """Steps count on, too: glue over a kept state runs where what this step made lies."""
+    model, cluster = KeepsState(), baechi.Cluster.virtual(2)
+    baechi.distribute(model, noise(4, 8), cluster=cluster, device_map={"a": 0, "b": 1}, reorder=False)
+    with cluster:
+        for _ in range(2):
+            model(noise(4, 8))
+            assert model.place is not None and model.place.place == "cpu:1"
