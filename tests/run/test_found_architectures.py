@@ -91,3 +91,26 @@ def test_what_an_earlier_step_made_is_older() -> None:
         for _ in range(2):
             model(noise(4, 8))
             assert model.place is not None and model.place.place == "cpu:1"
+
+
+class EnergyOnTwoDevices(nn.Module):
+    """A product of a vector with the Jacobian of a layer, the vector made by another layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            out, vector = torch.tanh(self.a(x)), self.b(x)
+            (product,) = torch.autograd.grad(out, x, grad_outputs=vector, create_graph=True)
+            (again,) = torch.autograd.grad([out, vector], [x], [vector, out], create_graph=True)
+        result: Tensor = product + again
+        return result
+
+
+@pytest.mark.parametrize("reorder", REORDER)
+def test_gradients_that_the_code_hands_to_autograd_travel(reorder: Any) -> None:
+    """`grad_outputs` are brought to where the outputs lie, as what a layer is given is brought to it."""
+    check(EnergyOnTwoDevices, vectors, {"a": 0, "b": 1}, reorder)
