@@ -120,11 +120,11 @@ class Runtime:
                 step.schedule = schedule = self.schedule(glue)
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
-                    with glue:
+                    with glue, entrances_watched(glue):
                         if schedule is None:
                             yield step
                         else:
-                            with entrances_watched(glue), self._hooks.watched(root):
+                            with self._hooks.watched(root):
                                 yield from self._scheduled(step, schedule)
                 finally:
                     step.close()
