@@ -131,6 +131,8 @@ class GlueMode(TorchFunctionMode):
             if name == "__set__":
                 schedule.force_users(args[0], "it is given other memory")
                 self.step.forget(args[0])
+            if name == "requires_grad_" and args:
+                schedule.force_users(args[0], "it is trained, or not, from here on")
             schedule.force_values(given, f"{_described(func)} needs values")
             return func(*args, **self._gradients_there(args, kwargs))
         turn = self.step.next_turn()
