@@ -48,6 +48,33 @@ def check(
         assert_same(expected, result, tolerance=ROUNDING)
 
 
+def late(graph: baechi.LayerGraph, cluster: baechi.Cluster) -> baechi.Plan:
+    """Devices in turn; what the code reaches last launches first, as far as it can."""
+    device_of = {
+        name: cluster.names[number % 2] for name, number in zip(graph.placed(), range(99), strict=False)
+    }
+    for group in graph.groups().values():
+        device_of |= dict.fromkeys(group, device_of[group[0]])
+    code = {name: place for place, name in enumerate(graph.code_order())}
+    ready = nx.lexicographical_topological_sort(graph.subgraph(device_of), key=lambda name: -code[name])
+    return baechi.Plan(graph, cluster, device_of, tuple(ready))
+
+
+def check_late(
+    build: Callable[[], nn.Module], inputs: Callable[[], dict[str, Any]], reorder: Any, *, training: bool
+) -> nn.Module:
+    """Two steps of a model of which much waits are those of the plain one."""
+    plain, model = seeded(build)(), seeded(build)().train(training)
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, inputs(), cluster=cluster, placer=late, reorder=reorder)
+    for _ in range(2):
+        expected = step(plain, inputs(), training=training)
+        with cluster:
+            result = step(model, inputs(), training=training)
+        assert_same(expected, result, tolerance=ROUNDING)
+    return model
+
+
 class GatedAgain(nn.Module):
     """A gate that multiplies by its input, checkpointed behind some layers."""
 
@@ -316,25 +343,8 @@ def test_a_waiting_layer_computes_with_what_was_set_when_it_was_reached(change: 
     MAML and ensembles use it, gave the weights back before the layer launched.
     """
 
-    def late(graph: baechi.LayerGraph, cluster: baechi.Cluster) -> baechi.Plan:
-        device_of = {
-            name: cluster.names[number % 2] for name, number in zip(graph.placed(), range(99), strict=False)
-        }
-        for group in graph.groups().values():
-            device_of |= dict.fromkeys(group, device_of[group[0]])
-        code = {name: place for place, name in enumerate(graph.code_order())}
-        ready = nx.lexicographical_topological_sort(graph.subgraph(device_of), key=lambda name: -code[name])
-        return baechi.Plan(graph, cluster, device_of, tuple(ready))
-
-    plain, model = (seeded(lambda: Changing(change))() for _ in range(2))
-    cluster = baechi.Cluster.virtual(2)
-    baechi.distribute(model, vectors(), cluster=cluster, placer=late, reorder=reorder)
     token = SHADE.set(0.5)  # the caller's
-    for _ in range(2):
-        expected = step(plain, vectors(), training=True)
-        with cluster:
-            result = step(model, vectors(), training=True)
-        assert_same(expected, result, tolerance=ROUNDING)
+    model = check_late(lambda: Changing(change), vectors, reorder, training=True)
     SHADE.reset(token)
     runtime = binding_of(model).runtime  # type: ignore[union-attr]
     assert reorder is False or runtime.counts["deferred"]
@@ -385,3 +395,23 @@ def test_foresight_leaves_no_fake_tensor_in_function_caches(reorder: Any) -> Non
         with cluster:
             result = step(model, vectors(), training=True)
         assert_same(expected, result, tolerance=ROUNDING)
+
+
+class SetsMemory(nn.Module):
+    """Gives a tensor the memory of what waits, by a way into torch that asks no function mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        room = torch.empty(0)
+        room.set_(self.a(x).detach().clone())  # type: ignore[call-overload]
+        b: Tensor = self.b(x)
+        return self.c(room) + b + self.d(x)
+
+
+@pytest.mark.parametrize("reorder", REORDER)
+def test_a_way_into_torch_that_asks_no_mode(reorder: Any) -> None:
+    """Glue was asked inside the operation, with the emulator locked, and waited for a thread: for ever."""
+    check_late(SetsMemory, vectors, reorder, training=False)
