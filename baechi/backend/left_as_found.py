@@ -25,7 +25,7 @@ _NOT_STATE = (
 
 
 @contextmanager
-def left_as_found(model: nn.Module, *, parameters: bool) -> Iterator[None]:
+def left_as_found(model: nn.Module, *, parameters: bool) -> Iterator["_Keeper"]:
     """Put everything back that running the model may change, also after an exception.
 
     Everything that hangs on the model's modules, however deep: attributes, registered tables,
@@ -36,13 +36,16 @@ def left_as_found(model: nn.Module, *, parameters: bool) -> Iterator[None]:
         model: the model.
         parameters: keep the contents of parameters, too (of other tensors they are always kept,
             also for a run with fake ones: torch runs operations on real tensors alone for real).
+
+    Yields:
+        What was found.
     """
     keeper = _Keeper(keep_parameters=parameters)
     for module in model.modules():
         keeper.keep(module)
     with random_state_kept():
         try:
-            yield
+            yield keeper
         finally:
             keeper.put_back()
 
@@ -53,6 +56,7 @@ class _Keeper:
     def __init__(self, *, keep_parameters: bool) -> None:
         self.keep_parameters = keep_parameters
         self.undo: list[Callable[[], None]] = []
+        self.containers: list[tuple[Any, Any]] = []
         self.seen: dict[int, Any] = {}
 
     def keep(self, value: Any) -> None:
@@ -64,6 +68,10 @@ class _Keeper:
             if id(item) not in self.seen and not ours and not isinstance(item, _NOT_STATE):
                 self.seen[id(item)] = item
                 waiting.extend(self._note(item))
+
+    def changed(self) -> bool:
+        """Whether an attribute or a container holds something else than was found in it."""
+        return any(_differ(container, before) for container, before in self.containers)
 
     def put_back(self) -> None:
         """Put everything back, what was noted last first."""
@@ -78,6 +86,7 @@ class _Keeper:
             return []
         if isinstance(item, (dict, list, set, deque)):
             before = item.copy()
+            self.containers.append((item, before))
             self.undo.append(lambda: _refill(item, before))
             return list(before.values()) if isinstance(before, dict) else list(before)
         if isinstance(item, (tuple, frozenset)):
@@ -112,14 +121,21 @@ class _Keeper:
             self.undo.append(undo)
 
 
-def _refill(container: Any, before: Any) -> None:
+def _differ(container: Any, before: Any) -> bool:
     if isinstance(container, (list, deque)):
-        if len(container) != len(before) or any(a is not b for a, b in zip(container, before, strict=True)):
-            container.clear()
-            container.extend(before)
-    elif isinstance(container, set):
-        container.clear()
-        container.update(before)
-    elif list(container) != list(before) or any(container[key] is not before[key] for key in before):
-        container.clear()
+        return len(container) != len(before) or any(
+            a is not b for a, b in zip(container, before, strict=True)
+        )
+    if isinstance(container, set):
+        return {id(item) for item in container} != {id(item) for item in before}
+    return list(container) != list(before) or any(container[key] is not before[key] for key in before)
+
+
+def _refill(container: Any, before: Any) -> None:
+    if not _differ(container, before):
+        return
+    container.clear()
+    if isinstance(container, (list, deque)):
+        container.extend(before)
+    else:
         container.update(before)

@@ -25,6 +25,9 @@ _WRITES_UNSAID = {
 
 _VIEWS_UNSAID = frozenset({"_unsafe_view", "_reshape_alias"})
 
+_FRESH = frozenset({"lift_fresh"})
+"""Hands out what `torch.tensor` has just made: nobody knows it as anything else."""
+
 _COMPUTES_NOTHING = frozenset(
     {
         "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted",
@@ -87,9 +90,8 @@ def facts_of(func: Any) -> Facts:
     name = func.overloadpacket.__name__
     schema = func._schema
     returns = schema.returns
-    aliases = name in _VIEWS_UNSAID or (
-        bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    )
+    aliased = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    aliases = name in _VIEWS_UNSAID or (aliased and name not in _FRESH)
     said = [(i, a.name) for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
     unsaid = [(i, schema.arguments[i].name) for i in _WRITES_UNSAID.get(func, ())]
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

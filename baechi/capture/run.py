@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from baechi.backend.arguments import Arguments
 from baechi.backend.complaints import complaints_muted
 from baechi.backend.left_as_found import left_as_found
+from baechi.backend.leftovers import clear_caches, clear_leftovers
 from baechi.backend.nest import map_tensors, named_tensors
 from baechi.capture.backward import run_backward
-from baechi.capture.leftovers import clear_caches, clear_leftovers
 from baechi.capture.observe import watching
 from baechi.capture.trace import Trace
 from baechi.errors import CaptureError

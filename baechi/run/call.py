@@ -41,6 +41,7 @@ class Call:
         number: when the code came to it.
         reads: tensors that it reads without being given them: a layer's weights.
         keeps: tensors that it may read and write so: a layer's buffers.
+        module: the layer, if it is one.
     """
 
     name: str
@@ -52,3 +53,4 @@ class Call:
     number: int
     reads: tuple[torch.Tensor, ...] = ()
     keeps: tuple[torch.Tensor, ...] = ()
+    module: torch.nn.Module | None = None

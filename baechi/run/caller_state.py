@@ -1,6 +1,6 @@
 """What the caller had set when a layer was reached, so that it launches under the same, whenever that is."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,22 +10,38 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 _AUTOCAST_TYPES = ("cpu", "cuda")
 
+_c: Any = torch._C
+
+_CHOICES: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
+    (_c._get_flash_sdp_enabled, _c._set_sdp_use_flash),
+    (_c._get_mem_efficient_sdp_enabled, _c._set_sdp_use_mem_efficient),
+    (_c._get_math_sdp_enabled, _c._set_sdp_use_math),
+    (_c._get_cudnn_sdp_enabled, _c._set_sdp_use_cudnn),
+    (_c._get_mkldnn_enabled, _c._set_mkldnn_enabled),
+    (_c._get_cudnn_enabled, _c._set_cudnn_enabled),
+    (_c._get_cudnn_deterministic, _c._set_cudnn_deterministic),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+)
+"""Which kernels torch takes: how to ask, how to set."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallerState:
-    """Modes of the calling thread.
+    """Modes of the calling thread, and of the process.
 
     Args:
         grad: whether gradients are on.
         inference: whether inference mode is.
         autocast: by type of device, whether it is on, and to which dtype.
         dtype: the default dtype.
+        kernels: which kernels torch takes (`sdpa_kernel` and the like).
     """
 
     grad: bool
     inference: bool
     autocast: tuple[tuple[bool, torch.dtype], ...]
     dtype: torch.dtype
+    kernels: tuple[Any, ...]
 
     @classmethod
     def now(cls) -> "CallerState":
@@ -35,6 +51,7 @@ class CallerState:
             torch.is_inference_mode_enabled(),
             tuple([(torch.is_autocast_enabled(t), torch.get_autocast_dtype(t)) for t in _AUTOCAST_TYPES]),
             torch.get_default_dtype(),
+            tuple([ask() for ask, _ in _CHOICES]),
         )
 
     @property
@@ -68,6 +85,10 @@ class CallerState:
         if before != self.dtype:
             torch.set_default_dtype(self.dtype)
             stack.callback(torch.set_default_dtype, before)
+        for (ask, choose), kernel in zip(_CHOICES, self.kernels, strict=True):
+            if (now := ask()) != kernel:
+                choose(kernel)
+                stack.callback(choose, now)
 
 
 def is_transformed() -> bool:

@@ -12,6 +12,7 @@ from baechi.backend.nest import tensors_in
 from baechi.run.call import Call
 from baechi.run.deferred import force_all
 from baechi.run.glue import GlueMode
+from baechi.run.layer_state import tensors_on
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
@@ -136,8 +137,9 @@ def _on_device(
     writes = not runtime.only_reads(seat[0], training=module.training)
     weights, buffers = tuple(module.parameters()), tuple(module.buffers())
     reads, keeps = (weights, buffers) if writes else (weights + buffers, ())
+    reads += tuple(tensors_on(module))
     return schedule.layer(
-        Call(call, launch, args, kwargs, foresee, seat[1], turn, reads, keeps),
+        Call(call, launch, args, kwargs, foresee, seat[1], turn, reads, keeps, module),
         cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
         writes=writes,
     )

@@ -1,8 +1,8 @@
 """Ways into torch that no mode sees: they take what was deferred as if it had been computed.
 
 `autograd.Function.apply`, `torch.vmap`, `torch.func.grad` and checkpointing hand tensors to C++ without
-asking. While a step may have deferred values, these launch what they are given first; inside a function's
-own code, layers keep the code's order.
+asking. While a step is open, these launch what they are given first; inside a function's own code, layers
+keep the code's order, and the gradients that it returns go to where its inputs lie.
 """
 
 import threading
@@ -17,6 +17,7 @@ import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from baechi.run.deferred import force_all, force_writers
+from baechi.run.returned_gradients import return_home
 
 _vmap: Any = torch._functorch.vmap
 _transforms: Any = torch._functorch.eager_transforms
@@ -59,19 +60,28 @@ def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
                     setattr(owner, name, original)
 
 
+def _mode_here() -> Any:
+    """The mode of the step whose code runs here; None in a layer."""
+    return next((mode for mode in _get_current_function_mode_stack() if mode in _modes), None)
+
+
 def _force(values: Any, reason: str) -> None:
     force_all(values, reason)
-    if any(mode in _modes for mode in _get_current_function_mode_stack()):  # else a layer: it is its turn
+    if _mode_here() is not None:  # else a layer: it is its turn
         force_writers(values, reason)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     _force((args, kwargs), f"{cls.__name__}.apply takes values")
+    mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # transfers know their way
     _inside.depth = getattr(_inside, "depth", 0) + 1
     try:
-        return _original_apply.__get__(None, cls)(*args, **kwargs)
+        result = _original_apply.__get__(None, cls)(*args, **kwargs)
     finally:
         _inside.depth -= 1
+    if mode is not None:
+        return_home(cls, args, result, mode.step.backend)
+    return result
 
 
 def _process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,9 @@ _KEEP_ARGUMENTS = frozenset(
     }
 )  # fmt: skip
 
+
+_GRADIENTS = ("grad_outputs", "grad_tensors", "gradient")
+"""Under which names autograd takes gradients of what it is given first."""
 
 _MOVE = frozenset({"to", "cpu", "cuda"})
 """Their results know where they lie."""
@@ -68,7 +72,7 @@ class GlueMode(TorchFunctionMode):
         if name in _QUERIES or name in _KEEP_ARGUMENTS:
             if name == "__set__":
                 self.step.forget(args[0])
-            return func(*args, **kwargs)
+            return func(*args, **self._gradients_there(args, kwargs))
         return self._run(func, name, self.step.next_turn(), args, kwargs)
 
     def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -91,6 +95,23 @@ class GlueMode(TorchFunctionMode):
             rest = [args[0].dtype]
         return (args[0], *rest), kwargs
 
+    def _gradients_there(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What autograd is to begin with lies where that lies which it is the gradient of."""
+        there = {}
+        for key in _GRADIENTS:
+            grads = kwargs.get(key)
+            if grads is not None and args:
+                pairs = itertools.zip_longest(_in_tuple(args[0]), _in_tuple(grads))
+                brought = tuple([self._beside(output, grad) for output, grad in pairs])
+                there[key] = brought[0] if isinstance(grads, torch.Tensor) else brought
+        return {**kwargs, **there} if there else kwargs
+
+    def _beside(self, output: Any, grad: Any) -> Any:
+        if not isinstance(output, torch.Tensor) or not isinstance(grad, torch.Tensor):
+            return grad
+        place = self.step.backend.place_of(output)
+        return self.step.bring(grad, place) if place in self.step.backend.names else grad
+
     def _is_ours(self, device: torch.device) -> bool:
         ours = [self.step.backend.torch_device(name) for name in self.step.backend.names]
         return any(
@@ -111,8 +132,10 @@ class GlueMode(TorchFunctionMode):
             if name == "__set__":
                 schedule.force_users(args[0], "it is given other memory")
                 self.step.forget(args[0])
+            if name == "requires_grad_" and args:
+                schedule.force_users(args[0], "it is trained, or not, from here on")
             schedule.force_values(given, f"{_described(func)} needs values")
-            return func(*args, **kwargs)
+            return func(*args, **self._gradients_there(args, kwargs))
         turn = self.step.next_turn()
         written = _touched(func, name, args, kwargs)
         run = functools.partial(self._run, func, name, turn)
@@ -207,6 +230,10 @@ class GlueMode(TorchFunctionMode):
         for mode in reversed(above):
             torch._C._push_on_torch_function_stack(mode)
         return len(above) if found else None
+
+
+def _in_tuple(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, torch.Tensor) else tuple(value)
 
 
 def _described(func: Any) -> str:

@@ -1,6 +1,7 @@
 """What a layer or a function will return, without running it: a run with fake tensors, remembered."""
 
 import copy
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.backend.complaints import complaints_muted
+from baechi.backend.leftovers import clear_leftovers
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
 
@@ -89,7 +91,14 @@ def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
     Returns:
         What comes of it; None if that depends on values, or is no tensor.
     """
-    watch = _Watch()
+    made: list[weakref.ref[torch.Tensor]] = []
+    outcome = _run(call, args, kwargs, made)
+    clear_leftovers(lambda: sum(reference() is not None for reference in made))
+    return outcome
+
+
+def _run(call: Callable[..., Any], args: Any, kwargs: Any, made: list[Any]) -> Outcome | None:
+    watch = _Watch(made)
     fakes: list[torch.Tensor] = []
     by_id: dict[int, torch.Tensor] = {}
     cached = torch.is_autocast_cache_enabled()
@@ -168,8 +177,9 @@ def key_of(value: Any) -> Hashable:
 class _Watch(TorchDispatchMode):
     """Notes what is written and drawn during an inference."""
 
-    def __init__(self) -> None:
+    def __init__(self, references: list[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.references = references
         self.given: dict[int, int] = {}
         self.written: set[int] = set()
         self.draws: list[Draw] = []
@@ -193,8 +203,9 @@ class _Watch(TorchDispatchMode):
         if draws(func, args, kwargs):
             self.draws.append(_draw(func, args, kwargs))
         result = func(*args, **kwargs)
-        if not facts.aliases:
-            for tensor in flat((result,)):
+        for tensor in flat((result,)):
+            self.references.append(weakref.ref(tensor))
+            if not facts.aliases:
                 self.made[_storage(tensor)] = tensor
         return result
 

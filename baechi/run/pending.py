@@ -5,6 +5,7 @@ launch(task)        whatever was missing only this is ready now, and launches ri
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 import torch
 
@@ -101,13 +102,13 @@ class Pending:
             return
         task.state = LAUNCHED
         self.tasks.pop(task, None)
-        run, finish = task.run, task.finish
-        task.run = task.finish = None
+        run, finish, around = task.run, task.finish, task.around
+        task.run, task.finish, task.around = None, None, nullcontext
         task.needs, task.given = [], []
         assert run is not None and finish is not None
         self.launching = True
         try:
-            with task.around():
+            with around():
                 values = finish([run()])  # in a box, so that nobody but the box holds it
                 self.launcher.note(values)
                 if task.turn and len(values) == 1:
@@ -177,4 +178,4 @@ class Failed:
 
 def _drop(task: Task, failed: Failed) -> None:
     task.schedule, task.state, task.run, task.finish = failed, DROPPED, None, None
-    task.needs, task.followers, task.given = [], [], []
+    task.needs, task.followers, task.given, task.around = [], [], [], nullcontext

@@ -1,6 +1,7 @@
 """What a distributed model carries with it: the plan, the devices, and the step in flight."""
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ class Runtime:
         self.reorder = reorder
         self.stateful = frozenset(stateful)
         self.foresight = Foresight(plan)
+        self.turns = itertools.count(1)
         self.counts: dict[str, int] = {}
         self.forced: list[Forced] = []
         self.launched: list[str] = []
@@ -118,11 +120,11 @@ class Runtime:
                 step.schedule = schedule = self.schedule(glue)
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
-                    with glue:
+                    with glue, entrances_watched(glue):
                         if schedule is None:
                             yield step
                         else:
-                            with entrances_watched(glue), self._hooks.watched(root):
+                            with self._hooks.watched(root):
                                 yield from self._scheduled(step, schedule)
                 finally:
                     step.close()

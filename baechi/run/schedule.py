@@ -11,8 +11,9 @@ who waits to write the memory that it reads (`storage_use`). A task never needs 
 after it, so launching in the code's order is always possible, and nothing can wait for ever.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from baechi.run.caller_state import CallerState, is_transformed, saves_through_h
 from baechi.run.deferred import is_deferred
 from baechi.run.entrances import inside_a_function
 from baechi.run.launcher import AbstractLauncher
+from baechi.run.layer_state import LayerState
 from baechi.run.outcome import Outcome
 from baechi.run.pending import Pending
 from baechi.run.random_draws import drawing_as_if_now
@@ -265,7 +267,11 @@ class Schedule:
         run: Callable[[], Any] = partial(call.run, call.args, call.kwargs)
         if outcome.draws:
             run = drawing_as_if_now(outcome.draws, run)
-        task = Task(self, call.number, call.name, layer, run, None, around=CallerState.now().restored)
+        around = CallerState.now().restored
+        if call.module is not None:
+            run = partial(copy_context().run, run)
+            around = partial(_both, around, LayerState(call.module).restored)
+        task = Task(self, call.number, call.name, layer, run, None, around=around)
         result, values = stand_ins(task, call, outcome, distinct)
         task.finish = partial(hand_over, values, self._becomes, call.name)
         task.given = distinct
@@ -278,6 +284,14 @@ class Schedule:
         self.deferred += 1
         self.pending.wait(task, needs, in_turn=in_turn)
         return result, task
+
+
+@contextmanager
+def _both(
+    caller: Callable[[], AbstractContextManager[None]], layer: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
+    with caller(), layer():
+        yield
 
 
 def _casts_weights(given: Iterable[torch.Tensor]) -> str:

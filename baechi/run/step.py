@@ -46,7 +46,6 @@ class Step:
         self.backend = backend
         self.runtime = runtime
         self.schedule: Schedule | None = None
-        self.turn = 0
         self._calls: dict[str, int] = {}
         # by tensor, then by place, version and grad mode
         self._copies = WeakTensorKeyDictionary()
@@ -227,9 +226,8 @@ class Step:
             stamp(tensor, place, turn, renew=renew)
 
     def next_turn(self) -> int:
-        """The code comes to a layer or to glue: a number for it."""
-        self.turn += 1
-        return self.turn
+        """The code comes to a layer or to glue: a number for it, larger than all of earlier steps."""
+        return int(next(self.runtime.turns))
 
 
 def _writes_of(tensor: torch.Tensor) -> tuple[int, int]:

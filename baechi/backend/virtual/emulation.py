@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from baechi.backend.operators import facts_of
 from baechi.backend.virtual import current
@@ -145,6 +146,8 @@ class Emulation(TorchDispatchMode):
         emulator = self.emulator
         if current.at_work() is not emulator or func.namespace == "prim":
             return func(*args, **(kwargs or {}))
+        if torch._C._is_torch_function_mode_enabled():  # a way into torch that asked none: `x.set_(y)`
+            return self._after_function_modes(func, args, kwargs or {})
         if emulator.allocator.fault is not None:
             emulator.raise_fault()
         facts = facts_of(func)
@@ -154,3 +157,14 @@ class Emulation(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         with emulator.lock:
             return self._operations.run(func, facts, args, kwargs or {})
+
+    def _after_function_modes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call an operation once more, so that function modes see it before we do.
+
+        They would see it when it runs: a mode that waits for another thread must not hold our lock.
+        """
+        _push_mode(self)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            _pop_mode()

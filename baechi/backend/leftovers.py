@@ -1,4 +1,4 @@
-"""Fake tensors that outlive a capture: in a cache they would answer the model's next real call."""
+"""Fake tensors that outlive a run with them: in a cache they would answer the model's next real call."""
 
 import functools
 import gc
@@ -15,7 +15,7 @@ def clear_leftovers(survivors: Callable[[], int]) -> None:
     """Clear the function caches (`functools.lru_cache`) that keep fake tensors.
 
     Args:
-        survivors: counts what a capture made and is still alive.
+        survivors: counts what a run with fake tensors made and is still alive.
     """
     if not survivors():
         return
@@ -25,7 +25,7 @@ def clear_leftovers(survivors: Callable[[], int]) -> None:
     clear_caches()
     if survivors():
         logger.warning(
-            "%d tensors of the capture are still held by something outside the model: if the model meets a "
+            "%d fake tensors are still held by something outside the model: if the model meets a "
             "FakeTensor later, clear the cache that keeps it",
             survivors(),
         )

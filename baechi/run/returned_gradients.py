@@ -1,0 +1,49 @@
+"""Gradients that an `autograd.Function` of the model's own returns: they go to where its inputs lie.
+
+Such a function may run layers again in backward (reversible networks do), and glue over what these
+return runs wherever the largest lies. On one device that is where the input lies, too; on several
+autograd would go on with a gradient that lies elsewhere than what it is the gradient of.
+"""
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.backend.nest import tensors_in
+from baechi.backend.transfer import transfer
+
+
+def return_home(function: Any, given: tuple[Any, ...], result: Any, backend: AbstractBackend) -> None:
+    """Let the backward of a function bring what it returns to where it was given its inputs.
+
+    Args:
+        function: the `autograd.Function`.
+        given: what its `apply` was given.
+        result: what that returned.
+        backend: the devices.
+    """
+    homes = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
+    if not any(home in backend.names for home in homes):
+        return
+    for tensor in tensors_in(result):
+        node: Any = tensor.grad_fn
+        if isinstance(node, function._backward_cls):
+            node.apply = functools.partial(_apply, weakref.ref(node), homes, backend)
+
+
+def _apply(node: Any, homes: list[str], backend: AbstractBackend, *grads: Any) -> Any:
+    made = type(node()).apply(node(), *grads)
+    returned = made if isinstance(made, tuple) else (made,)
+    brought = [_at(grad, home, backend) for grad, home in zip(returned, homes, strict=False)]
+    return (*brought, *returned[len(brought) :])
+
+
+def _at(grad: Any, home: str, backend: AbstractBackend) -> Any:
+    if not isinstance(grad, torch.Tensor) or home not in backend.names:
+        return grad
+    if backend.place_of(grad) == home or backend.adopt(grad, home):
+        return grad
+    return transfer(grad, backend, home)
