@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.nest import map_tensors
@@ -41,6 +42,8 @@ class Arguments:
         blanks: dict[int, torch.Tensor] = {}
 
         def blank(tensor: torch.Tensor) -> torch.Tensor:
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                raise TypeError("a tensor inside a transform of torch.func")
             if id(tensor) not in blanks:
                 made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
                 blanks[id(tensor)] = made.requires_grad_(tensor.requires_grad)
@@ -48,7 +51,8 @@ class Arguments:
 
         grad = torch.is_grad_enabled()
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        outside = temporarily_clear_interpreter_stack()
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), outside:
             args, kwargs = map_tensors(blank, (args, kwargs))
             _refuse_hidden_tensors((args, kwargs), blanks.values())
             args, kwargs = copy.deepcopy((args, kwargs))  # the call may change what it is given (a cache)

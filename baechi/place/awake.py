@@ -9,16 +9,26 @@ free    otherwise: it takes the layer that can start earliest, as in m-ETF.
 After Hanen and Munier (ETFA 1995) and Jeon et al. (SoCC 2020).
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from baechi.place.task import ANYWHERE
-
-if TYPE_CHECKING:
-    from baechi.place.listing import Listing
+from baechi.place.clock import Clock
+from baechi.place.ledger import Ledger
+from baechi.place.task import ANYWHERE, Task
 
 NOBODY = -1
 
 Head = tuple[float, int, float, int]
+
+
+class Schedule(Protocol):
+    """A schedule in the making, as far as it matters here."""
+
+    task: Task
+    ledger: Ledger
+    clock: Clock
+
+    def starts_s(self, layer: int) -> dict[int, float]:
+        """When a layer could start, by device with room for it."""
 
 
 class Awake:
@@ -86,7 +96,7 @@ class Awake:
         """
         self._child[device] = NOBODY
 
-    def head(self, listing: "Listing", device: int) -> Head | None:
+    def head(self, listing: Schedule, device: int) -> Head | None:
         """What an awake device does next.
 
         Args:
@@ -107,7 +117,7 @@ class Awake:
                 start_s, layer = urgent
         return start_s, layer, start_s + work_s[layer], device
 
-    def _urgent(self, listing: "Listing", device: int, until_s: float) -> list[tuple[float, int]]:
+    def _urgent(self, listing: Schedule, device: int, until_s: float) -> list[tuple[float, int]]:
         """Layers that could start anywhere by a time: (when, layer)."""
         everywhere_s = max(listing.clock.free_s)
         found = []

@@ -62,9 +62,7 @@ class Inputs:
         if not isinstance(example_inputs, list):
             return [cls.of(example_inputs)]
         if not example_inputs:
-            raise ValueError(
-                "example_inputs is an empty list: a list holds several examples, one for each path"
-            )
+            raise ValueError("example_inputs is an empty list: it holds an example for each path")
         return [cls.of(example) for example in example_inputs]
 
     def __repr__(self) -> str:

@@ -1,13 +1,15 @@
 """A plan with everything that simulating it needs: indexes, devices, bytes, seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from baechi.cost.indexed import IndexedGraph, seconds_by_device
+from baechi.cost.indexed import IndexedGraph
 from baechi.cost.memory import Footprint, footprints
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.timeline import Phase
+
+_Table = list[list[float | None]]
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Stage:
         cluster: the devices.
         indexed: the graph, indexed.
         footprints: by layer.
-        seconds: by phase, device and layer.
+        seconds: by phase, device and layer; None where nobody knows.
         host_s: by phase and layer, what the host takes to issue its kernels.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
@@ -29,7 +31,7 @@ class Stage:
     cluster: Cluster
     indexed: IndexedGraph
     footprints: list[Footprint]
-    seconds: dict[Phase, list[list[float]]]
+    seconds: dict[Phase, _Table]
     host_s: dict[Phase, list[float]]
     device_of: Sequence[int]
     place: Sequence[int]
@@ -43,33 +45,23 @@ class Stage:
             optimizer: whose state counts in training; that of the graph unless given.
 
         Raises:
-            RecordError: times are given by kind of device, and not for one of the devices.
             ValueError: the optimizer is unknown.
         """
-        stage = cls.empty(plan.graph, plan.cluster, optimizer, used=plan.devices_used)
+        stage = cls.empty(plan.graph, plan.cluster, optimizer)
         devices = {name: index for index, name in enumerate(plan.cluster.names)}
         places = {name: index for index, name in enumerate(plan.order)}
         names = stage.indexed.names
         return stage.with_plan([devices[plan.device_of[n]] for n in names], [places[n] for n in names])
 
     @classmethod
-    def empty(
-        cls,
-        graph: LayerGraph,
-        cluster: Cluster,
-        optimizer: str | None = None,
-        *,
-        used: Sequence[str] | None = None,
-    ) -> "Stage":
+    def empty(cls, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> "Stage":
         """What all plans of a graph on a cluster have in common.
 
         Args:
             graph: the layer graph.
             cluster: the devices.
             optimizer: as for `of`.
-            used: the devices that matter; all unless given.
         """
-        devices = [device for device in cluster.devices if used is None or device.name in used]
         indexed = IndexedGraph.of(graph)
         table = footprints(graph, optimizer)
         phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)
@@ -78,7 +70,7 @@ class Stage:
             cluster,
             indexed,
             [table[name] for name in indexed.names],
-            {phase: _seconds(graph, indexed.names, cluster, devices, phase) for phase in phases},
+            {phase: _seconds(graph, indexed.names, cluster, phase) for phase in phases},
             {phase: [graph.amount(name, f"host_{phase}_s") for name in indexed.names] for phase in phases},
             (),
             (),
@@ -92,6 +84,25 @@ class Stage:
             place: by layer, its place in the order.
         """
         return replace(self, device_of=device_of, place=place)
+
+    def seconds_of(self, phase: Phase) -> list[float]:
+        """By layer, how long it runs on its device.
+
+        Args:
+            phase: forward or backward.
+
+        Raises:
+            RecordError: times are given by kind of device, and not for the one that a layer is on.
+        """
+        table = self.seconds[phase]
+        seconds = []
+        for layer, device in enumerate(self.device_of):
+            known = table[device][layer]
+            if known is None:
+                name, on = self.indexed.names[layer], self.cluster.devices[device]
+                known = self.graph.seconds(name, f"{phase}_s", on.kind, on.speed)
+            seconds.append(known)
+        return seconds
 
     @property
     def host(self) -> int:
@@ -107,9 +118,18 @@ class Stage:
         return queues
 
 
-def _seconds(
-    graph: LayerGraph, names: Sequence[str], cluster: Cluster, devices: Sequence[Device], phase: Phase
-) -> list[list[float]]:
-    """By device and layer; nothing for devices that do not matter, of which nobody may know times."""
-    rows = iter(seconds_by_device(graph, names, devices, f"{phase}_s"))
-    return [next(rows) if device in devices else [] for device in cluster.devices]
+def _seconds(graph: LayerGraph, names: Sequence[str], cluster: Cluster, phase: Phase) -> _Table:
+    """By device and layer; None where nobody knows it, which matters only if the layer is put there."""
+    rows: dict[tuple[str, float], list[float | None]] = {}
+    for device in cluster.devices:
+        key = (device.kind, device.speed)
+        if key not in rows:
+            rows[key] = [_known(graph, name, f"{phase}_s", device) for name in names]
+    return [rows[device.kind, device.speed] for device in cluster.devices]
+
+
+def _known(graph: LayerGraph, name: str, attribute: str, device: Device) -> float | None:
+    times = graph.nodes[name].get(attribute)
+    if isinstance(times, Mapping) and device.kind not in times:
+        return None
+    return graph.seconds(name, attribute, device.kind, device.speed)

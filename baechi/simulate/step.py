@@ -109,10 +109,10 @@ def _phase(
     machine: Machine,
     watcher: Watcher,
 ) -> _Played:
-    table = stage.seconds[phase]
-    seconds = [table[device][layer] for layer, device in enumerate(stage.device_of)]
     queues = stage.queues if phase == "forward" else [queue[::-1] for queue in stage.queues]
-    engine = Engine(seconds, issue(stage, phase, start_s, parcels), queues, parcels, machine, watcher)
+    engine = Engine(
+        stage.seconds_of(phase), issue(stage, phase, start_s, parcels), queues, parcels, machine, watcher
+    )
     end_s = engine.run(start_s)
     if engine.stuck:
         stuck = ", ".join([stage.indexed.names[layer] for layer in engine.stuck])

@@ -5,6 +5,7 @@ for training, and wherever the devices could hold every tensor at once, a plan m
 """
 
 from itertools import combinations
+from typing import Any
 
 from baechi.cost.memory import footprints
 from baechi.records import Plan
@@ -55,8 +56,12 @@ def all_at_once_bytes(plan: Plan, device: str) -> int:
     """What a device would need if it forgot nothing in a forward."""
     table = footprints(plan.graph)
     here = [table[name] for name in plan.order_on(device)]
+    sizes: dict[tuple[str, Any], float] = {}
+    for source, _, data in plan.graph.edges(data=True):
+        key = (source, data.get("tensor"))
+        sizes[key] = max(sizes.get(key, 0), data.get("bytes", 0))
     received = [
-        data.get("bytes", 0)
+        sizes[source, data.get("tensor")]
         for source, target, data in plan.graph.edges(data=True)
         if plan.device_of[target] == device and plan.device_of.get(source) != device
     ]

@@ -37,7 +37,7 @@ OPTIMIZERS: dict[str, Optimizers] = {
     "fused": lambda weights: torch.optim.Adam(weights, lr=0.001, fused=True),
 }
 
-EXACT = ("gnmt", "gpt2")
+EXACT = ("gpt2",)
 """No gradient in these is a sum of three or more that a placement may take in another order."""
 
 SINGLE_ONLY = ("mixtral",)
