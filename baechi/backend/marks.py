@@ -68,9 +68,13 @@ def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) ->
         renew: whether the storage was written now; else only one without a turn gets it, since a
             view is as old as what it is a view of.
     """
-    mark = mark_of(tensor)
+    try:
+        table = tensor.untyped_storage().__dict__
+    except (NotImplementedError, RuntimeError):
+        table = vars(carrier(tensor))
+    mark: Mark | None = table.get(_NAME)
     if mark is None:
-        set_mark(tensor, Mark(place, turn))
+        table[_NAME] = Mark(place, turn)
         return
     mark.place = mark.place or place
     if renew or mark.made == UNSET:

@@ -82,9 +82,9 @@ def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int
     work = [sum([row[layer] for row in task.work_s]) / len(task.work_s) for layer in layers]
     unit = sum(work) + sum(edges.values()) or 1.0
     problem = pulp.LpProblem("favourites", pulp.LpMinimize)
-    starts = [pulp.LpVariable(f"s{layer}", lowBound=0) for layer in layers]
-    end = pulp.LpVariable("w", lowBound=0)
-    apart = {edge: pulp.LpVariable(f"x{n}", 0, 1) for n, edge in enumerate(edges)}
+    starts = [problem.add_variable(f"s{layer}", 0) for layer in layers]
+    end = problem.add_variable("w", 0)
+    apart = {edge: problem.add_variable(f"x{n}", 0, 1) for n, edge in enumerate(edges)}
     rank = {edge: n for n, edge in enumerate(sorted(edges, key=lambda edge: (-edges[edge], edge)))}
     second = [(apart[edge], _SECOND_TERM * (2 - rank[edge] / len(edges)) / len(edges)) for edge in edges]
     problem += pulp.LpAffineExpression([(end, 1.0), *second])

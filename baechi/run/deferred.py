@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from baechi.backend.marks import Mark, set_mark
-from baechi.run.outcome import Meta
+from baechi.run.meta import Meta
 from baechi.run.storage_use import needs_to_read
 from baechi.run.task import Task
 

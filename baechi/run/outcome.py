@@ -16,36 +16,8 @@ from baechi.backend.complaints import complaints_muted
 from baechi.backend.leftovers import clear_leftovers
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
-
-
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """What a tensor looks like.
-
-    Args:
-        size, stride, dtype, device, requires_grad: as the tensor has them.
-    """
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> "Meta":
-        """What a tensor looks like."""
-        device = torch._C.TensorBase.device.__get__(tensor)
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.requires_grad)
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """A random operation, and all that it needs to draw again."""
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+from baechi.run.draws import Draw, draw_of, draws
+from baechi.run.meta import Meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +46,6 @@ class Slot:
     """Stands for a tensor of a result."""
 
     index: int
-
-
-class ByValue(Exception):
-    """What a call draws, or returns, depends on values."""
 
 
 def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
@@ -201,50 +169,13 @@ class _Watch(TorchDispatchMode):
             if index is not None:
                 self.written.add(index)
         if draws(func, args, kwargs):
-            self.draws.append(_draw(func, args, kwargs))
+            self.draws.append(draw_of(func, args, kwargs))
         result = func(*args, **kwargs)
         for tensor in flat((result,)):
             self.references.append(weakref.ref(tensor))
             if not facts.aliases:
                 self.made[_storage(tensor)] = tensor
         return result
-
-
-def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether an operator takes random numbers from the default generator.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    name = func.overloadpacket.__name__
-    if "scaled_dot_product" in name or "flash_attention" in name:  # tagged so even where nothing drops
-        position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "dropout_p")
-        dropout = args[position] if position < len(args) else kwargs.get("dropout_p", 0.0)
-        return bool(dropout)
-    return name not in ("rrelu_with_noise_backward",)
-
-
-_DRAWN_BY_VALUE = (
-    "multinomial", "poisson", "binomial", "rrelu_with_noise", "_standard_gamma", "_sample_dirichlet",
-)  # fmt: skip
-"""How many random numbers these take depends on values."""
-
-
-def _draw(func: Any, args: Any, kwargs: Any) -> Draw:
-    name = func.overloadpacket.__name__
-    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
-        raise ByValue  # whose state is the model's own
-    if name.startswith(_DRAWN_BY_VALUE) or (name == "bernoulli" and len(args) == 1):
-        raise ByValue
-
-    def meta(value: Any) -> Any:
-        return Meta.of(value) if isinstance(value, torch.Tensor) else value
-
-    return Draw(func, tuple([meta(value) for value in args]), {k: meta(v) for k, v in kwargs.items()})
 
 
 def _like(meta: Meta) -> torch.Tensor:

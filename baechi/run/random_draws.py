@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from baechi.backend import unwatched
-from baechi.run.outcome import Draw, Meta
+from baechi.run.draws import Draw
+from baechi.run.meta import Meta
 
 
 def drawing_as_if_now(draws: Iterable[Draw], run: Callable[[], Any]) -> Callable[[], Any]:

@@ -59,6 +59,7 @@ class Runtime:
         self.backend = backend_of(plan.cluster)
         self.settled = True
         self.session: object = None
+        self._in_training = plan.graph.training
         self._only_read, self.writes_given = _readers_and_writers(plan)
         self.readers = dict(_readers(plan))
         self.measure: Callable[[], Timeline] | None = None
@@ -82,7 +83,7 @@ class Runtime:
             module: its module.
             training: whether it is in training now: what was captured for inference says nothing of that.
         """
-        return module in self._only_read and (self.plan.graph.training or not training)
+        return module in self._only_read and (self._in_training or not training)
 
     @cached_property
     def order(self) -> LaunchOrder:

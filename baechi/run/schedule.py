@@ -23,9 +23,9 @@ from baechi.backend.nest import tensors_in
 from baechi.order import LaunchOrder
 from baechi.order.turns import Turns
 from baechi.run.call import Call, Forced
-from baechi.run.caller_state import CallerState, is_transformed, saves_through_hooks
+from baechi.run.caller_state import CallerState
+from baechi.run.code_order import casts_weights, modes, must_keep_code_order
 from baechi.run.deferred import is_deferred
-from baechi.run.entrances import inside_a_function
 from baechi.run.launcher import AbstractLauncher
 from baechi.run.layer_state import LayerState
 from baechi.run.outcome import Outcome
@@ -66,7 +66,7 @@ class Schedule:
         self._becomes = becomes
         self._parents = order.parents
         self._layers: dict[str, Task] = {}
-        self._modes = _modes()
+        self._modes = modes()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -117,7 +117,7 @@ class Schedule:
             needs = self._needs_of_layer(call, given)
             reason, outcome = "", None
             if needs or not turn:
-                reason = cannot_wait() or self.must_keep_code_order()
+                reason = cannot_wait() or must_keep_code_order(self._modes)
                 outcome = None if reason else call.foresee()
                 if outcome is not None:
                     result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=turn)
@@ -145,7 +145,7 @@ class Schedule:
             needs.update(dict.fromkeys(needs_to_write(tensor)))
         if not needs:
             return call.run(call.args, call.kwargs)
-        reason = self.must_keep_code_order() or _casts_weights(given)
+        reason = must_keep_code_order(self._modes) or casts_weights(given)
         outcome = None if reason else call.foresee()
         if outcome is None:
             self.force(needs, reason or f"{call.name} needs values")
@@ -169,20 +169,6 @@ class Schedule:
             reason: what is going to happen to it.
         """
         self.force(needs_to_write(tensor), reason)
-
-    def must_keep_code_order(self) -> str:
-        """Why nothing may wait here, if so."""
-        if torch._C._current_graph_task_id() != -1:
-            return "runs in backward"
-        if inside_a_function():
-            return "runs inside an autograd.Function"
-        if is_transformed():
-            return "runs inside a transform of torch.func"
-        if saves_through_hooks():
-            return "hooks see what autograd saves, in order (activation checkpointing)"
-        if _modes() != self._modes:
-            return "a mode is on that was not on when the step began"
-        return ""
 
     def force(self, tasks: Iterable[Task], reason: str) -> None:
         """Launch tasks now, and all that they need, in the code's order.
@@ -294,15 +280,5 @@ def _both(
         yield
 
 
-def _casts_weights(given: Iterable[torch.Tensor]) -> str:
-    if CallerState.now().autocasts and any(isinstance(tensor, torch.nn.Parameter) for tensor in given):
-        return "its weights are cast once for several calls (autocast)"
-    return ""
-
-
 def _distinct(given: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in given}.values())
-
-
-def _modes() -> tuple[int, int]:
-    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()

@@ -34,6 +34,7 @@ from baechi.run import (
     call,
     caller_state,
     calls,
+    code_order,
     glue,
     random_draws,
     schedule,
@@ -578,7 +579,7 @@ class Ones(Shift):
 
 
 @scenario(
-    row("weights that autocast has cast", NUMBERS, (schedule, "_casts_weights", lambda _: "")),
+    row("weights that autocast has cast", NUMBERS, (schedule, "casts_weights", lambda _: "")),
     layers=linears("abc"),
     order="cab",
     launched="a c b",
@@ -654,13 +655,13 @@ def waits_for_a_transform(net: Any, x: Tensor) -> Tensor:
 
 def in_order_but(reason: str) -> tuple[Any, str, Any]:
     """What keeps the code's order does so for all reasons but one."""
-    original = Schedule.must_keep_code_order
+    original = schedule.must_keep_code_order
 
-    def kept(self: Schedule) -> str:
-        found = original(self)
+    def kept(modes_before: tuple[int, int]) -> str:
+        found = original(modes_before)
         return "" if reason in found else found
 
-    return Schedule, "must_keep_code_order", kept
+    return schedule, "must_keep_code_order", kept
 
 
 @scenario(
@@ -692,7 +693,7 @@ class Through(torch.autograd.Function):
 
 @scenario(
     row("order inside a function", NUMBERS, in_order_but("autograd.Function")),
-    row("that a function's code runs", NUMBERS, (schedule, "inside_a_function", lambda: False)),
+    row("that a function's code runs", NUMBERS, (code_order, "inside_a_function", lambda: False)),
     layers=shifts("abc"),
     order="cba",
     launched="c a b",
