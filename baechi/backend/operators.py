@@ -141,6 +141,20 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     return _known_flops[key]
 
 
+def is_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call launches a kernel where its tensors lie.
+
+    Args:
+        func: an operator overload.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    if not facts_of(func).kernel:
+        return False
+    # constants that torch's own code makes in passing stay on the host; it says nothing of pinning
+    return "pin_memory" in kwargs or bool(flat([*args, *kwargs.values()]))
+
+
 def is_uncounted(func: Any) -> bool:
     """Whether an operator computes a lot, and no formula says how much.
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from baechi.backend.nest import tensors_in
-from baechi.backend.operators import bytes_of, facts_of, flat, flops_of
+from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.capture.draft import Draft
 from baechi.capture.trace import BackwardOp, Op, Trace
 from baechi.capture.watch import Watch
@@ -68,25 +68,28 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
     """
     facts = facts_of(func)
     result = func(*args, **kwargs)
+    if func.namespace == "prim":  # a question
+        return result
     given, made = flat([*args, *kwargs.values()]), flat([result])
     if facts.aliases and given:
         storage = watch.storage_of(given[0])
         for tensor in made:
             watch.alias(tensor, storage)
         return result
-    if not facts.kernel and not made:
-        return result
     known = {id(watch.storage_of(tensor)) for tensor in given}
-    storages = [watch.storage_of(tensor) for tensor in made]
+    makes = tuple([s for s in map(watch.storage_of, made) if id(s) not in known])
+    if not makes and next(writes_of(facts, args, kwargs), None) is None:
+        return result
     node = torch._C._current_autograd_node()
     backward = watch.trace.backward
     assert backward is not None
     backward.append(
         BackwardOp(
             sequence=-1 if node is None else node._sequence_nr(),
-            makes=tuple([storage for storage in storages if id(storage) not in known]),
+            makes=makes,
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made),
+            kernel=is_kernel(func, args, kwargs),
         )
     )
     return result
@@ -115,7 +118,7 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
             parts.setdefault(before, []).append((len(trace.events) + number, op))
     for draft in drafts:
         part = parts.get(draft.name, [])
-        draft.backward_kernels = len(part)
+        draft.backward_kernels = sum([op.kernel for _, op in part])
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _peak_bytes(part, trace.gradients)

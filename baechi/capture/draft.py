@@ -63,7 +63,7 @@ class Draft:
             event: its number.
         """
         self.last = max(self.last, event)
-        self.kernels += 1
+        self.kernels += op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
-from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_uncounted, writes_of
+from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, is_uncounted, writes_of
 from baechi.capture.backward import note_backward
 from baechi.capture.trace import Boundary, Call, Function, Op
 from baechi.capture.watch import Watch
@@ -182,11 +182,14 @@ class _Operations(TorchDispatchMode):
         known = {id(use.storage) for use in (*reads, *written)}
         makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
         if makes or written:
-            self._note(func, (reads, written, makes), (given, made), flops_of(func, args, kwargs, result))
+            work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
+            self._note(func, (reads, written, makes), (given, made), work)
         return result
 
-    def _note(self, func: Any, uses: tuple[Any, Any, Any], tensors: tuple[Any, Any], flops: int) -> None:
-        watch, (reads, writes, makes), (given, made) = self.watch, uses, tensors
+    def _note(
+        self, func: Any, uses: tuple[Any, Any, Any], tensors: tuple[Any, Any], work: tuple[int, bool]
+    ) -> None:
+        watch, (reads, writes, makes), (given, made), (flops, kernel) = self.watch, uses, tensors, work
         assert watch.call is not None
         if is_uncounted(func):
             watch.trace.uncounted.add(str(func.overloadpacket))
@@ -203,6 +206,7 @@ class _Operations(TorchDispatchMode):
                 flops=flops,
                 moved_bytes=bytes_of(facts_of(func), given, made),
                 dtype=dtype,
+                kernel=kernel,
                 sequence=torch._C._autograd._get_sequence_nr(),
             )
         )

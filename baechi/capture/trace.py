@@ -123,6 +123,7 @@ class Op:
         flops: arithmetic operations, where the operator has a formula.
         moved_bytes: bytes read and written.
         dtype: name of the dtype it computes in.
+        kernel: whether it computes something; making room does not.
         sequence: the number that the next autograd node gets; the operation's own has the one before.
     """
 
@@ -135,6 +136,7 @@ class Op:
     flops: int
     moved_bytes: int
     dtype: str
+    kernel: bool
     sequence: int
 
 
@@ -145,13 +147,14 @@ class BackwardOp:
     Args:
         sequence: number of the autograd node that ran it; -1 for none.
         makes: storages that it made.
-        flops, moved_bytes: as for `Op`.
+        flops, moved_bytes, kernel: as for `Op`.
     """
 
     sequence: int
     makes: tuple[Storage, ...]
     flops: int
     moved_bytes: int
+    kernel: bool
 
 
 Event = Boundary | Op
