@@ -52,6 +52,11 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
     """
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise CaptureError(
+            "the model is on the meta device, so it cannot run in place: measure it with source='layers', "
+            "or take source='estimate'"
+        )
     samples: list[_Round] = []
     with left_as_found(model, parameters=True), torch.set_grad_enabled(graph.training):
         if model.training != graph.training:  # else parts may be in another mode, as capture ran them

@@ -178,7 +178,7 @@ def test_the_planned_overlap_is_measured(training: bool, reorder: str) -> None:
     assert on.timeline.makespan_s / off.timeline.makespan_s == pytest.approx(5.1 / 9.1, rel=0.01)
     assert off.timeline.makespan_s == pytest.approx(one.timeline.makespan_s, rel=1e-4)
     off_by = abs(on.timeline.makespan_s / plan.timeline.makespan_s - 1)
-    assert off_by < 1e-3
+    assert off_by < (0.015 if training else 1e-4)  # in training the loss is nobody's layer
 
 
 # --- random models
