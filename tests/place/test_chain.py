@@ -130,7 +130,7 @@ def test_fast_device_gets_all() -> None:
 
 def test_tied_ends() -> None:
     """A group stands where its first layer does, and takes the last one along."""
-    layer = {"forward_s": 1, "param_bytes": 10}
+    layer: dict[str, Any] = {"forward_s": 1, "param_bytes": 10}
     nodes = {name: dict(layer) for name in ("embed", "l0", "l1", "l2", "head")}
     for name in ("embed", "head"):
         nodes[name]["colocate"] = "tied"

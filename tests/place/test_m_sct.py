@@ -62,7 +62,11 @@ def waiting(**more: dict[str, Any]) -> LayerGraph:
         "g": {"forward_s": 20},
         "z": {"forward_s": 10},
     }
-    edges = [("a", "f", {"bytes": 8, "tensor": "0"}), ("b", "f", 0), ("f", "g", 9)]
+    edges: list[tuple[Any, ...]] = [
+        ("a", "f", {"bytes": 8, "tensor": "0"}),
+        ("b", "f", {"order_only": True}),
+        ("f", "g", 9),
+    ]
     edges += [("a", "z", {"bytes": 4, "tensor": "1"})]
     for name, data in more.items():
         nodes[name] = nodes.get(name, {}) | data
@@ -105,6 +109,17 @@ def test_diamond() -> None:
     seconds = {"s": 1.0, "a": 1.0, "b": 9.0, "t": 1.0}
     graph = timed(seconds, [("s", "a", 2), ("s", "b", 2), ("a", "t", 2), ("b", "t", 2)])
     assert favourite_names(graph, 0.0) == favourite_names(graph, 1.0) == {"s": "b", "b": "t"}
+
+
+def test_largest_transfer_without_hurry() -> None:
+    """Where the makespan leaves the choice, the child with the larger transfer is the favourite."""
+    nodes: dict[str, dict[str, Any]] = {"long": {"forward_s": 100}}
+    edges = []
+    for fork in range(12):
+        nodes |= {f"{name}{fork}": {"forward_s": 1} for name in "sab"}
+        edges += [(f"s{fork}", f"a{fork}", 5), (f"s{fork}", f"b{fork}", 6)]
+    expected = {f"s{fork}": f"b{fork}" for fork in range(12)}
+    assert favourite_names(graph_of(nodes, edges)) == expected
 
 
 def test_p8_no_stale_parent() -> None:
