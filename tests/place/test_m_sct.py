@@ -117,7 +117,8 @@ def test_largest_transfer_without_hurry() -> None:
     edges = []
     for fork in range(12):
         nodes |= {f"{name}{fork}": {"forward_s": 1} for name in "sab"}
-        edges += [(f"s{fork}", f"a{fork}", 5), (f"s{fork}", f"b{fork}", 6)]
+        for size, name in ((5, "a"), (6, "b")):
+            edges.append((f"s{fork}", f"{name}{fork}", {"bytes": size, "tensor": name}))
     expected = {f"s{fork}": f"b{fork}" for fork in range(12)}
     assert favourite_names(graph_of(nodes, edges)) == expected
 

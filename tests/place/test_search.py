@@ -79,8 +79,6 @@ def test_turns_the_order() -> None:
     start = evaluate(task, rehearse, task.pins, [0, 1, 2, 3, 4])
     assert start is not None
     assert start.step_s == 35
-    assert Search(task, rehearse, start).best.step_s == 35
-    # Without any tensor between groups there is nothing to search; here there is one.
     assert Search(task, rehearse, start).run(500, 500).step_s == 20
     assert Search(task, rehearse, start).run(500, 500, enough_s=35).step_s == 35
 
@@ -97,7 +95,7 @@ def test_memory_is_a_wall() -> None:
 @given(layer_graphs(), clusters(), st.sampled_from([0, 1, "max"]))
 @settings(max_examples=60, deadline=None)
 def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
-    """A plan that keeps memory, the least of its candidates, never slower than one device, made twice alike."""
+    """Within memory, the least of its candidates, never slower than one device, and the same again."""
     try:
         plan = place(graph, cluster, "auto", effort=effort)
     except PlacementError:
@@ -164,14 +162,18 @@ def test_refusals_are_candidates() -> None:
         place(chain(6), cluster_of(5, 5))
 
 
-@given(layer_graphs(), clusters(), st.lists(st.randoms(use_true_random=False), min_size=3, max_size=3))
+@given(
+    layer_graphs(pins=False), clusters(), st.lists(st.randoms(use_true_random=False), min_size=3, max_size=3)
+)
 @settings(max_examples=150, deadline=None)
 def test_rehearsal_is_the_simulator(graph: LayerGraph, cluster: Cluster, chances: list[Random]) -> None:
     """The same seconds and bytes for any plan, one after the other, fit or not."""
     rehearse, names = Rehearsal(graph, cluster), cluster.names
-    layers = Task(LayerGraph.from_networkx(graph), cluster).indexed.names
+    indexed = Task(graph, cluster).indexed
+    layers = indexed.names
     for chance in chances:
-        device_of = [chance.randrange(len(names)) for _ in layers]
+        groups = [chance.randrange(len(names)) for _ in indexed.members]
+        device_of = [groups[group] for group in indexed.group_of]
         weight = {name: chance.random() for name in layers}
         order: list[str] = []
         while len(order) < len(layers):
