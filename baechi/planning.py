@@ -7,7 +7,7 @@ from dataclasses import replace
 from baechi.cost.memory import state_per_grad_byte
 from baechi.errors import PlacementError
 from baechi.place import find
-from baechi.place.auto import Effort, best
+from baechi.place.auto import Effort, best, check_effort
 from baechi.records.cluster import Cluster
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
@@ -48,6 +48,7 @@ def place(
         ValueError: an unknown placer or optimizer, or a negative effort.
     """
     state_per_grad_byte(optimizer)
+    check_effort(effort)
     graph = with_optimizer(graph, optimizer)
     if placer == "auto":
         one_by_one = functools.partial(_place_within_memory, graph, cluster)

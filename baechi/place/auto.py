@@ -68,10 +68,7 @@ def best(
 
     Raises:
         PlacementError: no placer found a placement; the last one's.
-        ValueError: the effort is negative.
     """
-    if effort != "max" and effort < 0:
-        raise ValueError(f"effort is {effort}: it is 0 or more, or 'max'")
     task = Task(graph, cluster)
     tries: list[Try] = []
     candidates: list[Candidate] = []
@@ -101,6 +98,20 @@ def best(
     ]
     plan = task.plan(f"auto ({chosen.name})", chosen.found.device_of, chosen.found.order)
     return replace(plan, candidates=tuple(candidates))
+
+
+def check_effort(effort: object) -> None:
+    """Refuse what is no effort.
+
+    Args:
+        effort: what somebody gave.
+
+    Raises:
+        ValueError: it is neither a whole number of at least 0 nor `"max"`.
+    """
+    whole = isinstance(effort, int) and not isinstance(effort, bool)
+    if effort != "max" and not (whole and effort >= 0):  # type: ignore[operator]
+        raise ValueError(f"effort is {effort!r}: it is a whole number of at least 0, or 'max'")
 
 
 def _tries(task: Task, rehearse: Rehearsal, plan: Plan, name: str) -> list[Try]:

@@ -11,6 +11,7 @@ a sound start for others. Groups stand in the order of their first layers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from baechi.place.books import open_ledger
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.rescue import rescue
 from baechi.place.task import ANYWHERE, Task
@@ -20,7 +21,7 @@ MOST_PLACES = 400
 """Cuts are tried at so many places at most, evenly spread."""
 
 _FULLNESS = (1.0, 0.9, 0.8)
-"""Parts of the memory that stretches may fill: what they receive is not counted."""
+"""Parts of the memory that stretches may fill, in turn: what they receive is counted only afterwards."""
 
 
 def chain(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
@@ -38,11 +39,27 @@ def chain(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) 
         PlacementError: no plan was found that fits.
     """
     task = Task(graph, cluster, optimizer)
+    stuck = 0
     for fullness in _FULLNESS:
         device_of = cut(task, fullness)
-        if device_of is not None:
-            return task.plan("chain", device_of, bottom_level_order(task, device_of))
-    return rescue(task, "chain", 0)
+        if device_of is None:
+            break
+        for order in (bottom_level_order(task, device_of), range(len(task.indexed))):
+            short = _first_without_room(task, device_of, order)
+            if short is None:
+                return task.plan("chain", device_of, order)
+            stuck = short
+    return rescue(task, "chain", stuck)
+
+
+def _first_without_room(task: Task, device_of: Sequence[int], order: Sequence[int]) -> int | None:
+    """The first layer that finds no room when all run in this order; None if all do."""
+    ledger = open_ledger(task, device_of)
+    for layer in order:
+        if ledger.short_bytes(layer, device_of[task.indexed.group_of[layer]]) > 0:
+            return layer
+        ledger.run(layer)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ with transfer time c; x is 0 where j is i's favourite child, so follows it witho
 
 The solution is fractional. Edges are taken by growing x, up to the threshold, each where neither
 end is taken: so the two rules hold whatever the solver returns. A linear program may have many
-solutions; a small second term prefers the largest transfers, then the first edges, so that there is
+solutions; a small second term prefers many favourites, then the largest transfers, so that there is
 one as a rule, and solvers agree.
 """
 
@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 THRESHOLD = 0.1
 """Up to which x an edge may be a favourite (`--sct_threshold` of the original's TensorFlow version)."""
 
-_SECOND_TERM = 1e-6
+_FIRST_TERM = 1e4
+"""Weight of w, in units of the mean time, against 1 to 2 for each x: a solver takes differences of less than
+1e-7 for none, so the small term must not be small by itself."""
 
 
 def favourite_children(task: Task, threshold: float = THRESHOLD) -> dict[int, int]:
@@ -77,17 +79,17 @@ def _edges(task: Task) -> dict[tuple[int, int], float]:
 
 
 def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """The program's x by edge. Times are in units of the whole work, so that tolerances fit."""
+    """The program's x by edge. Times are in units of their mean, so that tolerances fit."""
     layers = range(len(task.indexed))
     work = [sum([row[layer] for row in task.work_s]) / len(task.work_s) for layer in layers]
-    unit = sum(work) + sum(edges.values()) or 1.0
+    unit = (sum(work) + sum(edges.values())) / len(edges) or 1.0
     problem = pulp.LpProblem("favourites", pulp.LpMinimize)
     starts = [problem.add_variable(f"s{layer}", 0) for layer in layers]
     end = problem.add_variable("w", 0)
     apart = {edge: problem.add_variable(f"x{n}", 0, 1) for n, edge in enumerate(edges)}
     rank = {edge: n for n, edge in enumerate(sorted(edges, key=lambda edge: (-edges[edge], edge)))}
-    second = [(apart[edge], _SECOND_TERM * (2 - rank[edge] / len(edges)) / len(edges)) for edge in edges]
-    problem += pulp.LpAffineExpression([(end, 1.0), *second])
+    second = [(apart[edge], 2 - rank[edge] / len(edges)) for edge in edges]
+    problem += pulp.LpAffineExpression([(end, _FIRST_TERM), *second])
     children: dict[int, list[pulp.LpVariable]] = {}
     parents: dict[int, list[pulp.LpVariable]] = {}
     for (parent, child), seconds in edges.items():

@@ -19,7 +19,7 @@ from place.graphs import CLUSTERS, HAND_MADE
 from baechi.place import find
 plans = [
     find(placer)(graph, cluster).to_json()
-    for placer in ("single", "m-topo", "m-etf", "random:5")
+    for placer in ("single", "m-topo", "m-etf", "m-sct", "chain", "random:5")
     for graph in HAND_MADE.values()
     for cluster in CLUSTERS.values()
 ]

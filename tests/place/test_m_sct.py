@@ -1,0 +1,266 @@
+"""m-SCT: favourite children by hand, the rules of rounding, and devices that wait for a favourite."""
+
+import logging
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import networkx as nx
+import pulp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from place.checker import check
+from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, graph_of, late_groups
+from place.strategies import clusters, layer_graphs
+
+from baechi.place import favourites
+from baechi.place.favourites import favourite_children
+from baechi.place.m_etf import m_etf
+from baechi.place.m_sct import m_sct
+from baechi.place.task import Task
+from baechi.records import Cluster, LayerGraph
+from baechi.simulate import simulate
+
+TWO = cluster_of(1000, 1000)
+
+
+def timed(seconds: dict[str, float], edges: list[tuple[str, str, int]]) -> LayerGraph:
+    """Layers that take so long, and transfers that take a second for each byte."""
+    nodes = {name: {"forward_s": s, "param_bytes": 1, "output_bytes": 1} for name, s in seconds.items()}
+    return graph_of(nodes, edges)
+
+
+def favourite_names(graph: LayerGraph, threshold: float = 0.1, cluster: Cluster = TWO) -> dict[str, str]:
+    task = Task(graph, cluster)
+    names = task.indexed.names
+    return {names[i]: names[j] for i, j in favourite_children(task, threshold).items()}
+
+
+def random_dag(seed: int, layers: int = 14) -> LayerGraph:
+    """A graph with whole seconds and bytes, so that the program has many equal solutions."""
+    chance = Random(seed)
+    nodes = {
+        f"l{i}": {"forward_s": chance.randint(0, 4), "param_bytes": 3, "output_bytes": 2}
+        for i in range(layers)
+    }
+    edges = [
+        (f"l{i}", f"l{j}", chance.randint(0, 5))
+        for j in range(layers)
+        for i in range(j)
+        if chance.random() < 0.25
+    ]
+    return graph_of(nodes, edges, training=chance.random() < 0.5)
+
+
+def waiting(**more: dict[str, Any]) -> LayerGraph:
+    """`a` and `b` are free to start; `f` follows both, `g` follows `f`; `z` follows `a`."""
+    nodes: dict[str, dict[str, Any]] = {
+        "a": {"forward_s": 1},
+        "b": {"forward_s": 3},
+        "f": {"forward_s": 5},
+        "g": {"forward_s": 20},
+        "z": {"forward_s": 10},
+    }
+    edges: list[tuple[Any, ...]] = [
+        ("a", "f", {"bytes": 8, "tensor": "0"}),
+        ("b", "f", {"order_only": True}),
+        ("f", "g", 9),
+    ]
+    edges += [("a", "z", {"bytes": 4, "tensor": "1"})]
+    for name, data in more.items():
+        nodes[name] = nodes.get(name, {}) | data
+    return graph_of(nodes, edges)
+
+
+def test_favourites_of_a_chain() -> None:
+    """x is 0 along a chain: each layer is followed by the next without a transfer."""
+    assert favourite_names(chain(4), 0.0) == {"l0": "l1", "l1": "l2", "l2": "l3"}
+
+
+@pytest.mark.parametrize("edges", [[("s", "a", 2), ("s", "b", 2)], [("a", "s", 2), ("b", "s", 2)]])
+def test_equal_branches(edges: list[tuple[str, str, int]]) -> None:
+    """Equal children, or parents, share: x is 1/2 for both, so nobody is a favourite up to there.
+
+    At 1/2 both edges round to a favourite (P9 of the original: it took both, and one at random
+    won). Here there is one, the first.
+    """
+    graph = timed({"s": 1, "a": 3, "b": 3}, edges)
+    assert favourite_names(graph) == favourite_names(graph, 0.49) == {}
+    for threshold in (0.5, 1.0):
+        assert favourite_names(graph, threshold) == {edges[0][0]: edges[0][1]}
+
+
+def test_unequal_fork() -> None:
+    """2 + 2 x_a = 1 + 2 (1 - x_a), so x_a is 1/4, x_b 3/4; a only, also where both would do."""
+    graph = timed({"s": 1, "a": 2, "b": 1}, [("s", "b", 2), ("s", "a", 2)])
+    assert favourite_names(graph, 0.24) == {}
+    assert favourite_names(graph, 0.25) == favourite_names(graph, 0.8) == {"s": "a"}
+
+
+def test_unequal_join() -> None:
+    """The join is the favourite of the parent that ends last: 5 + 0 and 1 + 2."""
+    graph = timed({"a": 1, "b": 5, "t": 1}, [("a", "t", 2), ("b", "t", 2)])
+    assert favourite_names(graph, 0.0) == favourite_names(graph, 1.0) == {"b": "t"}
+
+
+def test_diamond() -> None:
+    """The long side keeps both its edges short: 1 + 0 + 9 + 0 + 1; the short side pays 2 and 2."""
+    seconds = {"s": 1.0, "a": 1.0, "b": 9.0, "t": 1.0}
+    graph = timed(seconds, [("s", "a", 2), ("s", "b", 2), ("a", "t", 2), ("b", "t", 2)])
+    assert favourite_names(graph, 0.0) == favourite_names(graph, 1.0) == {"s": "b", "b": "t"}
+
+
+def test_largest_transfer_without_hurry() -> None:
+    """Where the makespan leaves the choice, the child with the larger transfer is the favourite."""
+    nodes: dict[str, dict[str, Any]] = {"long": {"forward_s": 100}}
+    edges = []
+    for fork in range(12):
+        nodes |= {f"{name}{fork}": {"forward_s": 1} for name in "sab"}
+        for size, name in ((5, "a"), (6, "b")):
+            edges.append((f"s{fork}", f"{name}{fork}", {"bytes": size, "tensor": name}))
+    expected = {f"s{fork}": f"b{fork}" for fork in range(12)}
+    assert favourite_names(graph_of(nodes, edges)) == expected
+
+
+def test_p8_no_stale_parent() -> None:
+    """A favourite that was overwritten used to leave its parent behind, and others lost theirs."""
+    seconds = {"a": 3.0, "b": 1.0, "c": 2.0, "d": 1.0}
+    graph = timed(seconds, [("a", "c", 1), ("b", "c", 1), ("b", "d", 1)])
+    for threshold in (0.0, 0.5, 1.0):
+        assert favourite_names(graph, threshold) == {"a": "c", "b": "d"}
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.5, 1.0])
+def test_p9_one_favourite_each(threshold: float) -> None:
+    """At most one favourite child, of one parent, and only along tensors."""
+    for seed in range(75 * round(threshold * 10), 75 * round(threshold * 10) + 75):
+        graph = random_dag(seed)
+        found = favourite_names(graph, threshold)
+        assert len(set(found.values())) == len(found)
+        assert all(graph.has_edge(parent, child) for parent, child in found.items())
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.1, float("nan"), float("inf")])
+def test_bad_threshold(threshold: float) -> None:
+    """A threshold that is no part of one is refused."""
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        m_sct(chain(), TWO, threshold=threshold)
+
+
+def test_nothing_to_follow() -> None:
+    """One device, no tensors, or all in one group: there are no favourites, and a plan."""
+    group = {"forward_s": 1, "colocate": "g"}
+    tied = graph_of({"a": dict(group), "b": dict(group)}, [("a", "b", 1)])
+    assert favourite_names(tied) == favourite_names(graph_of({"a": {}, "b": {}})) == {}
+    check(m_sct(tied, TWO))
+    one = m_sct(branches(), cluster_of(1000))
+    check(one)
+    assert one.devices_used == ("d0",)
+
+
+def test_waits() -> None:
+    """The device of `a` is free at 1 and waits until 3 for `f`, which would get `a` elsewhere at 9.
+
+    m-ETF runs `z` there at once, up to 11; then `f` starts on the other one, at 9, and `g` ends at
+    34. m-SCT: `f` 3 to 8, `g` to 28; `z` on the other one, 5 to 15.
+    """
+    graph = waiting()
+    assert favourite_names(graph) == {"a": "f", "f": "g"}
+    plan = m_sct(graph, TWO)
+    check(plan)
+    assert simulate(plan).makespan_s == 28
+    assert simulate(m_etf(graph, TWO)).makespan_s == 34
+    assert plan.device_of["a"] == plan.device_of["f"] == plan.device_of["g"] != plan.device_of["z"]
+
+
+def test_urgent() -> None:
+    """`u` could start anywhere at 3, no later than `f`, so the device that waits runs it first."""
+    graph = waiting(u={"forward_s": 2}, z={"pin": "d1"})
+    plan = m_sct(graph, TWO)
+    check(plan)
+    assert plan.order_on("d0")[:3] == ("a", "u", "f")
+    assert simulate(plan).makespan_s == 28
+
+
+def test_favourite_without_room() -> None:
+    """A device does not wait for a favourite that it cannot hold."""
+    graph = waiting(f={"param_bytes": 100})
+    plan = m_sct(graph, cluster_of(50, 1000))
+    check(plan)
+    assert not plan.candidates
+    assert (plan.device_of["a"], plan.device_of["f"], plan.device_of["z"]) == ("d0", "d1", "d0")
+    assert simulate(plan).makespan_s == simulate(m_etf(graph, cluster_of(50, 1000))).makespan_s == 34
+
+
+def test_favourite_in_a_group_elsewhere() -> None:
+    """A device does not wait for a favourite whose group lies on another one."""
+    graph = waiting(f={"colocate": "g"}, b={"colocate": "g", "pin": "d1"})
+    plan = m_sct(graph, TWO)
+    check(plan)
+    assert (plan.device_of["f"], plan.device_of["z"]) == ("d1", "d0")
+
+
+def test_groups_spread() -> None:
+    """Groups with light first layers are placed as m-ETF does."""
+    plan = m_sct(late_groups(4, heavy_s=10), cluster_of(*[1000] * 4, link=FREE))
+    assert simulate(plan).makespan_s == 10
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_zero_times(training: bool) -> None:
+    """Layers without times, and transfers that take none, leave a program of zeros."""
+    edges = [(source, target, 0) for source, target in ("ab", "ac", "bd", "cd")]
+    graph = graph_of({name: {} for name in "abcd"}, edges, training=training)
+    for link in (FREE, None):
+        check(m_sct(graph, TWO if link is None else cluster_of(99, 99, link=link)))
+
+
+@given(layer_graphs(), clusters(), st.sampled_from([0.0, 0.5, 1.0]))
+@settings(max_examples=150, deadline=None)
+def test_any_threshold(graph: LayerGraph, cluster: Cluster, threshold: float) -> None:
+    """With room for everything a plan is a plan, at any threshold, and the same when made again."""
+    roomy = cluster_of(*[10**6] * len(cluster), speeds=[d.speed for d in cluster.devices], link=cluster.link)
+    plan = m_sct(graph, roomy, threshold=threshold)
+    check(plan)
+    again = m_sct(graph, roomy, threshold=threshold)
+    assert (plan.order, plan.device_of) == (again.order, again.device_of)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_order_of_edges(seed: int) -> None:
+    """The order in which edges were added changes nothing."""
+    graph = random_dag(seed)
+    edges = list(graph.edges(data=True))
+    Random(seed).shuffle(edges)
+    shuffled: nx.DiGraph[str] = nx.DiGraph(**graph.graph)
+    shuffled.add_nodes_from(graph.nodes(data=True))
+    shuffled.add_edges_from(edges)
+    other = LayerGraph.from_networkx(shuffled)
+    assert favourite_names(graph, 0.5) == favourite_names(other, 0.5)
+    one, two = m_sct(graph, TWO), m_sct(other, TWO)
+    assert (one.order, one.device_of) == (two.order, two.device_of)
+
+
+@pytest.fixture
+def no_highs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if HiGHS were not installed."""
+    favourites._solver.cache_clear()
+    monkeypatch.setattr(pulp.HiGHS, "available", lambda self: False)
+    yield
+    favourites._solver.cache_clear()
+
+
+@pytest.mark.usefixtures("no_highs")
+def test_other_solver(caplog: pytest.LogCaptureFixture) -> None:
+    """CBC takes over with one line in the log; the rules hold, and where one solution is best it is it."""
+    with caplog.at_level(logging.WARNING):
+        for name in ("chain", "branches in training", "zero times", "tied ends", "pinned"):
+            check(m_sct(HAND_MADE[name], CLUSTERS["two devices"]))
+        for seed in range(5):
+            found = favourite_names(random_dag(seed), 1.0)
+            assert len(set(found.values())) == len(found)
+        assert simulate(m_sct(waiting(), TWO)).makespan_s == 28
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "HiGHS is not installed" in line
+    assert "CBC" in line

@@ -1,0 +1,191 @@
+"""Local search and `auto`: never worse than where they begin, and within everything a plan must keep."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from place.checker import check, check_devices, check_order
+from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, graph_of
+from place.strategies import clusters, layer_graphs
+
+from baechi.errors import PlacementError
+from baechi.place.auto import Effort
+from baechi.place.search import Search, evaluate
+from baechi.place.task import ANYWHERE, Task
+from baechi.planning import place
+from baechi.records import Cluster, LayerGraph, Plan
+from baechi.simulate import Rehearsal, simulate
+
+
+def searched(graph: LayerGraph, cluster: Cluster, device_of: list[int], most: int) -> Search | None:
+    """A search that is over; None if its start does not fit."""
+    task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
+    start = evaluate(task, rehearse, device_of)
+    if start is None:
+        return None
+    search = Search(task, rehearse, start)
+    search.run(most, most)
+    return search
+
+
+def random_start(graph: LayerGraph, cluster: Cluster, chance: Random) -> list[int]:
+    """A device for every group, as pinned."""
+    pins = Task(graph, cluster).pins
+    return [chance.randrange(len(cluster)) if pin == ANYWHERE else pin for pin in pins]
+
+
+@given(layer_graphs(), clusters(), st.randoms(use_true_random=False))
+@settings(max_examples=150, deadline=None)
+def test_never_worse(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
+    """What is found is a plan, keeps memory, and takes no longer than the start."""
+    try:
+        device_of = random_start(graph, cluster, chance)
+    except PlacementError:
+        return
+    task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
+    start = evaluate(task, rehearse, device_of)
+    search = searched(graph, cluster, device_of, 60)
+    if start is None or search is None:
+        return
+    found = search.best
+    assert found.step_s <= start.step_s
+    assert search.tried <= 60
+    plan = task.plan("search", found.device_of, found.order)
+    check_devices(plan)
+    check_order(plan)
+    timeline = simulate(plan)
+    assert timeline.makespan_s == found.step_s
+    assert tuple(timeline.peak_bytes.values()) == found.peak_bytes
+    assert all(peak <= d.memory_bytes for peak, d in zip(found.peak_bytes, cluster.devices, strict=True))
+
+
+def test_finds_what_is_planted() -> None:
+    """Six long branches on one of three devices: spread two by two, a step is three times shorter."""
+    graph = branches(width=6, depth=1)
+    for branch in range(6):
+        graph.nodes[f"b{branch}.0"]["forward_s"] = 30
+    search = searched(graph, cluster_of(999, 999, 999, link=FREE), [0] * 8, 2000)
+    assert search is not None
+    assert search.best.step_s == 1 + 2 * 30 + 1
+
+
+def test_turns_the_order() -> None:
+    """Devices are pinned, only the order is wrong: what the other device waits for should run first."""
+    nodes = {f"l{i}": {"forward_s": 5, "pin": "d0"} for i in range(4)}
+    graph = graph_of(nodes | {"far": {"forward_s": 15, "pin": "d1"}}, [("l3", "far", 0)])
+    cluster = cluster_of(99, 99, link=FREE)
+    task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
+    start = evaluate(task, rehearse, task.pins, [0, 1, 2, 3, 4])
+    assert start is not None
+    assert start.step_s == 35
+    assert Search(task, rehearse, start).run(500, 500).step_s == 20
+    assert Search(task, rehearse, start).run(500, 500, enough_s=35).step_s == 35
+
+
+def test_memory_is_a_wall() -> None:
+    """A device that is faster and too small gets as much as fits."""
+    graph, cluster = chain(6), cluster_of(1000, 34, speeds=(1, 9), link=FREE)
+    search = searched(graph, cluster, [0] * 6, 500)
+    assert search is not None
+    assert 0 < search.best.peak_bytes[1] <= 34
+    assert search.best.step_s < 6
+
+
+@given(layer_graphs(), clusters(), st.sampled_from([0, 1, "max"]))
+@settings(max_examples=60, deadline=None)
+def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
+    """Within memory, the least of its candidates, never slower than one device, and the same again."""
+    try:
+        plan = place(graph, cluster, "auto", effort=effort)
+    except PlacementError:
+        with pytest.raises(PlacementError):
+            place(graph, cluster, "single")
+        return
+    check(plan)
+    step_s = simulate(plan).makespan_s
+    peaks = dict(simulate(plan).peak_bytes)
+    assert all(peaks[device.name] <= device.memory_bytes for device in cluster.devices)
+    tried = [one for one in plan.candidates if one.step_s is not None]
+    assert step_s == min(one.step_s for one in tried if one.step_s is not None)
+    chosen = next(one for one in tried if one.step_s == step_s)
+    assert plan.placer == f"auto ({chosen.placer})"
+    assert chosen.peak_bytes == peaks
+    again = place(graph, cluster, "auto", effort=effort)
+    assert (again.order, again.device_of) == (plan.order, plan.device_of)
+    try:
+        alone = place(graph, cluster, "single")
+    except PlacementError:
+        return
+    assert step_s <= simulate(alone).makespan_s
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
+@pytest.mark.parametrize("graph", HAND_MADE.values(), ids=HAND_MADE.keys())
+def test_auto_hand_made(graph: LayerGraph, cluster: Cluster) -> None:
+    """Odd graphs, and every candidate placed by name: single first, so it wins among equals."""
+    plan = place(graph, cluster)
+    check(plan)
+    assert plan.placer.startswith("auto (")
+    names = {one.placer.split(" + ")[0] for one in plan.candidates}
+    assert names <= {"single", "m-topo", "m-etf", "m-sct", "chain"}
+    if len(cluster) == 1:
+        assert plan.devices_used in ((), ("d0",))
+
+
+def test_one_device_wins_among_equals() -> None:
+    """A chain of layers on equal devices gains nothing from more of them."""
+    assert place(chain(5), cluster_of(999, 999, link=FREE)).placer == "auto (single)"
+
+
+def test_no_effort() -> None:
+    """At effort 0 nothing is searched; with effort it is, and the step gets no longer."""
+    graph, cluster = branches(7, 3), cluster_of(999, 999, 999, speeds=(1, 2, 3))
+    lazy, eager = (place(graph, cluster, "auto", effort=effort) for effort in (0, 3))
+    assert not any("search" in one.placer for one in lazy.candidates)
+    assert simulate(eager).makespan_s <= simulate(lazy).makespan_s
+
+
+@pytest.mark.parametrize("effort", [-1, "most", 0.5, True])
+def test_negative_effort(effort: Any) -> None:
+    """Less than nothing is refused, and what is no number."""
+    with pytest.raises(ValueError, match=r"effort is .*at least 0, or 'max'"):
+        place(chain(), cluster_of(999), "auto", effort=effort)
+
+
+def test_refusals_are_candidates() -> None:
+    """A placer that found nothing is named with its reason; if all do, the last reason is raised."""
+    plan = place(chain(6), cluster_of(50, 50, 50))
+    refused = {one.placer: one.note for one in plan.candidates if one.step_s is None}
+    assert "no device holds all layers" in refused["single"]
+    with pytest.raises(PlacementError, match="no room for layer"):
+        place(chain(6), cluster_of(5, 5))
+
+
+@given(
+    layer_graphs(pins=False), clusters(), st.lists(st.randoms(use_true_random=False), min_size=3, max_size=3)
+)
+@settings(max_examples=150, deadline=None)
+def test_rehearsal_is_the_simulator(graph: LayerGraph, cluster: Cluster, chances: list[Random]) -> None:
+    """The same seconds and bytes for any plan, one after the other, fit or not."""
+    rehearse, names = Rehearsal(graph, cluster), cluster.names
+    indexed = Task(graph, cluster).indexed
+    layers = indexed.names
+    for chance in chances:
+        groups = [chance.randrange(len(names)) for _ in indexed.members]
+        device_of = [groups[group] for group in indexed.group_of]
+        weight = {name: chance.random() for name in layers}
+        order: list[str] = []
+        while len(order) < len(layers):
+            ready = [
+                name
+                for name in layers
+                if name not in order and all(p in order for p in graph.predecessors(name) if p in weight)
+            ]
+            order.append(min(ready, key=weight.__getitem__))
+        homes = {name: names[device] for name, device in zip(layers, device_of, strict=True)}
+        timeline = simulate(Plan(graph, cluster, homes, tuple(order)))
+        step_s, peaks = rehearse(device_of, [order.index(name) for name in layers])
+        assert step_s == timeline.makespan_s
+        assert dict(zip(names, peaks, strict=True)) == timeline.peak_bytes
