@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RecordError,
         StreamRaceError,
     )
+    from baechi.fitting import fits
     from baechi.profiling import profile
     from baechi.records import Cluster, Device, Inputs, LayerGraph, Link, Plan, Timeline
 
@@ -43,6 +44,7 @@ _HOMES = {
         "RecordError",
         "StreamRaceError",
     ),
+    "baechi.fitting": ("fits",),
     "baechi.profiling": ("profile",),
     "baechi.records": ("Cluster", "Device", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
 }
@@ -65,6 +67,7 @@ __all__ = [
     "assign",
     "compare",
     "distribute",
+    "fits",
     "last_step",
     "place",
     "plan_of",

@@ -8,7 +8,7 @@ import baechi
 
 PUBLIC = {
     "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of", "last_step",
-    "reordering", "compare",
+    "reordering", "compare", "fits",
     "Cluster", "Device", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
     "BaechiError", "CaptureError", "PlacementError", "PlanError", "RecordError",
     "DeviceMemoryError", "StreamRaceError",

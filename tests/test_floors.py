@@ -28,6 +28,7 @@ FLOORS = {
     "profiling": 4,
     "api": 4,
     "comparing": 4,
+    "fitting": 4,
     "bench": 5,
     "demo": 5,
     "cli": 5,

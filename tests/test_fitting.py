@@ -1,0 +1,72 @@
+"""Whether a model fits: against the emulated cluster, which runs out of memory or does not."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import baechi
+from baechi import zoo
+
+
+def trains(model: nn.Module, inputs: tuple[Any, ...], cluster: baechi.Cluster) -> bool:
+    """Whether two steps with Adam find room on the emulated devices, placed as `fits` placed."""
+    try:
+        graph = baechi.profile(model, inputs, cluster=cluster, source="estimate")
+        plan = baechi.place(graph, cluster, optimizer="adam", effort=0)
+    except baechi.PlacementError:
+        return False
+    baechi.assign(model, plan)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    with cluster:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(*inputs).sum().backward()
+            optimizer.step()
+    return True
+
+
+@pytest.mark.parametrize("memory", ["300KiB", "2MiB", "8MiB"])
+@pytest.mark.parametrize("name", list(zoo.MODELS))
+def test_the_answer_is_true(name: str, memory: str) -> None:
+    """Yes means that the model trains there; no comes with the bytes that are missing, and the reason."""
+    cluster = baechi.Cluster.virtual(2, memory=memory)
+    model, inputs = zoo.MODELS[name]("small")
+    answer = baechi.fits(model, inputs, cluster, optimizer="adam", training=True)
+    assert trains(zoo.MODELS[name]("small")[0].train(), inputs, cluster) == bool(answer)
+    assert answer.batch == inputs[0].shape[0]
+    assert answer.largest_batch is not None and (answer.largest_batch >= answer.batch) == answer.fits
+    if not answer:
+        assert answer.reason and any(short > 0 for short in answer.short_bytes.values())
+        assert "does not fit" in str(answer)
+
+
+def test_the_largest_batch() -> None:
+    """The largest batch fits and trains, and one that is much larger does not."""
+    cluster = baechi.Cluster.virtual(2, memory="256KiB")
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+
+    answer = baechi.fits(build(), torch.ones(2, 16), cluster, optimizer="adam", training=True)
+    largest = answer.largest_batch
+    assert answer and largest is not None and largest > 8
+    assert trains(build().train(), (torch.ones(largest, 16),), cluster)
+    assert not baechi.fits(build(), torch.ones(2 * largest, 16), cluster, optimizer="adam", training=True)
+
+
+def test_on_meta_and_without_a_batch() -> None:
+    """A model on `meta` is answered; inputs without a first dimension have no largest batch."""
+    cluster = baechi.Cluster.uniform(2, memory_bytes="1MiB")
+    answer = baechi.fits(nn.Linear(8, 8, device="meta"), torch.ones(4, 8), cluster, training=False)
+    assert answer and answer.largest_batch is not None and answer.largest_batch > 1000
+
+    class Scalar(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    answer = baechi.fits(Scalar(), torch.tensor(1.0), cluster, training=False)
+    assert answer and answer.batch is None and answer.largest_batch is None
+    assert str(answer) == "fits with a batch"
