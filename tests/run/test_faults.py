@@ -28,6 +28,8 @@ from baechi.run.runtime import Runtime, binding_of
 
 LAUNCHERS = ("host", "threads")
 
+MEMORY_BYTES = 64 * 2**20
+
 
 class Broken(Exception):
     """What goes wrong on purpose."""
@@ -52,6 +54,9 @@ class Trap:
                 self.kept.append(result)
         if place == self.place:
             self.sprung.append(threading.current_thread().name)
+            if self.error is baechi.DeviceMemoryError:
+                assert result is not None
+                result.new_empty(2 * MEMORY_BYTES, dtype=torch.uint8)
             raise self.error(f"on purpose in {place}")
 
 
@@ -163,7 +168,7 @@ class World:
 
     def __init__(self, build: type[nn.Module], reorder: Any) -> None:
         self.plain, self.model = seeded(build)(), seeded(build)()
-        self.cluster = baechi.Cluster.virtual(2)
+        self.cluster = baechi.Cluster.virtual(2, memory=MEMORY_BYTES)
         baechi.distribute(self.model, inputs(), cluster=self.cluster, placer=late, reorder=reorder)
         self.buffers = {name: buffer.clone() for name, buffer in self.plain.named_buffers()}
         self.reference = step(self.plain, inputs(), training=True)
@@ -256,7 +261,8 @@ def check_fails(world: World, place: str, error: type[BaseException] = Broken) -
         with pytest.raises(error) as caught:
             world.model(**inputs())
         raised = caught.value
-        assert type(raised) is error and str(raised) == f"on purpose in {place}"
+        assert type(raised) is error
+        assert str(raised) == f"on purpose in {place}" or error is baechi.DeviceMemoryError
         notes = list(getattr(raised, "__notes__", ()))
         assert len(TRAP.sprung) == 1
     del caught, raised
@@ -275,6 +281,16 @@ def test_a_layer_raises(build: type[nn.Module], reorder: str) -> None:
         notes = check_fails(world, name)
         device = world.runtime.plan.device_of[name]
         assert notes == [f"in layer {name} (Part) on {device}"]
+
+
+@pytest.mark.parametrize("reorder", LAUNCHERS)
+@pytest.mark.parametrize("build", MODELS)
+def test_out_of_memory(build: type[nn.Module], reorder: str) -> None:
+    """Each layer in turn asks for more than its device has: the error names both, and all is as it was."""
+    world = World(build, reorder)
+    for name in world.names():
+        notes = check_fails(world, name, baechi.DeviceMemoryError)
+        assert notes == [f"in layer {name} (Part) on {world.runtime.plan.device_of[name]}"]
 
 
 @pytest.mark.parametrize("reorder", LAUNCHERS)
