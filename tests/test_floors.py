@@ -71,6 +71,7 @@ def test_imports_go_down(path: Path) -> None:
             "profiling",
             "api",
             "comparing",
+            "fitting",
             "bench",
             "demo",
             "cli",

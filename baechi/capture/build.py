@@ -61,6 +61,7 @@ class Builder:
         self.states = {storage.index: _State() for storage in trace.storages}
         self.tensors: dict[str, dict[Any, str]] = {}
         self.on_host: set[str] = set()
+        self.homeless = 0  # kernels of what belongs nowhere yet: the host issues them before the next node's
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
         self.first_calls: dict[str, str] = {}
@@ -134,8 +135,10 @@ class Builder:
         layer = self.granularity.layer_of(op.call)
         draft = self.drafts[layer.node] if layer is not None else self._glue(op, number)
         if draft is None:  # made of nothing that has a place: belongs to its first user
+            self.homeless += op.kernel
             return
         draft.note(op, number)
+        draft.kernels, self.homeless = draft.kernels + self.homeless, 0
         self.found.owners[number] = draft
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from baechi.cost.machine import Machine
+from baechi.simulate.host import Issued
 from baechi.simulate.parcels import Parcel
 from baechi.simulate.watcher import Watcher
 
@@ -18,7 +19,7 @@ class Engine:
 
     Args:
         seconds: by layer, how long it runs.
-        issued: by layer, when the host has issued its first kernel, and its last.
+        issued: when the host has issued kernels and transfers.
         queues: by device, its layers in the order in which it runs them.
         parcels: what moves; ready at the same time, the earlier one queues first.
         machine: the engines that they run on, and the channels that they travel on.
@@ -28,7 +29,7 @@ class Engine:
     def __init__(
         self,
         seconds: Sequence[float],
-        issued: Sequence[tuple[float, float]],
+        issued: Issued,
         queues: Sequence[Sequence[int]],
         parcels: Sequence[Parcel],
         machine: Machine,
@@ -94,7 +95,7 @@ class Engine:
         if self._busy[device] or place == len(queue) or self._missing[queue[place]]:
             return
         layer = queue[place]
-        first_s, last_s = self._issued[layer]
+        first_s, last_s = self._issued.layers[layer]
         if first_s > now_s:
             self._at(first_s, 2, self._start, device)
             return
@@ -119,6 +120,10 @@ class Engine:
         parcel = self._parcels[number]
         if not parcel.travels:
             self._take(now_s, parcel)
+            return
+        asked_s = self._issued.parcels[number]
+        if asked_s > now_s:
+            self._at(asked_s, 0, self._give, number)
             return
         start_s, end_s = self._machine.send(parcel.source, parcel.target, now_s, parcel.size_bytes)
         self._end_s[number] = end_s
