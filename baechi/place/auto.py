@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from baechi.errors import PlacementError
+from baechi.place.exact import exact
 from baechi.place.search import Found, Rehearsal, Search, evaluate
 from baechi.place.task import Task
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
@@ -24,6 +25,9 @@ SIMULATIONS = 400
 """At effort 1, for up to 300 layers; for more layers fewer, so that it takes about as long."""
 
 LAYERS = 300
+
+FEW_PLACEMENTS = 2_000
+"""Where there are so few, every plan is tried, if that takes no longer than a search."""
 
 _PATIENCE = 4
 """A part of the simulations that may gain nothing before the search gives up."""
@@ -84,11 +88,13 @@ def best(
     if not tries:
         assert failed is not None
         raise failed
+    if effort and len(cluster) ** len(task.indexed.members) <= FEW_PLACEMENTS:
+        tries += _the_best(task, rehearse, _budget(len(task.indexed), effort)[0], enough_s)
     for start in sorted(tries, key=lambda one: one.found.step_s)[: STARTS if effort else 0]:
         search = Search(task, rehearse, start.found)
         most, patience = _budget(len(task.indexed), effort)
         found = search.run(most, patience, enough_s)
-        if found is not start.found:
+        if found.step_s < start.found.step_s:
             tries.append(Try(f"{start.name} + search", found))
     chosen = min(tries, key=lambda one: one.found.step_s)
     names = cluster.names
@@ -112,6 +118,14 @@ def check_effort(effort: object) -> None:
     whole = isinstance(effort, int) and not isinstance(effort, bool)
     if effort != "max" and not (whole and effort >= 0):  # type: ignore[operator]
         raise ValueError(f"effort is {effort!r}: it is a whole number of at least 0, or 'max'")
+
+
+def _the_best(task: Task, rehearse: Rehearsal, most: int, enough_s: float) -> list[Try]:
+    """The best plan there is, if it is found in so many simulations."""
+    try:
+        return [Try("exact", exact(task, rehearse, enough_s=enough_s, most=most))]
+    except (PlacementError, ValueError):
+        return []
 
 
 def _tries(task: Task, rehearse: Rehearsal, plan: Plan, name: str) -> list[Try]:

@@ -22,7 +22,7 @@ def bottom_level_order(task: Task, device_of: Sequence[int]) -> list[int]:
         Layers; of equals the first in topological order.
     """
     indexed = task.indexed
-    levels = _bottom_levels(task, device_of)
+    levels = bottom_levels(task, device_of)
     missing = [0] * len(indexed)
     followers: list[list[int]] = []
     for layer in range(len(indexed)):
@@ -43,7 +43,16 @@ def bottom_level_order(task: Task, device_of: Sequence[int]) -> list[int]:
     return order
 
 
-def _bottom_levels(task: Task, device_of: Sequence[int]) -> list[float]:
+def bottom_levels(task: Task, device_of: Sequence[int]) -> list[float]:
+    """The longest way from the start of each layer to the end.
+
+    Args:
+        task: what is placed.
+        device_of: by group, its device.
+
+    Returns:
+        Seconds by layer, transfers included.
+    """
     indexed = task.indexed
     levels = [0.0] * len(indexed)
     for layer in reversed(range(len(indexed))):

@@ -84,8 +84,11 @@ class Search:
                 continue
             self.tried += 1
             found = evaluate(self._task, self._rehearse, *changed)
-            if found is not None and found.step_s < self.best.step_s * (1 - 1e-9):
-                self.best, idle = found, 0
+            if found is None or found.step_s > self.best.step_s:
+                continue
+            if found.step_s < self.best.step_s * (1 - 1e-9):
+                idle = 0
+            self.best = found  # one that is as good may lead on
         return self.best
 
     def _changed(self) -> tuple[Sequence[int], Sequence[int]] | None:

@@ -21,9 +21,10 @@ def layer_graphs(
     pins: bool = True,
     positive_times: bool = False,
     tensors: bool = True,
+    most: int = 9,
 ) -> LayerGraph:
     """Graphs of up to 9 layers and 2 inputs, nodes in any order; on request without tensor ids."""
-    size = draw(st.integers(0, 9))
+    size = draw(st.integers(0, most))
     times = st.sampled_from([0.25, 1, 1.5, 7]) if positive_times else seconds
     nodes: dict[str, dict[str, Any]] = {f"input:{index}": {"kind": "input"} for index in range(2)}
     for index in range(size):

@@ -129,7 +129,7 @@ def test_auto_hand_made(graph: LayerGraph, cluster: Cluster) -> None:
     check(plan)
     assert plan.placer.startswith("auto (")
     names = {one.placer.split(" + ")[0] for one in plan.candidates}
-    assert names <= {"single", "m-topo", "m-etf", "m-sct", "chain"}
+    assert names <= {"single", "m-topo", "m-etf", "m-sct", "chain", "exact"}
     if len(cluster) == 1:
         assert plan.devices_used in ((), ("d0",))
 
