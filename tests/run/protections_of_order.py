@@ -24,7 +24,7 @@ from run.protocol import (
     statistics,
     when_called_by,
 )
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -195,7 +195,7 @@ def statistics_sent(net: Any, x: Tensor) -> Tensor:
     return result
 
 
-@torch.library.custom_op("protocol::rescale", mutates_args=("scale",))
+@library.custom_op("protocol::rescale", mutates_args=("scale",))
 def rescale(x: Tensor, scale: Tensor) -> Tensor:
     """An operator whose name does not say that it writes."""
     scale.mul_(2)
