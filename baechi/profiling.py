@@ -10,6 +10,7 @@ from baechi.backend import unwatched
 from baechi.backend.arguments import Arguments
 from baechi.backend.discover import has_accelerator
 from baechi.backend.host_memory import free_host_bytes
+from baechi.backend.on_meta import is_on_meta
 from baechi.capture import capture_each, union
 from baechi.cost.memory import step_bytes
 from baechi.measure import estimate, measure, measure_layers
@@ -71,7 +72,7 @@ def profile(
             examples,
             training=training,
             no_split_module_classes=no_split_module_classes,
-            arguments=arguments if source in ("auto", "layers") else None,
+            arguments=arguments if source == "layers" or (source == "auto" and _is_here(cluster)) else None,
         )
         if source == "auto":
             source = _best_source(model, graphs, cluster)
@@ -87,10 +88,14 @@ def profile(
 
 
 def _best_source(model: nn.Module, graphs: list[LayerGraph], cluster: Cluster) -> Source:
-    if any(device.kind != "cpu" for device in cluster.devices):
+    if not _is_here(cluster):
         return "estimate"
-    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-    return "layers" if on_meta or max(map(step_bytes, graphs)) > free_host_bytes() else "hooks"
+    return "layers" if is_on_meta(model) or max(map(step_bytes, graphs)) > free_host_bytes() else "hooks"
+
+
+def _is_here(cluster: Cluster) -> bool:
+    """Whether all devices are this machine's CPU, so that layers can be measured on it."""
+    return all(device.kind == "cpu" for device in cluster.devices)
 
 
 def default_cluster() -> Cluster:

@@ -18,7 +18,7 @@ from torch import nn
 from baechi.backend.nest import tensors_in
 from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.capture.draft import Draft
-from baechi.capture.trace import BackwardOp, Op, Trace
+from baechi.capture.trace import BackwardOp, Op, Trace, peak_bytes
 from baechi.capture.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -121,23 +121,10 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         draft.backward_kernels = sum([op.kernel for _, op in part])
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
-        draft.backward_temp_bytes = _peak_bytes(part, trace.gradients)
+        draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
 
 
-def _peak_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
+def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
     """The most bytes that were alive at once of what a part made, the gradients of weights left out."""
-    if not part:
-        return 0
-    last = part[-1][0]
-    changes: list[tuple[int, int, int]] = []
-    for number, op in part:
-        for storage in op.makes:
-            if storage.index not in gradients:
-                changes.append((number, 1, storage.size_bytes))
-                if storage.died is not None and storage.died <= last:
-                    changes.append((storage.died, 0, -storage.size_bytes))
-    live = peak = 0
-    for _, _, change in sorted(changes):
-        live += change
-        peak = max(peak, live)
-    return peak
+    made = [(s, number) for number, op in part for s in op.makes if s.index not in gradients]
+    return peak_bytes(made, part[-1][0]) if part else 0

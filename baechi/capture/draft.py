@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baechi.capture.trace import Op, Storage
+from baechi.capture.trace import Op, Storage, peak_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -132,16 +132,7 @@ class Draft:
 
     def _peak_bytes(self) -> int:
         """The most bytes of its own storages that were alive at once while it ran."""
-        changes: list[tuple[int, int, int]] = []
-        for storage, event in self.made.values():
-            changes.append((event, 1, storage.size_bytes))
-            if storage.died is not None and storage.died <= self.last:  # before the event of that number
-                changes.append((storage.died, 0, -storage.size_bytes))
-        live = peak = 0
-        for _, _, change in sorted(changes):
-            live += change
-            peak = max(peak, live)
-        return peak
+        return peak_bytes(self.made.values(), self.last)
 
     def _backward_bytes(self) -> int:
         if self.backward_temp_bytes is not None:

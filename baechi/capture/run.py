@@ -15,6 +15,7 @@ from baechi.backend.complaints import complaints_muted
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.leftovers import clear_caches, clear_leftovers
 from baechi.backend.nest import map_tensors, named_tensors
+from baechi.backend.on_meta import is_on_meta
 from baechi.capture.backward import run_backward
 from baechi.capture.observe import watching
 from baechi.capture.trace import Trace
@@ -46,11 +47,10 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool, arguments: Kep
         CaptureError: the model does not run with these inputs.
     """
     _check_signature(model, inputs)
-    on_meta = any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
     try:
         return _run_hooked(model, inputs, training=training, fake=True, arguments=arguments)
     except Exception as refused:  # whatever the model's code raises when it meets a fake tensor
-        if on_meta:
+        if is_on_meta(model):
             raise CaptureError(
                 f"the model is on the meta device and does not run with fake tensors ({_line(refused)}): "
                 "load its weights to capture it with real ones"

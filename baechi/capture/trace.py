@@ -8,6 +8,7 @@ granularity is decided after the fact and the model runs once.
     └── events     Enter(call) .. Op .. Op .. Exit(call), in code order
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -192,3 +193,22 @@ class Trace:
     def called(self) -> set[str]:
         """The modules that were called, by qualified name."""
         return {event.call.module for event in self.events if isinstance(event, Boundary)}
+
+
+def peak_bytes(made: Iterable[tuple[Storage, int]], last: int) -> int:
+    """The most bytes of some storages that were alive at once.
+
+    Args:
+        made: storages, each with the number of the event that made it.
+        last: the number of the event up to which they are looked at.
+    """
+    changes: list[tuple[int, int, int]] = []
+    for storage, event in made:
+        changes.append((event, 1, storage.size_bytes))
+        if storage.died is not None and storage.died <= last:  # before the event of that number
+            changes.append((storage.died, 0, -storage.size_bytes))
+    live = peak = 0
+    for _, _, change in sorted(changes):
+        live += change
+        peak = max(peak, live)
+    return peak

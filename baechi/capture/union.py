@@ -58,7 +58,8 @@ def _same_nodes(one: LayerGraph, other: LayerGraph) -> dict[str, str]:
             glue.setdefault((_path(name), frozenset(one.predecessors(name))), []).append(name)
     names: dict[str, str] = {}
     taken = set(one)
-    for name in nx.lexicographical_topological_sort(other, key=list(other).index):
+    place = {name: index for index, name in enumerate(other)}
+    for name in nx.lexicographical_topological_sort(other, key=place.__getitem__):
         names[name] = name
         if other.nodes[name]["kind"] == "glue":
             read = frozenset(names[source] for source in other.predecessors(name))

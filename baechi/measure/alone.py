@@ -14,6 +14,7 @@ from torch import nn
 from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import set_aside
 from baechi.backend.nest import tensors_in
+from baechi.backend.on_meta import is_on_meta
 from baechi.backend.random_state import random_state_kept
 from baechi.measure.backward import clocked_backward
 
@@ -79,8 +80,7 @@ def _copied(layer: nn.Module) -> Iterator[nn.Module]:
         for module in layer.modules():
             stack.enter_context(set_aside(module))  # another model's runtime, if it is shared
         alone = copy.deepcopy(layer)
-    meta = [tensor for tensor in (*alone.parameters(), *alone.buffers()) if tensor.is_meta]
-    if meta:
+    if is_on_meta(alone):
         alone.to_empty(device="cpu")
         with torch.no_grad():
             for tensor in (*alone.parameters(), *alone.buffers()):

@@ -22,6 +22,7 @@ from torch import nn
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, tensors_in
+from baechi.backend.on_meta import is_on_meta
 from baechi.errors import CaptureError
 from baechi.measure.backward import clocked_backward
 from baechi.measure.scale import scale_others
@@ -52,7 +53,7 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
     """
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
-    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+    if is_on_meta(model):
         raise CaptureError(
             "the model is on the meta device, so it cannot run in place: measure it with source='layers', "
             "or take source='estimate'"

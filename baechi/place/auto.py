@@ -133,11 +133,16 @@ def _tries(task: Task, rehearse: Rehearsal, plan: Plan, name: str) -> list[Try]:
     indexed, devices = task.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
     index = {layer: number for number, layer in enumerate(indexed.names)}
     device_of = [devices[plan.device_of[indexed.names[members[0]]]] for members in indexed.members]
-    own = evaluate(task, rehearse, device_of, [index[layer] for layer in plan.order])
-    tries = [Try(name, own)] if own is not None else []
+    order, timeline = (
+        tuple([index[layer] for layer in plan.order]),
+        plan.timeline,
+    )  # it was simulated to be kept
+    peaks = tuple([timeline.peak_bytes[device] for device in plan.cluster.names])
+    own = Found(tuple(device_of), order, timeline.makespan_s, peaks)
+    tries = [Try(name, own)]
     if name != "single":
         ordered = evaluate(task, rehearse, device_of)
-        if ordered is not None and (own is None or ordered.step_s < own.step_s):
+        if ordered is not None and ordered.step_s < own.step_s:
             tries.append(Try(f"{name} + bottom level", ordered))
     return tries
 

@@ -111,14 +111,11 @@ class Awake:
         starts = listing.starts_s(child)
         if device not in starts or starts[device] > min(starts.values()):
             return None
-        start_s, layer = starts[device], child
-        for urgent in self._urgent(listing, device, start_s):
-            if (urgent[0], urgent[1]) < (start_s, layer) or layer == child:
-                start_s, layer = urgent
+        start_s, layer = self._urgent(listing, device, starts[device]) or (starts[device], child)
         return start_s, layer, start_s + work_s[layer], device
 
-    def _urgent(self, listing: Schedule, device: int, until_s: float) -> list[tuple[float, int]]:
-        """Layers that could start anywhere by a time: (when, layer)."""
+    def _urgent(self, listing: Schedule, device: int, until_s: float) -> tuple[float, int] | None:
+        """The first of the layers that could start anywhere by a time: (when, layer)."""
         everywhere_s = max(listing.clock.free_s)
         found = []
         for layer in self._ready:
@@ -131,4 +128,4 @@ class Awake:
             starts = listing.starts_s(layer)
             if device in starts and (when_s := max(starts.values())) <= until_s:
                 found.append((max(when_s, listing.clock.free_s[device]), layer))
-        return sorted(found)[:1]
+        return min(found, default=None)
