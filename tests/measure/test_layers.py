@@ -2,12 +2,12 @@
 
 import logging
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, Architecture
+from capture.cases import Net
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -17,19 +17,6 @@ from baechi.measure import measure_layers
 from baechi.records import Cluster, Device, Inputs, LayerGraph
 
 MEASURED = ("gpt2", "bert", "t5", "vit", "mixtral", "resnet")
-
-
-class Net(nn.Module):
-    """A module whose forward is a function, over the layers that it is given."""
-
-    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(self, *args, **kwargs)
 
 
 def rows(*shape: int) -> Tensor:

@@ -29,6 +29,22 @@ def vectors() -> dict[str, Any]:
     return {"x": noise(4, 8)}
 
 
+def check_steps(
+    plain: nn.Module,
+    model: nn.Module,
+    cluster: baechi.Cluster,
+    inputs: Callable[[], dict[str, Any]],
+    *,
+    training: bool,
+) -> None:
+    """Two steps of a distributed model are those of the plain one."""
+    for _ in range(2):
+        expected = step(plain, inputs(), training=training)
+        with cluster:
+            result = step(model, inputs(), training=training)
+        assert_same(expected, result, tolerance=ROUNDING)
+
+
 def check(
     build: Callable[[], nn.Module],
     inputs: Callable[[], dict[str, Any]],
@@ -41,11 +57,7 @@ def check(
     plain, model = seeded(build)(), seeded(build)().train(training)
     cluster = baechi.Cluster.virtual(3)
     baechi.distribute(model, inputs(), cluster=cluster, device_map=device_map, reorder=reorder)
-    for _ in range(2):
-        expected = step(plain, inputs(), training=training)
-        with cluster:
-            result = step(model, inputs(), training=training)
-        assert_same(expected, result, tolerance=ROUNDING)
+    check_steps(plain, model, cluster, inputs, training=training)
 
 
 def late(graph: baechi.LayerGraph, cluster: baechi.Cluster) -> baechi.Plan:
@@ -67,11 +79,7 @@ def check_late(
     plain, model = seeded(build)(), seeded(build)().train(training)
     cluster = baechi.Cluster.virtual(2)
     baechi.distribute(model, inputs(), cluster=cluster, placer=late, reorder=reorder)
-    for _ in range(2):
-        expected = step(plain, inputs(), training=training)
-        with cluster:
-            result = step(model, inputs(), training=training)
-        assert_same(expected, result, tolerance=ROUNDING)
+    check_steps(plain, model, cluster, inputs, training=training)
     return model
 
 

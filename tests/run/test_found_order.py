@@ -9,12 +9,12 @@ import torch
 from architectures import OTHERS
 from order.drives import Drive
 from order.interleaved import distribute, layers_on
+from run.launched import launched_on, runtime_of
 from same import assert_same, step
 from torch import Tensor, nn
 
 import baechi
 from baechi.order import LaunchOrder, waiting_layers
-from baechi.run.runtime import Runtime, binding_of
 
 LAUNCHERS = ("host", "threads")
 
@@ -34,19 +34,6 @@ class Net(nn.Module):
 
 
 X = {"x": torch.linspace(-1, 1, 24).view(3, 8)}
-
-
-def runtime_of(model: nn.Module) -> Runtime:
-    """The runtime of a distributed model."""
-    binding = binding_of(model)
-    assert binding is not None
-    return binding.runtime
-
-
-def launched_on(model: nn.Module, device: str) -> list[str]:
-    """What a device launched in the last step, in order."""
-    runtime = runtime_of(model)
-    return [layer for layer in runtime.launched if runtime.plan.device_of[layer] == device]
 
 
 # --- turns

@@ -12,31 +12,18 @@ import torch
 from architectures import HELD_IN, OTHERS, Architecture
 from order.drives import random_topological
 from order.interleaved import distribute, interleaved, is_layer, layers_on
+from run.launched import launched_on, runtime_of
 from same import Result, assert_same, step
 from torch import Tensor, nn
 
 import baechi
 from baechi import zoo
 from baechi.order import LaunchOrder, waiting_layers
-from baechi.run.runtime import Runtime, binding_of
 
 ROUNDING = 2e-5
 """What single precision loses where three or more gradients are summed in another order."""
 
 LAUNCHERS = ("host", "threads")
-
-
-def runtime_of(model: nn.Module) -> Runtime:
-    """The runtime of a distributed model."""
-    binding = binding_of(model)
-    assert binding is not None
-    return binding.runtime
-
-
-def launched_on(model: nn.Module, device: str) -> list[str]:
-    """What a device launched in the last step, in order."""
-    runtime = runtime_of(model)
-    return [layer for layer in runtime.launched if runtime.plan.device_of[layer] == device]
 
 
 def assert_planned(model: nn.Module) -> None:

@@ -12,6 +12,7 @@ import networkx as nx
 import pytest
 import torch
 from architectures.base import noise, seeded
+from run.protocol import Shift, linear
 from same import Result, assert_same, step
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -86,21 +87,6 @@ class Net(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.notes = []
         return self.code(self, *args, **kwargs)
-
-
-class Shift(nn.Module):
-    """Adds its weight: autograd saves nothing of its input, which may be written afterwards."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weight
-
-
-def linear() -> nn.Module:
-    return nn.Linear(8, 8)
 
 
 def one_tensor() -> dict[str, Any]:
