@@ -7,7 +7,8 @@ from dataclasses import replace
 from baechi.cost.memory import state_per_grad_byte
 from baechi.errors import PlacementError
 from baechi.place import find
-from baechi.place.auto import Effort, best, check_effort
+from baechi.place.auto import best, check_effort
+from baechi.place.rounds import Effort
 from baechi.records.cluster import Cluster
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph

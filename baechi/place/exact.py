@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.search import Found, Rehearsal, evaluate
+from baechi.place.found import Found, Rehearsal, evaluate
 from baechi.place.task import ANYWHERE, Task
 
 MOST_SIMULATIONS = 200_000

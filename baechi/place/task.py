@@ -124,6 +124,18 @@ class Task:
         ]
 
     @cached_property
+    def neighbours(self) -> list[list[int]]:
+        """By group: the groups that it exchanges tensors with."""
+        indexed = self.indexed
+        near: list[dict[int, None]] = [{} for _ in indexed.members]
+        for maker, consumers in zip(indexed.source, indexed.consumers, strict=True):
+            for reader in consumers if maker != FROM_HOST else ():
+                one, other = indexed.group_of[maker], indexed.group_of[reader]
+                if one != other:
+                    near[one][other] = near[other][one] = None
+        return [list(groups) for groups in near]
+
+    @cached_property
     def work_s(self) -> list[list[float]]:
         """`work_s[device][layer]`: seconds of a layer's part of the step."""
         names = self.indexed.names

@@ -10,7 +10,7 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
 from baechi.place.exact import exact
-from baechi.place.search import evaluate
+from baechi.place.found import evaluate
 from baechi.place.task import Task
 from baechi.planning import place
 from baechi.records import Cluster, LayerGraph, Link

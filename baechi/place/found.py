@@ -1,0 +1,51 @@
+"""A placement and what it takes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from baechi.place.bottom_level import bottom_level_order
+from baechi.place.task import Task
+
+Rehearsal = Callable[[Sequence[int], Sequence[int]], tuple[float, list[int]]]
+"""Predicts the step of a placement: seconds, and the peak of each device. By layer: device, place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A placement and what it takes.
+
+    Args:
+        device_of: by group, its device.
+        order: layers.
+        step_s: the predicted step.
+        peak_bytes: by device.
+    """
+
+    device_of: tuple[int, ...]
+    order: tuple[int, ...]
+    step_s: float
+    peak_bytes: tuple[int, ...]
+
+
+def evaluate(
+    task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int] | None = None
+) -> Found | None:
+    """What a placement takes.
+
+    Args:
+        task: what is placed.
+        rehearse: predicts a step.
+        device_of: by group, its device.
+        order: layers; by bottom level unless given.
+
+    Returns:
+        None if it needs more memory than a device has.
+    """
+    order = bottom_level_order(task, device_of) if order is None else order
+    place = [0] * len(order)
+    for index, layer in enumerate(order):
+        place[layer] = index
+    step_s, peaks = rehearse([device_of[group] for group in task.indexed.group_of], place)
+    if any(peak > limit for peak, limit in zip(peaks, task.memory_bytes, strict=True)):
+        return None
+    return Found(tuple(device_of), tuple(order), step_s, tuple(peaks))

@@ -1,0 +1,123 @@
+"""Search in rounds: annealing from the best that is known, and from new partitions in bands.
+
+round 0     bands    the two best of all    annealing
+round 1     bands with other chance         annealing from there
+ ...        until effort is spent, or nothing is gained
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from baechi.place.annealing import Annealing, Check
+from baechi.place.bands import partitions
+from baechi.place.bottom_level import bottom_levels
+from baechi.place.estimate import Estimate
+from baechi.place.found import Found
+from baechi.place.task import Task
+
+ESTIMATES = 4_000
+"""By annealing in a round, for up to 300 layers; for more layers fewer, so that it takes about as long."""
+
+LAYERS = 300
+
+STARTS = 2
+"""How many candidates are improved in a round."""
+
+MOVES, MOST_MOVES = 100, 100_000
+"""By a partition in bands: for each layer, and at most."""
+
+CHECKS = 8
+"""So many partitions in bands are simulated at most, to find some that fit."""
+
+IDLE_ROUNDS, LONGEST, GAIN = 3, 8, 0.9995
+"""With effort `"max"`: so many rounds in a row gained less than that; a round gets so much longer."""
+
+SEARCHED = " + search"
+
+Effort = int | Literal["max"]
+
+
+@dataclass(frozen=True)
+class Try:
+    """A candidate.
+
+    Args:
+        name: who made it.
+        found: where its layers lie, and what it takes.
+    """
+
+    name: str
+    found: Found
+
+    @property
+    def step_s(self) -> float:
+        """Its predicted step."""
+        return self.found.step_s
+
+
+class Rounds:
+    """The search.
+
+    Args:
+        task: what is placed.
+        check: simulates a placement.
+        known: what there is already.
+        enough_s: a step that no plan can beat.
+    """
+
+    def __init__(self, task: Task, check: Check, known: Sequence[Try], enough_s: float) -> None:
+        self.found: list[Try] = []
+        self._task = task
+        self._check = check
+        self._known = known
+        self._enough_s = enough_s * (2 - GAIN)
+        self._estimate = Estimate(task)
+        self._most = max(STARTS, ESTIMATES * LAYERS // max(len(task.indexed), LAYERS))
+
+    def run(self, effort: Effort) -> list[Try]:
+        """Search.
+
+        Args:
+            effort: how many rounds; `"max"` for ever longer ones until several in a row gain nothing.
+
+        Returns:
+            What was found.
+        """
+        idle = number = 0
+        while idle < IDLE_ROUNDS and (effort == "max" or number < effort):
+            before_s = self._best().step_s
+            if before_s <= self._enough_s:
+                break
+            self._round(number, min(number + 1, LONGEST) if effort == "max" else 1)
+            gained = self._best().step_s < before_s * GAIN
+            idle = 0 if gained or effort != "max" else idle + 1
+            number += 1
+        return self.found
+
+    def _best(self) -> Try:
+        return min([*self._known, *self.found], key=lambda one: one.step_s)
+
+    def _round(self, number: int, length: int) -> None:
+        self.found += self._in_bands(number)
+        by_step = sorted([*self._known, *self.found], key=lambda one: one.step_s, reverse=True)
+        placements = {one.found.device_of: one for one in by_step}  # of equal ones the shortest step
+        starts = sorted(placements.values(), key=lambda one: one.step_s)[:STARTS]
+        for start in starts:
+            search = Annealing(self._task, self._estimate, self._check, start.found, number)
+            best = search.run(length * self._most // len(starts), self._enough_s)
+            if best.step_s < start.step_s:
+                self.found.append(Try(f"{start.name.removesuffix(SEARCHED)}{SEARCHED}", best))
+
+    def _in_bands(self, seed: int) -> list[Try]:
+        """The best partitions in bands that fit."""
+        layers, group_of = len(self._task.indexed), self._task.indexed.group_of
+        moves = min(MOST_MOVES, MOVES * layers)
+        estimates = []
+        for number, device_of in enumerate(partitions(self._task, self._best().found.device_of, moves, seed)):
+            levels = bottom_levels(self._task, device_of)
+            step_s, order = self._estimate([device_of[group] for group in group_of], levels)
+            estimates.append((step_s, number, device_of, order))
+        placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
+        return [Try("bands", found) for found in islice(filter(None, placed), STARTS)]

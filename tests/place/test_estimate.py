@@ -1,0 +1,89 @@
+"""Estimates are what the simulator finds, sooner; and what is over a limit is known to be."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from place.graphs import branches, cluster_of
+from place.strategies import clusters, layer_graphs
+
+from baechi.place.bottom_level import bottom_levels
+from baechi.place.dispatch import NEVER
+from baechi.place.estimate import Estimate
+from baechi.place.task import Task
+from baechi.records import Cluster, LayerGraph
+from baechi.simulate import Rehearsal
+
+
+def uneven(graph: LayerGraph, chance: Random, *, host: bool) -> LayerGraph:
+    """The graph with times and sizes that are never equal, so that nothing is ready at the same time."""
+    changed = LayerGraph.from_networkx(graph)
+    for name in changed:
+        if changed.nodes[name].get("kind") == "input":
+            continue
+        for attribute in ("forward_s", "backward_s"):
+            changed.nodes[name][attribute] = chance.uniform(0.5, 5)
+            if host:
+                changed.nodes[name][f"host_{attribute}"] = chance.uniform(0.1, 2)
+    for _, _, data in changed.edges(data=True):
+        if not data.get("order_only"):
+            data["bytes"] = chance.randrange(1, 10**6)
+    return changed
+
+
+def both(
+    graph: LayerGraph, cluster: Cluster, chance: Random, limit_s: float = NEVER
+) -> tuple[float, float, list[int]]:
+    """The estimate of a random placement, the simulator's step for its order, and the order."""
+    task = Task(graph, cluster)
+    groups = [chance.randrange(len(cluster)) for _ in task.indexed.members]
+    device_of = [groups[group] for group in task.indexed.group_of]
+    step_s, order = Estimate(task)(device_of, bottom_levels(task, groups), limit_s)
+    if step_s == NEVER:
+        return step_s, NEVER, order
+    place = [order.index(layer) for layer in range(len(order))]
+    return step_s, Rehearsal(graph, cluster)(device_of, place)[0], order
+
+
+@given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_estimate_is_the_simulation(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
+    """Every layer once, each after those it depends on, and the same seconds, training or not."""
+    inputs = sum([graph.nodes[name].get("kind") == "input" for name in graph])
+    graph = uneven(graph, chance, host=False)
+    step_s, simulated_s, order = both(graph, cluster, chance)
+    assert sorted(order) == list(range(len(graph) - inputs))
+    if inputs < 2:  # several uploads are ready at the same time: at the beginning
+        assert abs(step_s - simulated_s) <= 1e-9 * max(1.0, simulated_s)
+
+
+@given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_a_busy_host(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
+    """With a host that takes its time, estimates are close: only transfers that it is late with differ."""
+    graph = uneven(graph, chance, host=True)
+    step_s, simulated_s, _ = both(graph, cluster, chance)
+    assert 0.7 * simulated_s <= step_s <= 1.3 * simulated_s
+
+
+@given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False), st.floats(0.3, 1.7))
+@settings(max_examples=200, deadline=None)
+def test_limit(graph: LayerGraph, cluster: Cluster, chance: Random, part: float) -> None:
+    """Within the limit the estimate is as without one; above it, it is given up or is the same."""
+    state = chance.getstate()
+    whole_s, _, order = both(graph, cluster, chance)
+    chance.setstate(state)
+    limited_s, _, same = both(graph, cluster, chance, whole_s * part)
+    if limited_s == NEVER:
+        assert whole_s > whole_s * part
+    else:
+        assert (limited_s, same) == (whole_s, order)
+
+
+def test_given_up_early() -> None:
+    """Work that is left on a device ends an estimate before all layers have started."""
+    task = Task(branches(4, 6), cluster_of(999, 999))
+    layers = len(task.indexed)
+    step_s, order = Estimate(task)([0] * layers, [0.0] * layers, 20)
+    assert step_s == NEVER
+    assert len(order) < layers
