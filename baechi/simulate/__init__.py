@@ -9,7 +9,7 @@
 Read `parcels` first, then `engine`.
 """
 
-from baechi.simulate.bounds import shortest_step_s
+from baechi.simulate.bounds import least_peak_bytes, shortest_step_s
 from baechi.simulate.step import Rehearsal, simulate
 
-__all__ = ["Rehearsal", "shortest_step_s", "simulate"]
+__all__ = ["Rehearsal", "least_peak_bytes", "shortest_step_s", "simulate"]

@@ -1,17 +1,25 @@
-"""No step can be shorter: what every plan of a graph on a cluster takes at least.
+"""No step can be shorter, no device can be emptier: what every plan of a graph on a cluster takes at least.
 
-Three reasons, each for forward and for backward, which do not overlap:
+Four reasons for time, each for forward and for backward, which do not overlap:
 
 - path: layers that depend on each other run one after the other, each on its fastest device;
 - work: all layers share the devices. Were every layer divisible, devices of speed v would share
   work w in w / sum(v); for times by kind of device the same weights still give a bound (they are a
   feasible solution of the dual of the scheduling program on unrelated machines);
-- group: layers that share a device run there one after the other.
+- group: layers that share a device run there one after the other;
+- forced cut: what hangs together and fits on no device is cut somewhere, and the step is no shorter
+  than the longest path through the tensor where a cut costs least.
+
+Two for memory: all that stays has to lie somewhere, and every group on one device.
 """
 
 from collections.abc import Sequence
 
-from baechi.cost.indexed import IndexedGraph, seconds_by_device
+import networkx as nx
+
+from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
+from baechi.cost.memory import footprints
+from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster, LayerGraph
 
 
@@ -26,13 +34,33 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
         Seconds; in training, of forward and backward.
     """
     indexed = IndexedGraph.of(graph)
+    cut = _must_be_cut(graph, indexed, cluster)
     phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
-    return sum(
-        [
-            _shortest_s(indexed, seconds_by_device(graph, indexed.names, cluster.devices, p), cluster)
-            for p in phases
-        ]
-    )
+    bounds_s = []
+    for phase in phases:
+        seconds = seconds_by_device(graph, indexed.names, cluster.devices, phase)
+        bounds_s.append(max(_shortest_s(indexed, seconds, cluster), _cut_s(indexed, seconds, cluster, cut)))
+    return sum(bounds_s)
+
+
+def least_peak_bytes(graph: LayerGraph, cluster: Cluster) -> int:
+    """Bytes that the fullest device of any plan has at least.
+
+    Args:
+        graph: the layer graph; its optimizer counts in training.
+        cluster: the devices, whatever memory they have.
+
+    Returns:
+        Bytes: an equal share of all that stays, or the largest group, whichever is more.
+    """
+    kept = _permanent_bytes(graph)
+    indexed = IndexedGraph.of(graph)
+    groups = [sum([kept[indexed.names[layer]] for layer in members]) for members in indexed.members]
+    return max([-(-sum(groups) // len(cluster)), *groups])
+
+
+def _permanent_bytes(graph: LayerGraph) -> dict[str, int]:
+    return {name: part.permanent_bytes for name, part in footprints(graph).items()}
 
 
 def _shortest_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]], cluster: Cluster) -> float:
@@ -40,14 +68,56 @@ def _shortest_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]], clust
     weighted = [[speed / sum(speeds) * s for s in row] for speed, row in zip(speeds, seconds, strict=True)]
     work_s = sum([min(times) for times in zip(*weighted, strict=True)])
     groups_s = [min([sum([row[m] for m in members]) for row in seconds]) for members in indexed.members]
-    return max(work_s, _path_s(indexed, seconds), *groups_s) if groups_s else 0.0
+    return max(work_s, max(_heads_s(indexed, seconds), default=0.0), *groups_s) if groups_s else 0.0
 
 
-def _path_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]]) -> float:
-    """The longest path through the graph, every layer on its fastest device."""
+def _heads_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]]) -> list[float]:
+    """By layer, the longest path that ends with it, every layer on its fastest device."""
     end_s = [0.0] * len(indexed)
     for layer, times in enumerate(zip(*seconds, strict=True)):
         makers = [indexed.source[tensor] for tensor in indexed.reads[layer]]
-        start_s = max([end_s[maker] for maker in makers if maker >= 0], default=0.0)
+        start_s = max([end_s[maker] for maker in makers if maker != FROM_HOST], default=0.0)
         end_s[layer] = start_s + min(times)
-    return max(end_s, default=0.0)
+    return end_s
+
+
+def _tails_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]]) -> list[float]:
+    """By layer, the longest path that begins with it."""
+    tails_s = [0.0] * len(indexed)
+    fastest_s = [min(times) for times in zip(*seconds, strict=True)]
+    for layer in reversed(range(len(indexed))):
+        readers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
+        tails_s[layer] = fastest_s[layer] + max([tails_s[reader] for reader in readers], default=0.0)
+    return tails_s
+
+
+def _must_be_cut(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> list[set[int]]:
+    """Layers that hang together by tensors, and that no device holds."""
+    together: nx.Graph[int] = nx.Graph()
+    together.add_nodes_from(range(len(indexed)))
+    for maker, readers in zip(indexed.source, indexed.consumers, strict=True):
+        together.add_edges_from([(maker, reader) for reader in readers if maker != FROM_HOST])
+    kept, most = _permanent_bytes(graph), max([device.memory_bytes for device in cluster.devices])
+    sizes = [kept[name] for name in indexed.names]
+    return [part for part in nx.connected_components(together) if sum([sizes[n] for n in part]) > most]
+
+
+def _cut_s(
+    indexed: IndexedGraph, seconds: Sequence[Sequence[float]], cluster: Cluster, cut: Sequence[set[int]]
+) -> float:
+    """The longest path through the tensor that is cheapest to cut, of the part where that is dearest."""
+    if not cut or len(cluster) < 2:
+        return 0.0
+    heads_s, tails_s = _heads_s(indexed, seconds), _tails_s(indexed, seconds)
+    table, devices = link_table(cluster), range(len(cluster))
+    links = {table[here][there] for here in devices for there in devices if here != there}
+    dearest_s = 0.0
+    for part in cut:
+        ways_s = []
+        for tensor, maker in enumerate(indexed.source):
+            if maker in part:
+                travel_s = min([transfer_s(link, indexed.size_bytes[tensor]) for link in links])
+                after_s = min([tails_s[reader] for reader in indexed.consumers[tensor]])
+                ways_s.append(heads_s[maker] + travel_s + after_s)
+        dearest_s = max(dearest_s, min(ways_s, default=0.0))
+    return dearest_s

@@ -1,16 +1,21 @@
 """Lower bounds of a step, each where it binds."""
 
 import pytest
-from place.graphs import BYTE_A_SECOND, chain, cluster_of, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from place.graphs import BYTE_A_SECOND, FREE, chain, cluster_of, graph_of
+from place.strategies import clusters, layer_graphs
 
-from baechi.records import Cluster, Device
-from baechi.simulate import shortest_step_s
+from baechi.errors import PlacementError
+from baechi.planning import place
+from baechi.records import Cluster, Device, LayerGraph
+from baechi.simulate import least_peak_bytes, shortest_step_s, simulate
 
 
 def test_path() -> None:
     """Layers behind each other take their sum, on however many devices; backward on top."""
-    assert shortest_step_s(chain(6), cluster_of(*[1] * 9)) == 6
-    assert shortest_step_s(chain(6, training=True), cluster_of(*[1] * 9)) == 18
+    assert shortest_step_s(chain(6), cluster_of(*[999] * 9)) == 6
+    assert shortest_step_s(chain(6, training=True), cluster_of(*[999] * 9)) == 18
 
 
 @pytest.mark.parametrize(("speeds", "seconds"), [((1, 1), 6), ((1, 3), 3), ((2, 2), 3)])
@@ -38,3 +43,55 @@ def test_times_by_kind() -> None:
 def test_nothing() -> None:
     """An empty graph takes no time."""
     assert shortest_step_s(graph_of({}), cluster_of(1)) == 0
+
+
+@pytest.mark.parametrize(("memory", "forward_s"), [(999, 6), (59, 6 + 4)])
+def test_forced_cut(memory: int, forward_s: float) -> None:
+    """A chain that no device holds is cut once at least, both ways; cutting at an input is none."""
+    assert shortest_step_s(chain(6), cluster_of(memory, memory)) == forward_s
+    training = chain(6, training=True)
+    memory = 999 if forward_s == 6 else 100
+    assert shortest_step_s(training, cluster_of(memory, memory)) == 18 + 2 * (forward_s - 6)
+
+
+def test_cheapest_cut() -> None:
+    """It is cut where the path through the cut is shortest, and over the fastest link."""
+    nodes = {"a": {"forward_s": 5, "param_bytes": 9}, "b": {"forward_s": 3}, "c": {"param_bytes": 9}}
+    edges = [("a", "b", 7), ("b", "c", 2), ("a", "d", {"bytes": 2, "tensor": 1})]
+    graph = graph_of({**nodes, "d": {"forward_s": 1}}, edges)
+    assert shortest_step_s(graph, cluster_of(10, 10)) == 8  # a to d takes 5 + 2 + 1, as long as the path
+    graph.nodes["d"]["forward_s"] = 2
+    assert shortest_step_s(graph, cluster_of(10, 10)) == 9
+    assert shortest_step_s(graph, cluster_of(10, 10, links={("d1", "d0"): FREE})) == 8
+
+
+def test_parts_need_no_cut() -> None:
+    """What does not hang together is not cut, and alone on a device it may fit."""
+    graph = graph_of(
+        {name: {"forward_s": 1, "param_bytes": 6} for name in "abcd"}, [("a", "b", 5), ("c", "d", 5)]
+    )
+    assert shortest_step_s(graph, cluster_of(12, 12)) == 2
+    assert shortest_step_s(graph, cluster_of(11, 11, 11, 11)) == 7
+
+
+def test_least_peak() -> None:
+    """An equal share, rounded up, or the largest group; nothing for nothing."""
+    nodes = {f"l{index}": {"param_bytes": 10} for index in range(5)}
+    assert least_peak_bytes(graph_of(nodes), cluster_of(1, 1)) == 25
+    assert least_peak_bytes(graph_of(nodes), cluster_of(1, 1, 1)) == 17
+    grouped = {name: {**data, "colocate": 1 if name < "l3" else None} for name, data in nodes.items()}
+    assert least_peak_bytes(graph_of(grouped), cluster_of(1, 1, 1)) == 30
+    assert least_peak_bytes(graph_of({}), cluster_of(1)) == 0
+
+
+@given(layer_graphs(pins=False), clusters(), st.sampled_from(["m-topo", "m-etf", "chain", "random:1"]))
+@settings(max_examples=200, deadline=None)
+def test_no_plan_is_below(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
+    """Whatever is placed takes as long and is as full."""
+    try:
+        plan = place(graph, cluster, placer)
+    except PlacementError:
+        return
+    timeline = simulate(plan)
+    assert timeline.makespan_s >= shortest_step_s(graph, cluster) * (1 - 1e-9)
+    assert max(timeline.peak_bytes.values()) >= least_peak_bytes(graph, cluster)
