@@ -17,10 +17,9 @@ from baechi.place.estimate import Estimate
 from baechi.place.found import Found
 from baechi.place.task import Task
 
-ESTIMATES = 4_000
-"""By annealing in a round, for up to 300 layers; for more layers fewer, so that it takes about as long."""
-
-LAYERS = 300
+ESTIMATES, LAYERS = 120, 100
+"""By annealing in a round: so many for each of up to so many layers; for more layers fewer, so that a
+round of annealing takes as long for 1,000 layers as for 100."""
 
 STARTS = 2
 """How many candidates are improved in a round."""
@@ -74,7 +73,8 @@ class Rounds:
         self._known = known
         self._enough_s = enough_s * (2 - GAIN)
         self._estimate = Estimate(task)
-        self._most = max(STARTS, ESTIMATES * LAYERS // max(len(task.indexed), LAYERS))
+        layers = max(1, len(task.indexed))
+        self._most = max(STARTS, ESTIMATES * min(layers, LAYERS * LAYERS // layers))
 
     def run(self, effort: Effort) -> list[Try]:
         """Search.
