@@ -1,7 +1,8 @@
 """Seconds from datasheets: what a layer computes and moves against what a device can do."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from baechi.cost.roofline import Work, layer_s
 from baechi.records.device import Device
@@ -15,7 +16,7 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
 
     Args:
         graph: a captured graph, with `flops`, `moved_bytes` and `dtype`.
-        devices: one time is made for each kind among them.
+        devices: one time is made for each kind among them; times for other kinds stay.
         launch_s: seconds of host time to issue one kernel.
 
     Raises:
@@ -30,11 +31,21 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
     by_kind = {device.kind: device for device in devices}
     for name in graph.placed():
         data = graph.nodes[name]
-        data["forward_s"] = {kind: _seconds(graph, name, d, False) for kind, d in by_kind.items()}
+        data["forward_s"] = _others(data, "forward_s") | {
+            kind: _seconds(graph, name, device, False) for kind, device in by_kind.items()
+        }
         data["host_forward_s"] = Work.of(graph, name, backward=False).kernels * launch_s
         if graph.training:
-            data["backward_s"] = {kind: _seconds(graph, name, d, True) for kind, d in by_kind.items()}
+            data["backward_s"] = _others(data, "backward_s") | {
+                kind: _seconds(graph, name, device, True) for kind, device in by_kind.items()
+            }
             data["host_backward_s"] = Work.of(graph, name, backward=True).kernels * launch_s
+
+
+def _others(data: Mapping[str, Any], attribute: str) -> dict[str, float]:
+    """Times by kind that are there already."""
+    known = data.get(attribute)
+    return dict(known) if isinstance(known, Mapping) else {}
 
 
 def _seconds(graph: LayerGraph, name: str, device: Device, backward: bool) -> float:

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from baechi import __version__, report
-from baechi.errors import BaechiError
+from baechi.cli import planning
+from baechi.cli.told import FAILED, debug, told
 from baechi.records.plan import Plan
 
 app = typer.Typer(
@@ -20,8 +21,11 @@ app = typer.Typer(
 
 
 @app.callback()
-def _main() -> None:
+def _main(
+    traceback: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
     """Automatic model-parallel placement for PyTorch modules."""
+    debug.set(traceback)
 
 
 @app.command()
@@ -34,14 +38,10 @@ def demo() -> None:
 
 
 @app.command(name="report")
+@told
 def report_command(plan: Annotated[Path, typer.Argument(help="A file that Plan.save wrote.")]) -> None:
     """Say where a plan puts each layer, how full the devices are, and what travels."""
-    console = Console()
-    try:
-        console.print(report.render(Plan.load(plan)))
-    except (BaechiError, FileNotFoundError) as error:
-        Console(stderr=True).print(f"error: {error}", markup=False)
-        raise typer.Exit(2) from error
+    Console().print(report.render(Plan.load(plan)))
 
 
 @app.command()
@@ -52,7 +52,7 @@ def bench(
     """Measure what things cost, as figures of one run."""
     if what != "runtime":
         Console(stderr=True).print(f"error: no bench {what!r}: there is runtime", markup=False)
-        raise typer.Exit(2)
+        raise typer.Exit(FAILED)
     from baechi.bench.runtime import host_costs, table
 
     costs = host_costs()
@@ -60,6 +60,10 @@ def bench(
         print(json.dumps([asdict(cost) for cost in costs], indent=1))
     else:
         Console().print(table(costs))
+
+
+for command in (planning.profile, planning.place, planning.fits, planning.clusters, planning.links):
+    app.command()(told(command))
 
 
 @app.command()

@@ -1,0 +1,120 @@
+"""The commands from a model to a plan, as somebody types them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from baechi.cli import app
+from baechi.cli.planning import timed
+from baechi.cli.targets import cluster_of, graph_of
+from baechi.records import LayerGraph, Plan
+
+FILE = """
+import torch
+from torch import nn
+
+def towers():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(4, 8)
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "120"})
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "towers_script.py"
+    path.write_text(FILE)
+    return f"{path}:towers"
+
+
+def test_profile_place_and_read(script: str, tmp_path: Path) -> None:
+    """A model becomes a graph's file, that a plan's file, and the plan a report."""
+    graph, plan = str(tmp_path / "graph.json"), str(tmp_path / "plan.json")
+    done = run("profile", script, "-o", graph, "--cluster", "2xL4", "--training")
+    assert done.exit_code == 0, done.output
+    assert "3 layers written to" in done.output
+    assert LayerGraph.load(graph).training
+    done = run("place", graph, "--cluster", "2xL4", "--optimizer", "adam", "-o", plan)
+    assert done.exit_code == 0, done.output
+    assert "Sequential, training" in done.output
+    assert Plan.load(plan).graph.graph["optimizer"] == "adam"
+    assert run("report", plan).exit_code == 0
+
+
+def test_place_a_target(script: str) -> None:
+    """A model is profiled on the way; JSON is a plan."""
+    done = run("place", script, "--cluster", "2xL4", "--placer", "single", "--json")
+    assert done.exit_code == 0, done.output
+    assert len(Plan.from_json(done.stdout).device_of) == 3
+
+
+def test_place_what_is_shipped() -> None:
+    """By name, for devices that the shipped graph has no times for."""
+    done = run("place", "zoo:gnmt", "--cluster", "2xL4", "--placer", "m-topo", "--json")
+    assert done.exit_code == 0, done.output
+    graph = Plan.from_json(done.stdout).graph
+    assert all("L4" in graph.nodes[name]["forward_s"] for name in graph.placed())
+
+
+def test_times_that_are_known_stay() -> None:
+    """Only what is missing is estimated."""
+    graph = graph_of("gnmt")
+    name = next(graph.placed())
+    graph.nodes[name]["forward_s"]["A100-80GB"] = 123.0
+    timed(graph, cluster_of("1xA100-80GB,1xL4"))
+    assert graph.nodes[name]["forward_s"]["A100-80GB"] == 123.0
+    assert graph.nodes[name]["forward_s"]["L4"] < 123
+
+
+def test_fits(script: str) -> None:
+    """Yes is 0, no is 1."""
+    assert run("fits", script, "--cluster", "2xL4", "--optimizer", "adam").exit_code == 0
+    done = run("fits", "zoo:gnmt", "--cluster", "1xRTX-4090", "--optimizer", "adam", "--json")
+    answer = json.loads(done.stdout)
+    assert done.exit_code == (0 if answer["fits"] else 1)
+    assert answer["batch"] == 128
+
+
+def test_clusters() -> None:
+    """All that are shipped, or one."""
+    done = run("clusters")
+    assert done.exit_code == 0 and "desktop-4090-3090" in done.output and "Datasheets: A100" in done.output
+    assert set(json.loads(run("clusters", "2xH100-80GB", "--json").stdout)) == {"2xH100-80GB"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("place", "nope"), "error: 'nope' is no target"),
+        (("place", "missing.json"), "error: no graph file 'missing.json'; shipped graphs are: bert-large"),
+        (("place", "zoo:gnmt", "--cluster", "2xTPU"), "error: cluster '2xTPU': no datasheet"),
+        (("place", "zoo:gnmt", "--placer", "best"), "is unknown"),
+        (("place", "zoo:gnmt", "--effort", "much"), "error: --effort much: it is a whole number"),
+        (("place", "zoo:gnmt", "--optimizer", "magic"), "magic"),
+        (("report", "missing.json"), "error: no plan file"),
+        (("links",), "error: no accelerator is visible"),
+    ],
+)
+def test_errors(arguments: tuple[str, ...], message: str) -> None:
+    """One sentence, exit code 2, and no traceback unless it is asked for."""
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run("--debug", *arguments).exception is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"baechi": "graph"', '{"baechi": "plan", "schema": 1}', '{"baechi": "graph", "schema": 99}'],
+)
+def test_broken_files(text: str, tmp_path: Path) -> None:
+    """A file that is cut short, of another kind, or of another version."""
+    path = tmp_path / "graph.json"
+    path.write_text(text)
+    done = run("place", str(path))
+    assert done.exit_code == 2 and str(path) in done.stderr
