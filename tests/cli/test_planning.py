@@ -92,7 +92,7 @@ def test_clusters() -> None:
         (("place", "nope"), "error: 'nope' is no target"),
         (("place", "missing.json"), "error: no graph file 'missing.json'; shipped graphs are: bert-large"),
         (("place", "zoo:gnmt", "--cluster", "2xTPU"), "error: cluster '2xTPU': no datasheet"),
-        (("place", "zoo:gnmt", "--placer", "best"), "is unknown"),
+        (("place", "zoo:gnmt", "--placer", "best"), "error: there is no placer 'best'"),
         (("place", "zoo:gnmt", "--effort", "much"), "error: --effort much: it is a whole number"),
         (("place", "zoo:gnmt", "--optimizer", "magic"), "magic"),
         (("report", "missing.json"), "error: no plan file"),
