@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer over two devices: distribute the model first, the Trainer leaves it where it is."""
+"""The Hugging Face Trainer over two devices: it leaves a distributed model where it is."""
 
 import tempfile
 
