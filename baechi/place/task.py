@@ -1,11 +1,11 @@
 """What a placer has to do, with everything worked out once: indexes, bytes, seconds, pins."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
-from baechi.cost.memory import footprints, update_peak_bytes
+from baechi.cost.memory import Footprint, footprints, update_peak_bytes
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
@@ -14,8 +14,7 @@ ANYWHERE = -1
 """The pin of a group that is not pinned, and the device of a group that is not placed."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupBytes:
+class GroupBytes(NamedTuple):
     """What a group takes of its device, without what it receives from others.
 
     Args:
@@ -26,6 +25,7 @@ class GroupBytes:
         resident_bytes: the part of `permanent_bytes` that is there when the optimizer steps.
         update_bytes: of all its layers together, when it does.
         largest_update_bytes: the most of one layer.
+        total_bytes: what the group takes alone on a device.
     """
 
     permanent_bytes: int
@@ -35,14 +35,27 @@ class GroupBytes:
     resident_bytes: int
     update_bytes: int
     largest_update_bytes: int
+    total_bytes: int
 
-    @property
-    def total_bytes(self) -> int:
-        """What the group takes alone on a device."""
-        step = self.permanent_bytes + max(self.forward_bytes, self.final_bytes + self.backward_bytes)
-        return max(
-            step, self.resident_bytes + update_peak_bytes(self.update_bytes, self.largest_update_bytes)
-        )
+    @classmethod
+    def of(cls, parts: Sequence[Footprint], final_bytes: int) -> "GroupBytes":
+        """What a group takes.
+
+        Args:
+            parts: of its layers.
+            final_bytes: what they return from the model.
+        """
+        permanent = forward = backward = resident = update = largest = 0
+        for part in parts:
+            resident += part.resident_bytes
+            permanent += part.permanent_bytes
+            forward = max(forward, part.forward_bytes)
+            backward = max(backward, part.backward_bytes)
+            update += part.update_bytes
+            largest = max(largest, part.update_bytes)
+        stepping = resident + update_peak_bytes(update, largest)
+        total = max(permanent + forward, permanent + final_bytes + backward, stepping)
+        return cls(permanent, forward, final_bytes, backward, resident, update, largest, total)
 
 
 class Task:
@@ -90,17 +103,8 @@ class Task:
         groups = []
         for members in self.indexed.members:
             parts = [self.footprints[layer] for layer in members]
-            groups.append(
-                GroupBytes(
-                    permanent_bytes=sum([part.permanent_bytes for part in parts]),
-                    forward_bytes=max([part.forward_bytes for part in parts]),
-                    final_bytes=sum([self.footprints[m].output_bytes for m in members if stays[m]]),
-                    backward_bytes=max([part.backward_bytes for part in parts]),
-                    resident_bytes=sum([part.resident_bytes for part in parts]),
-                    update_bytes=sum([part.update_bytes for part in parts]),
-                    largest_update_bytes=max([part.update_bytes for part in parts]),
-                )
-            )
+            final_bytes = sum([self.footprints[layer].output_bytes for layer in members if stays[layer]])
+            groups.append(GroupBytes.of(parts, final_bytes))
         return groups
 
     @cached_property
@@ -174,8 +178,10 @@ class Task:
         indexed = self.indexed
         stays = [not tensors for tensors in indexed.makes]
         for layer in reversed(range(len(indexed))):
-            readers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
-            stays[layer] |= any([stays[reader] and indexed.borrows[reader] for reader in readers])
+            if stays[layer] and indexed.borrows[layer]:
+                for tensor in indexed.reads[layer]:
+                    if indexed.source[tensor] != FROM_HOST:
+                        stays[indexed.source[tensor]] = True
         return stays
 
     def _pins(self) -> list[int]:
