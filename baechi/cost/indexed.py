@@ -60,16 +60,16 @@ class IndexedGraph:
         """
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
-        reads: list[list[int]] = [[] for _ in names]
-        makes: list[list[int]] = [[] for _ in names]
+        reads: list[tuple[int, ...]] = [()] * len(names)
+        makes: list[tuple[int, ...]] = [()] * len(names)
         found = tensors(graph)
         source = [index.get(tensor.source, FROM_HOST) for tensor in found]
-        consumers = [sorted([index[name] for name in tensor.consumers]) for tensor in found]
+        consumers = [tuple(sorted([index[name] for name in tensor.consumers])) for tensor in found]
         for number, maker in enumerate(source):
             if maker != FROM_HOST:
-                makes[maker].append(number)
+                makes[maker] += (number,)
             for reader in consumers[number]:
-                reads[reader].append(number)
+                reads[reader] += (number,)
         sizes = [tensor.size_bytes for tensor in found]
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
         members, group_of = _groups(graph, index)
@@ -188,11 +188,8 @@ def _order_only(
     return [before.get(layer, ()) for layer in layers], [after.get(layer, ()) for layer in layers]
 
 
-def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[list[int]], list[int]]:
-    members = [[index[name] for name in group] for group in graph.groups().values()]
-    for group in members:
-        group.sort()
-    members.sort()
+def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[tuple[int, ...]], list[int]]:
+    members = sorted([tuple(sorted([index[name] for name in group])) for group in graph.groups().values()])
     group_of = [0] * len(index)
     for number, group in enumerate(members):
         for layer in group:

@@ -161,10 +161,10 @@ def _device_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
 
 
 def _group_faults(plan: Plan) -> list[str]:
+    if not any([group is not None for _, group in plan.graph.nodes(data="colocate")]):
+        return []
     faults = []
     for members in plan.graph.groups().values():
-        if len(members) == 1:
-            continue
         where = {plan.device_of.get(member): member for member in reversed(members)}
         if len(where) > 1:
             places = ", ".join(f"{member} on {device}" for device, member in where.items())
