@@ -160,23 +160,22 @@ def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
 
 def _borrows(graph: LayerGraph, names: Sequence[str], made_bytes: Sequence[int]) -> list[bool]:
     """Whether layers hand on more than the new memory they made; what they return counts as 1 byte."""
-    new_bytes = dict(graph.nodes(data="output_bytes"))
-    return [made > (new_bytes[name] or 0) for name, made in zip(names, made_bytes, strict=True)]
+    new_bytes = {name: data.get("output_bytes") or 0 for name, data in graph.nodes(data=True)}
+    return [made > new_bytes[name] for name, made in zip(names, made_bytes, strict=True)]
 
 
 def _lets_go(graph: LayerGraph, index: dict[str, int]) -> dict[int, list[int]]:
-    held_until = dict(graph.nodes(data="held_until"))
     found: dict[int, list[int]] = {}
-    for name, layer in index.items():
-        until = index.get(held_until[name])
-        if until is not None:
-            found.setdefault(until, []).append(layer)
+    for name, data in graph.nodes(data=True):
+        until = index.get(data.get("held_until", ""))
+        if until is not None and name in index:
+            found.setdefault(until, []).append(index[name])
     return found
 
 
 def _order_only(
     graph: LayerGraph, index: dict[str, int]
-) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     before: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}
     for source, edges in graph.adjacency():
@@ -184,8 +183,12 @@ def _order_only(
             if data.get("order_only") and source in index:
                 before.setdefault(index[target], []).append(index[source])
                 after.setdefault(index[source], []).append(index[target])
-    layers = range(len(index))
-    return [before.get(layer, ()) for layer in layers], [after.get(layer, ()) for layer in layers]
+    return _by_layer(before, len(index)), _by_layer(after, len(index))
+
+
+def _by_layer(found: Mapping[int, Sequence[int]], layers: int) -> list[tuple[int, ...]]:
+    """Tuples, here and above: the garbage collector does not follow tuples of integers, and lists it does."""
+    return [tuple(found.get(layer, ())) for layer in range(layers)]
 
 
 def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[tuple[int, ...]], list[int]]:

@@ -2,60 +2,16 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
-from baechi.cost.memory import Footprint, footprints, update_peak_bytes
+from baechi.cost.memory import footprints
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
-from baechi.records import Candidate, Cluster, LayerGraph, Plan
+from baechi.place.group_bytes import GroupBytes
+from baechi.records import Candidate, Cluster, LayerGraph, Link, Plan
 
 ANYWHERE = -1
 """The pin of a group that is not pinned, and the device of a group that is not placed."""
-
-
-class GroupBytes(NamedTuple):
-    """What a group takes of its device, without what it receives from others.
-
-    Args:
-        permanent_bytes: of all its layers together.
-        forward_bytes: the most that comes on top while one of them runs forward.
-        final_bytes: what they return from the model, there while backward runs.
-        backward_bytes: the most that comes on top while one of them runs backward.
-        resident_bytes: the part of `permanent_bytes` that is there when the optimizer steps.
-        update_bytes: of all its layers together, when it does.
-        largest_update_bytes: the most of one layer.
-        total_bytes: what the group takes alone on a device.
-    """
-
-    permanent_bytes: int
-    forward_bytes: int
-    final_bytes: int
-    backward_bytes: int
-    resident_bytes: int
-    update_bytes: int
-    largest_update_bytes: int
-    total_bytes: int
-
-    @classmethod
-    def of(cls, parts: Sequence[Footprint], final_bytes: int) -> "GroupBytes":
-        """What a group takes.
-
-        Args:
-            parts: of its layers.
-            final_bytes: what they return from the model.
-        """
-        permanent = forward = backward = resident = update = largest = 0
-        for part in parts:
-            resident += part.resident_bytes
-            permanent += part.permanent_bytes
-            forward = max(forward, part.forward_bytes)
-            backward = max(backward, part.backward_bytes)
-            update += part.update_bytes
-            largest = max(largest, part.update_bytes)
-        stepping = resident + update_peak_bytes(update, largest)
-        total = max(permanent + forward, permanent + final_bytes + backward, stepping)
-        return cls(permanent, forward, final_bytes, backward, resident, update, largest, total)
 
 
 class Task:
@@ -149,6 +105,24 @@ class Task:
         if not self.training or source == self.host:
             return there_s
         return there_s + transfer_s(self.links[target][source], size_bytes)
+
+    def mean_travel_s(self, size_bytes: int) -> float:
+        """Seconds that a tensor's travel takes from the step, on average over all pairs of devices.
+
+        Args:
+            size_bytes: the tensor's size.
+        """
+        pairs, ways = self._pairs
+        seconds = {way: self.travel_s(*pair, size_bytes) for way, pair in ways.items()}
+        return sum([seconds[way] for way in pairs]) / len(pairs)
+
+    @cached_property
+    def _pairs(self) -> tuple[list[int], dict[int, tuple[int, int]]]:
+        """Every pair's way, as a number: pairs with equal links share one; and a pair for each way."""
+        pairs = [(a, b) for a in self.devices for b in self.devices if a != b]
+        number: dict[tuple[Link, Link], int] = {}
+        ways = [number.setdefault((self.links[a][b], self.links[b][a]), len(number)) for a, b in pairs]
+        return ways, dict(zip(ways, pairs, strict=True))
 
     def plan(self, placer: str, device_of: Sequence[int], order: Sequence[int], note: str = "") -> Plan:
         """The finished plan.

@@ -16,7 +16,8 @@ random graphs). A tensor that several layers of a device read arrives there once
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
-from baechi.place.task import ANYWHERE, GroupBytes, Task
+from baechi.place.group_bytes import GroupBytes
+from baechi.place.task import ANYWHERE, Task
 
 
 class _Updates:

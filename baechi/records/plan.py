@@ -161,7 +161,7 @@ def _device_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
 
 
 def _group_faults(plan: Plan) -> list[str]:
-    if not any([group is not None for _, group in plan.graph.nodes(data="colocate")]):
+    if all([data.get("colocate") is None for _, data in plan.graph.nodes(data=True)]):
         return []
     faults = []
     for members in plan.graph.groups().values():
@@ -173,11 +173,11 @@ def _group_faults(plan: Plan) -> list[str]:
 
 
 def _pin_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
-    pin_of = dict(plan.graph.nodes(data="pin"))
+    pin_of = {name: pin for name, data in plan.graph.nodes(data=True) if (pin := data.get("pin")) is not None}
     return [
         f"layer {name} is pinned to {pin_of[name]}, and placed on {plan.device_of.get(name)}"
         for name in layers
-        if pin_of[name] is not None and plan.device_of.get(name) != pin_of[name]
+        if name in pin_of and plan.device_of.get(name) != pin_of[name]
     ]
 
 
