@@ -1,7 +1,5 @@
 """The command line: thin, everything it does is a function of the library."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -46,20 +44,26 @@ def report_command(plan: Annotated[Path, typer.Argument(help="A file that Plan.s
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="What to measure: runtime.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    what: Annotated[str, typer.Argument(help="What to measure; without it, a list of what there is.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less, to see whether it works.")] = False,
 ) -> None:
     """Measure what things cost, as figures of one run."""
-    if what != "runtime":
-        Console(stderr=True).print(f"error: no bench {what!r}: there is runtime", markup=False)
-        raise typer.Exit(2)
-    from baechi.bench.runtime import host_costs, table
+    from baechi.bench.registry import find
 
-    costs = host_costs()
-    if as_json:
-        print(json.dumps([asdict(cost) for cost in costs], indent=1))
+    console = Console(stderr=True)
+    try:
+        measure = find(what)
+    except ValueError as error:
+        console.print(f"error: {error}", markup=False, highlight=False)
+        raise typer.Exit(2) from error
+    with console.status(f"measuring {what}"):
+        figures = measure(quick=quick)
+    if as_json or markdown:
+        print(figures.as_json() if as_json else figures.as_markdown())
     else:
-        Console().print(table(costs))
+        Console().print(*figures.tables)
 
 
 @app.command()
