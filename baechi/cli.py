@@ -1,5 +1,6 @@
 """The command line: thin, everything it does is a function of the library."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ from rich.console import Console
 from baechi import __version__, report
 from baechi.errors import BaechiError
 from baechi.records.plan import Plan
+
+_WIDE = 140  # columns of a table that goes to a file
 
 app = typer.Typer(
     help="Automatic model-parallel placement for PyTorch modules.",
@@ -63,7 +66,7 @@ def bench(
     if as_json or markdown:
         print(figures.as_json() if as_json else figures.as_markdown())
     else:
-        Console().print(*figures.tables)
+        Console(width=None if sys.stdout.isatty() else _WIDE).print(*figures.tables)
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """The clusters that placements are compared on: A100s by their datasheet, and one of half their worth.
 
-How much memory they have depends on the model: roomy devices could each hold it, tight ones could not,
-but all together have a third more than it needs.
+How much memory they have depends on the model: each roomy device could hold it (but for a half one),
+no tight device could.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,10 @@ HALF = replace(
 LINKS = {"NVLink": usual_link("A100-80GB"), "PCIe": usual_link("L4")}
 
 _ROOMY = 1.2
-_TIGHT = 4 / 3
+"""Memory of a full device, in models."""
+
+_TIGHT = 1.8
+"""Memory of all devices together, in models, if all were full."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Setting:
         """
         kinds = [FULL] * (self.devices - 1) + [FULL if self.equal else HALF]
         shares = [kind.memory_bytes / FULL.memory_bytes for kind in kinds]
-        each_bytes = needed_bytes * (_ROOMY if self.roomy else _TIGHT / sum(shares))
+        each_bytes = needed_bytes * (_ROOMY if self.roomy else _TIGHT / self.devices)
         devices = [
             replace(kind, name=f"device:{number}", memory_bytes=round(each_bytes * share))
             for number, (kind, share) in enumerate(zip(kinds, shares, strict=True))

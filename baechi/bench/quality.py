@@ -11,7 +11,7 @@ from baechi.bench.accelerate_map import accelerate_plan, is_installed
 from baechi.bench.clusters import FULL, HALF, SETTINGS, Setting
 from baechi.bench.figures import table_of
 from baechi.bench.models import models
-from baechi.errors import PlacementError
+from baechi.errors import PlacementError, PlanError
 from baechi.planning import place, with_optimizer
 from baechi.profiling import profile
 from baechi.records.cluster import Cluster
@@ -25,6 +25,24 @@ _UNBOUNDED = 10**18
 
 
 @dataclass(frozen=True)
+class Cell:
+    """What a placer made of a model on a cluster.
+
+    Args:
+        step_s: the predicted step; None if it found no placement.
+        note: why it found none, or how it was helped out when its own rule found no room.
+    """
+
+    step_s: float | None
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.step_s is None:
+            return "does not fit"
+        return f"{self.step_s * 1e3:.1f}{'*' if self.note else ''}"
+
+
+@dataclass(frozen=True)
 class Row:
     """A model on a cluster.
 
@@ -32,14 +50,14 @@ class Row:
         model: its name.
         layers: how many nodes were placed.
         cluster: the setting.
-        step_s: the predicted step by placer; None where it found no placement that fits.
+        cells: by placer.
         choice: what `auto` chose.
     """
 
     model: str
     layers: int
     cluster: str
-    step_s: Mapping[str, float | None]
+    cells: Mapping[str, Cell]
     choice: str
 
 
@@ -66,15 +84,15 @@ def table(rows: list[Row]) -> Table:
     Args:
         rows: what was predicted.
     """
-    placers = list(rows[0].step_s) if rows else []
+    placers = list(rows[0].cells) if rows else []
     shown = table_of(
-        f"Predicted training step with {OPTIMIZER}, milliseconds",
-        ("model", "cluster", "auto chose"),
-        ("layers", *placers),
+        f"Predicted training step with {OPTIMIZER}, ms (* by its own rule no room: placed by memory)",
+        ("model", "cluster"),
+        (*placers, "chosen"),
     )
     for row in rows:
-        cells = [_cell(row.step_s[placer]) for placer in placers]
-        shown.add_row(row.model, row.cluster, row.choice, str(row.layers), *cells)
+        cells = [str(row.cells[placer]) for placer in placers]
+        shown.add_row(f"{row.model} ({row.layers})", row.cluster, *cells, row.choice)
     return shown
 
 
@@ -85,26 +103,23 @@ def _row(
     ways: dict[str, Callable[[], Plan]] = {way: partial(place, graph, cluster, way) for way in PLACERS}
     if is_installed():
         ways["accelerate"] = partial(accelerate_plan, model, graph, cluster)
-    ways["auto"] = partial(place, graph, cluster, "auto", effort=effort)
-    plans = {way: _plan(make) for way, make in ways.items()}
-    steps = {way: None if plan is None else plan.timeline.makespan_s for way, plan in plans.items()}
-    chosen = plans["auto"]
-    choice = "" if chosen is None else chosen.placer.removeprefix("auto (").removesuffix(")")
-    return Row(name, sum(1 for _ in graph.placed()), str(setting), steps, choice)
+    cells = {way: _cell(make)[0] for way, make in ways.items()}
+    cells["auto"], chosen = _cell(partial(place, graph, cluster, "auto", effort=effort))
+    choice = chosen.removeprefix("auto (").removesuffix(")")
+    return Row(name, sum(1 for _ in graph.placed()), str(setting), cells, choice)
 
 
-def _plan(make: Callable[[], Plan]) -> Plan | None:
+def _cell(make: Callable[[], Plan]) -> tuple[Cell, str]:
+    """What was made, and who says that he made it."""
     try:
-        return make()
-    except PlacementError:
-        return None
+        plan = make()
+    except (PlacementError, PlanError) as error:
+        return Cell(None, str(error)), ""
+    alone = len(plan.candidates) == 1  # of several candidates, notes tell of others
+    return Cell(plan.timeline.makespan_s, plan.candidates[0].note if alone else ""), plan.placer
 
 
 def _needed_bytes(graph: LayerGraph) -> int:
     """What the model needs on one device."""
     alone = Cluster.uniform(1, memory_bytes=_UNBOUNDED, like=FULL.kind)
     return max(place(graph, alone, "single").timeline.peak_bytes.values())
-
-
-def _cell(step_s: float | None) -> str:
-    return "does not fit" if step_s is None else f"{step_s * 1e3:.1f}"
