@@ -49,8 +49,8 @@ def distribute(
             if there are calls that take different paths through the model; None plans at the first
             call, with its inputs.
         cluster: the devices; by default all visible accelerators, or two emulated ones.
-        placer: `"auto"`, `"single"`, `"m-topo"`, `"m-etf"`, `"m-sct"`, `"chain"`, `"random:SEED"`, or a
-            callable `(graph, cluster) -> Plan`.
+        placer: `"auto"`, `"single"`, `"m-topo"`, `"m-etf"`, `"m-sct"`, `"chain"`, `"even"`,
+            `"round-robin"`, `"random:SEED"`, or a callable `(graph, cluster) -> Plan`.
         device_map: a placement by hand, device (name or index) by module name; instead of a placer.
         plan: a plan made before; instead of a placer.
         max_memory: bytes or text by device, as accelerate takes it; 0 forbids a device.

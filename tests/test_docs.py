@@ -25,11 +25,11 @@ def test_the_placer_of_the_docs_places() -> None:
     names: dict[str, Any] = {}
     exec(file, names)
     model, inputs = zoo.transformer("small")
-    baechi.distribute(model, inputs, cluster=baechi.Cluster.virtual(3), placer=names["round_robin"])
+    baechi.distribute(model, inputs, cluster=baechi.Cluster.virtual(3), placer=names["by_count"])
     assert len(baechi.plan_of(model).devices_used) == 3
     registry = (ROOT / "baechi/place/registry.py").read_text()
     assert re.search(r'^    "m-topo": m_topo,$', registry, re.MULTILINE)
-    assert re.fullmatch(r'    "round-robin": round_robin,\n', line)
+    assert re.fullmatch(r'    "by-count": by_count,\n', line)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

@@ -6,18 +6,18 @@ runs, each way in turn within a round, so that noise hits all of them.
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
 import torch
-from rich import box
 from rich.table import Table
 from torch import nn
 
 from baechi.api import assign
+from baechi.bench.figures import Figures, table_of
 from baechi.profiling import profile
 from baechi.records.cluster import Cluster
 from baechi.records.plan import Plan
@@ -69,6 +69,16 @@ class HostCost:
     waited: int
 
 
+def measure(*, quick: bool = False) -> Figures:
+    """Measure, and show.
+
+    Args:
+        quick: one round.
+    """
+    costs = host_costs(rounds=1 if quick else 30)
+    return Figures((table(costs),), [asdict(cost) for cost in costs])
+
+
 def host_costs(*, rounds: int = 30) -> list[HostCost]:
     """Measure what each way to run adds to a layer call.
 
@@ -112,9 +122,8 @@ def table(costs: list[HostCost]) -> Table:
     Args:
         costs: what was measured.
     """
-    shown = Table(title=f"Host time added to each of {LAYERS} layer calls", box=box.SIMPLE_HEAD)
-    for column in ("", "microseconds", "layers that waited"):
-        shown.add_column(column, justify="left" if not column else "right")
+    title = f"Host time added to each of {LAYERS} layer calls"
+    shown = table_of(title, ("",), ("microseconds", "layers that waited"))
     for cost in costs:
         shown.add_row(cost.name, f"{cost.call_s * 1e6:.1f}", str(cost.waited))
     return shown

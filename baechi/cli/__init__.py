@@ -1,7 +1,6 @@
 """The command line: thin, everything it does is a function of the library."""
 
-import json
-from dataclasses import asdict
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +9,10 @@ from rich.console import Console
 
 from baechi import __version__, report
 from baechi.cli import planning
-from baechi.cli.told import FAILED, debug, told
+from baechi.cli.told import debug, told
 from baechi.records.plan import Plan
+
+_WIDE = 140  # columns of a table that goes to a file
 
 app = typer.Typer(
     help="Automatic model-parallel placement for PyTorch modules.",
@@ -45,21 +46,23 @@ def report_command(plan: Annotated[Path, typer.Argument(help="A file that Plan.s
 
 
 @app.command()
+@told
 def bench(
-    what: Annotated[str, typer.Argument(help="What to measure: runtime.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    what: Annotated[str, typer.Argument(help="What to measure; without it, a list of what there is.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less, to see whether it works.")] = False,
 ) -> None:
     """Measure what things cost, as figures of one run."""
-    if what != "runtime":
-        Console(stderr=True).print(f"error: no bench {what!r}: there is runtime", markup=False)
-        raise typer.Exit(FAILED)
-    from baechi.bench.runtime import host_costs, table
+    from baechi.bench.registry import find
 
-    costs = host_costs()
-    if as_json:
-        print(json.dumps([asdict(cost) for cost in costs], indent=1))
+    measure = find(what)
+    with Console(stderr=True).status(f"measuring {what}"):
+        figures = measure(quick=quick)
+    if as_json or markdown:
+        print(figures.as_json() if as_json else figures.as_markdown())
     else:
-        Console().print(table(costs))
+        Console(width=None if sys.stdout.isatty() else _WIDE).print(*figures.tables)
 
 
 for command in (planning.profile, planning.place, planning.fits, planning.clusters, planning.links):

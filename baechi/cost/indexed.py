@@ -60,17 +60,18 @@ class IndexedGraph:
         """
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
-        reads: list[list[int]] = [[] for _ in names]
-        makes: list[list[int]] = [[] for _ in names]
-        found = [t for t in tensors(graph) if t.consumers]
+        reads: list[tuple[int, ...]] = [()] * len(names)
+        makes: list[tuple[int, ...]] = [()] * len(names)
+        found = tensors(graph)
         source = [index.get(tensor.source, FROM_HOST) for tensor in found]
-        consumers = [sorted([index[name] for name in tensor.consumers]) for tensor in found]
+        consumers = [tuple(sorted([index[name] for name in tensor.consumers])) for tensor in found]
         for number, maker in enumerate(source):
             if maker != FROM_HOST:
-                makes[maker].append(number)
+                makes[maker] += (number,)
             for reader in consumers[number]:
-                reads[reader].append(number)
+                reads[reader] += (number,)
         sizes = [tensor.size_bytes for tensor in found]
+        made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
         members, group_of = _groups(graph, index)
         before, after = _order_only(graph, index)
         return cls(
@@ -81,7 +82,7 @@ class IndexedGraph:
             consumers=consumers,
             reads=reads,
             makes=makes,
-            borrows=[_borrows(graph, name, [sizes[t] for t in makes[index[name]]]) for name in names],
+            borrows=_borrows(graph, names, made_bytes),
             before=before,
             after=after,
             lets_go=_lets_go(graph, index),
@@ -101,20 +102,17 @@ def topological_names(graph: LayerGraph) -> list[str]:
     """
     names = list(graph.placed())
     index = {name: place for place, name in enumerate(names)}
-    edges = [
-        (index[source], [index[target] for target in targets])
-        for source, targets in graph.adjacency()
-        if source in index
-    ]
-    if all(target > source for source, targets in edges for target in targets):
+    if _are_topological(graph, index):
         return names
+    after = [
+        [index[target] for target in targets] for source, targets in graph.adjacency() if source in index
+    ]
     missing = [0] * len(names)
-    for _, targets in edges:
+    for targets in after:
         for target in targets:
             missing[target] += 1
     ready = [place for place, count in enumerate(missing) if count == 0]
     heapify(ready)
-    after = dict(edges)
     order = []
     while ready:
         place = heappop(ready)
@@ -151,33 +149,50 @@ def seconds_by_device(
     return [known[device.kind, device.speed] for device in devices]
 
 
-def _borrows(graph: LayerGraph, name: str, made_bytes: Sequence[int]) -> bool:
-    """Whether a layer hands on more than the new memory it made; what it returns counts as 1 byte."""
-    return max(made_bytes, default=1) > (graph.nodes[name].get("output_bytes") or 0)
+def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
+    for source, targets in graph.adjacency():
+        place = index.get(source, FROM_HOST)
+        for target in targets:
+            if index[target] <= place:
+                return False
+    return True
+
+
+def _borrows(graph: LayerGraph, names: Sequence[str], made_bytes: Sequence[int]) -> list[bool]:
+    """Whether layers hand on more than the new memory they made; what they return counts as 1 byte."""
+    new_bytes = {name: data.get("output_bytes") or 0 for name, data in graph.nodes(data=True)}
+    return [made > new_bytes[name] for name, made in zip(names, made_bytes, strict=True)]
 
 
 def _lets_go(graph: LayerGraph, index: dict[str, int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for name, layer in index.items():
-        until = index.get(graph.nodes[name].get("held_until", ""))
-        if until is not None:
-            found.setdefault(until, []).append(layer)
+    for name, data in graph.nodes(data=True):
+        until = index.get(data.get("held_until", ""))
+        if until is not None and name in index:
+            found.setdefault(until, []).append(index[name])
     return found
 
 
-def _order_only(graph: LayerGraph, index: dict[str, int]) -> tuple[list[list[int]], list[list[int]]]:
-    before: list[list[int]] = [[] for _ in index]
-    after: list[list[int]] = [[] for _ in index]
+def _order_only(
+    graph: LayerGraph, index: dict[str, int]
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    before: dict[int, list[int]] = {}
+    after: dict[int, list[int]] = {}
     for source, edges in graph.adjacency():
         for target, data in edges.items():
             if data.get("order_only") and source in index:
-                before[index[target]].append(index[source])
-                after[index[source]].append(index[target])
-    return before, after
+                before.setdefault(index[target], []).append(index[source])
+                after.setdefault(index[source], []).append(index[target])
+    return _by_layer(before, len(index)), _by_layer(after, len(index))
 
 
-def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[list[int]], list[int]]:
-    members = sorted(sorted([index[name] for name in group]) for group in graph.groups().values())
+def _by_layer(found: Mapping[int, Sequence[int]], layers: int) -> list[tuple[int, ...]]:
+    """Tuples, here and above: the garbage collector does not follow tuples of integers, and lists it does."""
+    return [tuple(found.get(layer, ())) for layer in range(layers)]
+
+
+def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[tuple[int, ...]], list[int]]:
+    members = sorted([tuple(sorted([index[name] for name in group])) for group in graph.groups().values()])
     group_of = [0] * len(index)
     for number, group in enumerate(members):
         for layer in group:

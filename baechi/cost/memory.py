@@ -21,9 +21,8 @@ three of them (its plain ones). What autograd kept is gone by then.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from baechi.records import LayerGraph
 
@@ -49,8 +48,7 @@ _UPDATE_PER_GRAD_BYTE: dict[str | None, int] = {
 """Temporary bytes of an optimizer's step for each byte of gradient; of the others, none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(NamedTuple):
     """Bytes that a layer takes, by how long they live.
 
     Args:

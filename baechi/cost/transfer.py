@@ -6,16 +6,14 @@ memory. Edges that only order two layers carry nothing; edges from inputs are up
 Downloads of outputs to the host are not modelled here: a plan does not know what is returned.
 """
 
-from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from baechi.records import Cluster, LayerGraph, Link
 from baechi.records.cluster import HOST
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(NamedTuple):
     """An output of a node, with the layers that read it.
 
     Args:
@@ -56,11 +54,15 @@ def tensors(graph: LayerGraph) -> list[Tensor]:
         for target, data in edges.items():
             if data.get("order_only"):
                 continue
-            key = data.get("tensor")
+            key, size = data.get("tensor"), data.get("bytes") or 0
             key = tuple(key) if isinstance(key, list) else key  # as JSON gives it back
-            sizes[key] = max(sizes.get(key, 0), data.get("bytes") or 0)
-            readers.setdefault(key, []).append(target)
-        found += [Tensor(source, ceil(sizes[key]), tuple(names)) for key, names in readers.items()]
+            if key not in sizes:
+                sizes[key], readers[key] = size, [target]
+            else:
+                sizes[key] = max(sizes[key], size)
+                readers[key].append(target)
+        for key, names in readers.items():
+            found.append(Tensor(source, ceil(sizes[key]), tuple(names)))
     return found
 
 

@@ -3,10 +3,11 @@
     registry           the placers by name, and `find`
     abstract           what a placer is
     single, m_topo, m_etf, random      one placer a file; auto: the best of them
+    round_robin, even                  what they are compared with
     rescue, refusal    what they do at a dead end, and what they say if that fails too
     listing, clock     list scheduling, and its times
     walk, filling, packing             placing by memory alone
-    task               what is to be placed
+    task, group_bytes  what is to be placed
     ledger, books, training_ledger, inference_ledger, level     what it needs on each device
 
 Read `task`, `ledger` and `walk` first, then `m_topo`, then `listing` and `m_etf`.

@@ -63,15 +63,15 @@ def favourite_children(task: Task, threshold: float = THRESHOLD) -> dict[int, in
 
 def _edges(task: Task) -> dict[tuple[int, int], float]:
     """By parent and child, the seconds of a transfer between two devices, on average."""
-    indexed, pairs = task.indexed, [(a, b) for a in task.devices for b in task.devices if a != b]
+    indexed = task.indexed
     edges: dict[tuple[int, int], float] = {}
     known: dict[int, float] = {}
     for tensor, maker in enumerate(indexed.source):
-        if maker < 0 or not pairs:
+        if maker < 0 or len(task.devices) == 1:
             continue
         size = indexed.size_bytes[tensor]
         if size not in known:
-            known[size] = sum([task.travel_s(a, b, size) for a, b in pairs]) / len(pairs)
+            known[size] = task.mean_travel_s(size)
         for reader in indexed.consumers[tensor]:
             if indexed.group_of[reader] != indexed.group_of[maker]:  # else they share a device anyway
                 edges[maker, reader] = edges.get((maker, reader), 0.0) + known[size]

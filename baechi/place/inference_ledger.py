@@ -36,6 +36,7 @@ class InferenceLedger:
         for makers in indexed.lets_go.values():
             for maker in makers:
                 self._unread_of[maker] += 1
+        self._ran = [False] * len(indexed)
 
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""
@@ -86,10 +87,13 @@ class InferenceLedger:
         for tensor in indexed.makes[layer]:
             self._since[tensor] = self._turn + 1
             self._on[tensor] = 1 << device
+        self._ran[layer] = True
         if not indexed.borrows[layer]:
             self._let_inputs_go(layer)
         for maker in indexed.lets_go.get(layer, ()):
-            if self._last_of(maker) and indexed.borrows[maker]:
+            if not self._ran[maker]:  # its variables are gone before it runs: only its readers hold it
+                self._unread_of[maker] -= 1
+            elif self._last_of(maker) and indexed.borrows[maker]:
                 self._let_inputs_go(maker)
 
     def _absent(self, layer: int, device: int) -> list[tuple[int, int]]:

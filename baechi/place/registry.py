@@ -6,10 +6,12 @@ from typing import Any
 
 from baechi.place.abstract import Placer
 from baechi.place.chain import chain
+from baechi.place.even import even
 from baechi.place.m_etf import m_etf
 from baechi.place.m_sct import m_sct
 from baechi.place.m_topo import m_topo
 from baechi.place.random import RandomPlacer
+from baechi.place.round_robin import round_robin
 from baechi.place.single import single
 from baechi.records import Cluster, LayerGraph, Plan
 
@@ -19,6 +21,8 @@ PLACERS: dict[str, Placer] = {
     "m-etf": m_etf,
     "m-sct": m_sct,
     "chain": chain,
+    "even": even,
+    "round-robin": round_robin,
 }
 
 SEEDED: dict[str, Callable[[int], Placer]] = {
@@ -35,7 +39,7 @@ def find(placer: str | Callable[..., Any]) -> Placer:
 
     Raises:
         ValueError: no placer has that name, or its seed is no whole number.
-        TypeError: neither a name nor a callable.
+        TypeError: neither a name nor a callable, or one that cannot be called like that.
     """
     if callable(placer):
         return _as_placer(placer)
@@ -53,7 +57,7 @@ def find(placer: str | Callable[..., Any]) -> Placer:
 
 
 def _as_placer(function: Callable[..., Any]) -> Placer:
-    takes_optimizer = "optimizer" in signature(function).parameters
+    takes_optimizer = _takes_optimizer(function)
 
     def place(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
         plan = function(graph, cluster, **({"optimizer": optimizer} if takes_optimizer else {}))
@@ -62,3 +66,20 @@ def _as_placer(function: Callable[..., Any]) -> Placer:
         return plan
 
     return place
+
+
+def _takes_optimizer(function: Callable[..., Any]) -> bool:
+    """Whether a placer also takes the optimizer; what cannot be called as a placer is refused."""
+    try:
+        how = signature(function)
+    except ValueError:  # what is written in C may not say how it is called
+        return False
+    takes_optimizer = "optimizer" in how.parameters
+    try:
+        how.bind(None, None, **({"optimizer": None} if takes_optimizer else {}))
+    except TypeError as error:
+        raise TypeError(
+            f"{function!r} is no placer, since it cannot be called with a graph and a cluster ({error}): "
+            "write `def placer(graph, cluster) -> Plan`, with `optimizer=None` behind if it matters"
+        ) from error
+    return takes_optimizer

@@ -1,48 +1,17 @@
 """What a placer has to do, with everything worked out once: indexes, bytes, seconds, pins."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
-from baechi.cost.memory import footprints, update_peak_bytes
+from baechi.cost.memory import footprints
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
-from baechi.records import Candidate, Cluster, LayerGraph, Plan
+from baechi.place.group_bytes import GroupBytes
+from baechi.records import Candidate, Cluster, LayerGraph, Link, Plan
 
 ANYWHERE = -1
 """The pin of a group that is not pinned, and the device of a group that is not placed."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupBytes:
-    """What a group takes of its device, without what it receives from others.
-
-    Args:
-        permanent_bytes: of all its layers together.
-        forward_bytes: the most that comes on top while one of them runs forward.
-        final_bytes: what they return from the model, there while backward runs.
-        backward_bytes: the most that comes on top while one of them runs backward.
-        resident_bytes: the part of `permanent_bytes` that is there when the optimizer steps.
-        update_bytes: of all its layers together, when it does.
-        largest_update_bytes: the most of one layer.
-    """
-
-    permanent_bytes: int
-    forward_bytes: int
-    final_bytes: int
-    backward_bytes: int
-    resident_bytes: int
-    update_bytes: int
-    largest_update_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """What the group takes alone on a device."""
-        step = self.permanent_bytes + max(self.forward_bytes, self.final_bytes + self.backward_bytes)
-        return max(
-            step, self.resident_bytes + update_peak_bytes(self.update_bytes, self.largest_update_bytes)
-        )
 
 
 class Task:
@@ -90,17 +59,8 @@ class Task:
         groups = []
         for members in self.indexed.members:
             parts = [self.footprints[layer] for layer in members]
-            groups.append(
-                GroupBytes(
-                    permanent_bytes=sum([part.permanent_bytes for part in parts]),
-                    forward_bytes=max([part.forward_bytes for part in parts]),
-                    final_bytes=sum([self.footprints[m].output_bytes for m in members if stays[m]]),
-                    backward_bytes=max([part.backward_bytes for part in parts]),
-                    resident_bytes=sum([part.resident_bytes for part in parts]),
-                    update_bytes=sum([part.update_bytes for part in parts]),
-                    largest_update_bytes=max([part.update_bytes for part in parts]),
-                )
-            )
+            final_bytes = sum([self.footprints[layer].output_bytes for layer in members if stays[layer]])
+            groups.append(GroupBytes.of(parts, final_bytes))
         return groups
 
     @cached_property
@@ -158,6 +118,24 @@ class Task:
             return there_s
         return there_s + transfer_s(self.links[target][source], size_bytes)
 
+    def mean_travel_s(self, size_bytes: int) -> float:
+        """Seconds that a tensor's travel takes from the step, on average over all pairs of devices.
+
+        Args:
+            size_bytes: the tensor's size.
+        """
+        pairs, ways = self._pairs
+        seconds = {way: self.travel_s(*pair, size_bytes) for way, pair in ways.items()}
+        return sum([seconds[way] for way in pairs]) / len(pairs)
+
+    @cached_property
+    def _pairs(self) -> tuple[list[int], dict[int, tuple[int, int]]]:
+        """Every pair's way, as a number: pairs with equal links share one; and a pair for each way."""
+        pairs = [(a, b) for a in self.devices for b in self.devices if a != b]
+        number: dict[tuple[Link, Link], int] = {}
+        ways = [number.setdefault((self.links[a][b], self.links[b][a]), len(number)) for a, b in pairs]
+        return ways, dict(zip(ways, pairs, strict=True))
+
     def plan(self, placer: str, device_of: Sequence[int], order: Sequence[int], note: str = "") -> Plan:
         """The finished plan.
 
@@ -186,8 +164,10 @@ class Task:
         indexed = self.indexed
         stays = [not tensors for tensors in indexed.makes]
         for layer in reversed(range(len(indexed))):
-            readers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
-            stays[layer] |= any([stays[reader] and indexed.borrows[reader] for reader in readers])
+            if stays[layer] and indexed.borrows[layer]:
+                for tensor in indexed.reads[layer]:
+                    if indexed.source[tensor] != FROM_HOST:
+                        stays[indexed.source[tensor]] = True
         return stays
 
     def _pins(self) -> list[int]:

@@ -16,7 +16,8 @@ random graphs). A tensor that several layers of a device read arrives there once
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
-from baechi.place.task import ANYWHERE, GroupBytes, Task
+from baechi.place.group_bytes import GroupBytes
+from baechi.place.task import ANYWHERE, Task
 
 
 class _Updates:
@@ -60,6 +61,8 @@ class TrainingLedger:
         self._home = [task.host if maker == FROM_HOST else ANYWHERE for maker in indexed.source]
         self._wanted = [0] * len(indexed.source)  # by tensor: devices that read it, as bits
         self._unread = [sum([len(indexed.consumers[t]) for t in made]) for made in indexed.makes]
+        self._asked = (ANYWHERE, ANYWHERE)  # who places a group asked just before whether it fits there
+        self._answer: tuple[int, dict[int, int]] = (0, {})
 
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""
@@ -88,10 +91,11 @@ class TrainingLedger:
     def place(self, group: int, device: int) -> None:
         """See `Ledger`."""
         part = self._task.group_bytes[group]
-        for other, more in self._growth(group, device).items():
+        grown, others = self._growth(group, device)
+        for other, more in others.items():
             self._always_bytes[other] += more
         self.device_of[group] = device
-        self._always_bytes[device] += part.permanent_bytes
+        self._always_bytes[device] += part.permanent_bytes + grown
         self._peak_bytes[device] = max(self._peak_bytes[device], part.forward_bytes)
         self._final_bytes[device] += part.final_bytes
         self._backward_bytes[device] = max(self._backward_bytes[device], part.backward_bytes)
@@ -100,6 +104,7 @@ class TrainingLedger:
             self._wanted[tensor] |= 1 << device
         for tensor in self._task.group_makes[group]:
             self._home[tensor] = device
+        self._asked = (ANYWHERE, ANYWHERE)
 
     def run(self, layer: int) -> None:
         """See `Ledger`."""
@@ -114,7 +119,7 @@ class TrainingLedger:
     def _group_short_bytes(self, group: int, device: int, running_bytes: int) -> int:
         """How many bytes are missing on the device, or on one that the placement makes grow."""
         part = self._task.group_bytes[group]
-        grown = self._growth(group, device)
+        grown, others = self._growth(group, device)
         backward = max(self._backward_bytes[device], part.backward_bytes)
         top = max(
             running_bytes,
@@ -123,10 +128,11 @@ class TrainingLedger:
             self._final_bytes[device] + part.final_bytes + backward,
         )
         memory = self._task.memory_bytes
-        own_bytes = self._always_bytes[device] + grown.pop(device) + part.permanent_bytes + top
+        own_bytes = self._always_bytes[device] + grown + part.permanent_bytes + top
         own = max(own_bytes, self._updates[device].needed_bytes(part)) - memory[device]
-        others = [self.needed_bytes(other) + more - memory[other] for other, more in grown.items()]
-        return max(own, *others) if others else own
+        if not others:
+            return own
+        return max(own, *[self.needed_bytes(other) + more - memory[other] for other, more in others.items()])
 
     def _let_inputs_go(self, reader: int, device: int) -> None:
         """Free output on the device that was read for the last time; through views, what they view."""
@@ -143,22 +149,25 @@ class TrainingLedger:
                     if indexed.borrows[maker]:
                         done.append(maker)
 
-    def _growth(self, group: int, device: int) -> dict[int, int]:
-        """By device: bytes of copies, and of gradients coming back, if the group were placed there."""
-        task, bit = self._task, 1 << device
-        grown = {device: 0}
+    def _growth(self, group: int, device: int) -> tuple[int, dict[int, int]]:
+        """Bytes of copies, and of gradients coming back, if the group were placed there: there, elsewhere."""
+        if self._asked == (group, device):
+            return self._answer
+        task, bit, sizes = self._task, 1 << device, self._task.indexed.size_bytes
+        here, elsewhere = 0, dict[int, int]()
         for tensor in task.group_reads[group]:
-            home, size = self._home[tensor], task.indexed.size_bytes[tensor]
+            home = self._home[tensor]
             if home in (ANYWHERE, device) or self._wanted[tensor] & bit:
                 continue
-            grown[device] += size
+            here += sizes[tensor]
             if home != task.host:
-                grown[home] = grown.get(home, 0) + size
+                elsewhere[home] = elsewhere.get(home, 0) + sizes[tensor]
         for tensor in task.group_makes[group]:
-            others, size = self._wanted[tensor] & ~bit, task.indexed.size_bytes[tensor]
+            others = self._wanted[tensor] & ~bit
             while others:
                 other = others.bit_length() - 1
                 others ^= 1 << other
-                grown[other] = grown.get(other, 0) + size
-                grown[device] += size
-        return grown
+                elsewhere[other] = elsewhere.get(other, 0) + sizes[tensor]
+                here += sizes[tensor]
+        self._asked, self._answer = (group, device), (here, elsewhere)
+        return self._answer

@@ -180,9 +180,10 @@ class LayerGraph(DiGraph, AbstractRecord):
             By group id; a node without a group is a group of its own, under its own name.
         """
         groups: dict[str, list[str]] = {}
-        for name in self.placed():
-            group = self.nodes[name].get("colocate")
-            groups.setdefault(name if group is None else f"colocate:{group}", []).append(name)
+        for name, data in self.nodes(data=True):
+            if data.get("kind", "layer") != "input":
+                group = data.get("colocate")
+                groups.setdefault(name if group is None else f"colocate:{group}", []).append(name)
         return groups
 
     def total(self, attribute: str) -> float:

@@ -1,6 +1,6 @@
 """A plan: which device runs each layer, and in which order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -62,7 +62,13 @@ class Plan(AbstractRecord):
     def __post_init__(self) -> None:
         object.__setattr__(self, "device_of", MappingProxyType(dict(self.device_of)))
         object.__setattr__(self, "order", tuple(self.order) or self.graph.code_order())
-        faults = [*_device_faults(self), *_group_faults(self), *_order_faults(self)]
+        layers = list(self.graph.placed())
+        faults = [
+            *_device_faults(self, layers),
+            *_group_faults(self),
+            *_pin_faults(self, layers),
+            *_order_faults(self, layers),
+        ]
         if faults:
             raise PlanError("the plan is malformed:", tuple(faults))
 
@@ -144,11 +150,10 @@ class Plan(AbstractRecord):
         )
 
 
-def _device_faults(plan: Plan) -> list[str]:
-    placed = set(plan.graph.placed())
-    faults = [f"layer {name} has no device" for name in plan.graph.placed() if name not in plan.device_of]
+def _device_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
+    placed, known = set(layers), set(plan.cluster.names)
+    faults = [f"layer {name} has no device" for name in layers if name not in plan.device_of]
     faults += [f"{name} is no layer of the graph" for name in plan.device_of if name not in placed]
-    known = set(plan.cluster.names)
     for name, device in plan.device_of.items():
         if device not in known:
             faults.append(f"layer {name} is on {device!r}: the devices are {', '.join(plan.cluster.names)}")
@@ -156,27 +161,36 @@ def _device_faults(plan: Plan) -> list[str]:
 
 
 def _group_faults(plan: Plan) -> list[str]:
+    if all([data.get("colocate") is None for _, data in plan.graph.nodes(data=True)]):
+        return []
     faults = []
     for members in plan.graph.groups().values():
         where = {plan.device_of.get(member): member for member in reversed(members)}
         if len(where) > 1:
             places = ", ".join(f"{member} on {device}" for device, member in where.items())
             faults.append(f"these must share a device: {places}")
-    for name in plan.graph.placed():
-        pin = plan.graph.nodes[name].get("pin")
-        if pin is not None and plan.device_of.get(name) != pin:
-            faults.append(f"layer {name} is pinned to {pin}, and placed on {plan.device_of.get(name)}")
     return faults
 
 
-def _order_faults(plan: Plan) -> list[str]:
+def _pin_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
+    pin_of = {name: pin for name, data in plan.graph.nodes(data=True) if (pin := data.get("pin")) is not None}
+    return [
+        f"layer {name} is pinned to {pin_of[name]}, and placed on {plan.device_of.get(name)}"
+        for name in layers
+        if name in pin_of and plan.device_of.get(name) != pin_of[name]
+    ]
+
+
+def _order_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
     place = {name: index for index, name in enumerate(plan.order)}
-    placed = set(plan.graph.placed())
-    faults = [f"the order misses {name}" for name in plan.graph.placed() if name not in place]
+    placed = set(layers)
+    faults = [f"the order misses {name}" for name in layers if name not in place]
     faults += [f"the order names {name}, no layer of the graph" for name in plan.order if name not in placed]
     if len(place) != len(plan.order):
         faults.append("the order names a layer twice")
-    for source, target in plan.graph.edges:
-        if source in place and target in place and place[source] > place[target]:
-            faults.append(f"the order runs {target} before {source}, which it depends on")
+    for source, targets in plan.graph.adjacency():
+        after = place.get(source, -1)
+        for target in targets:
+            if place.get(target, after) < after:
+                faults.append(f"the order runs {target} before {source}, which it depends on")
     return faults

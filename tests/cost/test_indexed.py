@@ -20,10 +20,10 @@ def test_everything() -> None:
     indexed = IndexedGraph.of(graph)
     assert indexed.names == ["a", "b", "c"]
     assert indexed.origin == ["input:x", "a"]
-    assert (indexed.source, indexed.size_bytes, indexed.consumers) == ([FROM_HOST, 0], [8, 4], [[0], [1, 2]])
-    assert (indexed.reads, indexed.makes) == ([[0], [1], [1]], [[1], [], []])
-    assert (indexed.before, indexed.after) == ([[], [], [1]], [[], [2], []])
-    assert (indexed.members, indexed.group_of) == ([[0], [1, 2]], [0, 1, 1])
+    assert (indexed.source, indexed.size_bytes, indexed.consumers) == ([FROM_HOST, 0], [8, 4], [(0,), (1, 2)])
+    assert (indexed.reads, indexed.makes) == ([(0,), (1,), (1,)], [(1,), (), ()])
+    assert (indexed.before, indexed.after) == ([(), (), (1,)], [(), (2,), ()])
+    assert (indexed.members, indexed.group_of) == ([(0,), (1, 2)], [0, 1, 1])
 
 
 @pytest.mark.parametrize(

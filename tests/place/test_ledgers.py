@@ -112,6 +112,21 @@ def test_copy_is_counted_from_its_source_on() -> None:
     assert filled_ledger(plan).needed_bytes(1) == 55
 
 
+def test_let_go_before_it_ran() -> None:
+    """A placer may run the layer that lets go of an output before the one that makes it."""
+    nodes = {
+        "first": {"forward_s": 9, "output_bytes": 3},
+        "slow": {"forward_s": 1, "output_bytes": 8},
+        "view": {"forward_s": 1, "held_until": "last"},
+        "last": {"forward_s": 1, "output_bytes": 1},
+    }
+    graph = graph_of(nodes, [("first", "slow", 3), ("slow", "view", 8)])
+    plan = find("m-etf")(graph, cluster_of(1000, 1000))
+    assert plan.order.index("last") < plan.order.index("slow")
+    alone = Plan(graph, cluster_of(1000), dict.fromkeys(nodes, "d0"), plan.order)
+    assert filled_ledger(alone).needed_bytes(0) == 12
+
+
 def test_uncertain_copies_in_training() -> None:
     """In training a tensor costs its reader a copy and its maker the gradient that comes back."""
     graph = graph_of(

@@ -11,7 +11,7 @@ from baechi.errors import PlacementError
 from baechi.place import find
 from baechi.records import Cluster, LayerGraph
 
-PLACERS = ("single", "m-topo", "m-etf", "m-sct", "chain", "random:0", "random:1")
+PLACERS = ("single", "m-topo", "m-etf", "m-sct", "chain", "even", "round-robin", "random:0", "random:1")
 
 
 @pytest.mark.parametrize("placer", PLACERS)

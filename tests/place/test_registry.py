@@ -1,5 +1,6 @@
 """Placers by name, and as functions."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from place.graphs import chain, cluster_of
 
 from baechi.place import find
 from baechi.place.m_etf import m_etf
+from baechi.place.m_sct import m_sct
 from baechi.place.random import RandomPlacer
 from baechi.records import Cluster, LayerGraph, Plan
 
@@ -25,9 +27,8 @@ def test_names() -> None:
 @pytest.mark.parametrize("name", ["m-atf", "", "random"[:3], "auto"])
 def test_unknown_name(name: str) -> None:
     """An unknown name is refused with those that are known."""
-    with pytest.raises(
-        ValueError, match=r"no placer.*'single', 'm-topo', 'm-etf', 'm-sct', 'chain', 'random:SEED'"
-    ):
+    known = "'single', 'm-topo', 'm-etf', 'm-sct', 'chain', 'even', 'round-robin', 'random:SEED'"
+    with pytest.raises(ValueError, match=rf"no placer.*{known}"):
         find(name)
 
 
@@ -54,6 +55,30 @@ def test_function_with_optimizer() -> None:
 
     find(placer)(chain(), cluster_of(999), optimizer="adam")
     assert seen == ["adam"]
+
+
+@pytest.mark.parametrize(
+    ("function", "fault"),
+    [
+        (lambda graph: None, "too many positional arguments"),
+        (lambda graph, cluster, effort: None, "'effort'"),
+        (lambda *, graph, cluster: None, "too many positional arguments"),
+        (lambda optimizer, graph: None, "multiple values for argument 'optimizer'"),
+        (Plan, "'device_of'"),
+    ],
+)
+def test_function_of_something_else(function: Any, fault: str) -> None:
+    """A callable that takes something else is refused at once, with what is wrong and how to write it."""
+    with pytest.raises(TypeError, match=rf"is no placer.*{fault}.*def placer\(graph, cluster\) -> Plan"):
+        find(function)
+
+
+def test_partial_function() -> None:
+    """A placer with some of its parameters chosen is one; so is what does not say how it is called."""
+    plan = find(partial(m_sct, threshold=0.5))(chain(), cluster_of(999), optimizer="adam")
+    assert plan.placer == "m-sct"
+    with pytest.raises(TypeError):
+        find(max)(chain(), cluster_of(999))
 
 
 def test_function_that_returns_no_plan() -> None:

@@ -10,7 +10,7 @@ from baechi.errors import PlacementError
 from baechi.place import find
 from baechi.records import LayerGraph
 
-GREEDY = ("m-topo", "m-etf", "m-sct", "chain", "random:0")
+GREEDY = ("m-topo", "m-etf", "m-sct", "chain", "even", "round-robin", "random:0")
 
 
 def blocks(*sizes: int) -> LayerGraph:

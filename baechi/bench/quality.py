@@ -1,0 +1,125 @@
+"""How good placements are: the predicted training step of each placer, over models and clusters."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from rich.table import Table
+from torch import nn
+
+from baechi.bench.accelerate_map import accelerate_plan, is_installed
+from baechi.bench.clusters import FULL, HALF, SETTINGS, Setting
+from baechi.bench.figures import table_of
+from baechi.bench.models import models
+from baechi.errors import PlacementError, PlanError
+from baechi.planning import place, with_optimizer
+from baechi.profiling import profile
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+
+PLACERS = ("single", "m-topo", "m-etf", "m-sct", "chain", "even", "round-robin")
+OPTIMIZER = "adam"
+
+_UNBOUNDED = 10**18
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a placer made of a model on a cluster.
+
+    Args:
+        step_s: the predicted step; None if it found no placement.
+        note: why it found none, or how it was helped out when its own rule found no room.
+    """
+
+    step_s: float | None
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.step_s is None:
+            return "does not fit"
+        return f"{self.step_s * 1e3:.1f}{'*' if self.note else ''}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model on a cluster.
+
+    Args:
+        model: its name.
+        layers: how many nodes were placed.
+        cluster: the setting.
+        cells: by placer.
+        choice: what `auto` chose.
+    """
+
+    model: str
+    layers: int
+    cluster: str
+    cells: Mapping[str, Cell]
+    choice: str
+
+
+def quality(*, quick: bool = False) -> Iterator[Row]:
+    """Place every model on every cluster by every placer.
+
+    Args:
+        quick: small models, the first and the last cluster, and no search.
+
+    Yields:
+        One row after the other. Accelerate's map is in it if it is installed.
+    """
+    for name, (model, inputs) in models(quick=quick):
+        graph = profile(model, inputs, cluster=Cluster((FULL, HALF)), training=True, source="estimate")
+        graph = with_optimizer(graph, OPTIMIZER)
+        needed_bytes = _needed_bytes(graph)
+        for setting in SETTINGS[:: len(SETTINGS) - 1] if quick else SETTINGS:
+            yield _row(name, model, graph, setting, needed_bytes, effort=0 if quick else 1)
+
+
+def table(rows: list[Row]) -> Table:
+    """The rows as a table.
+
+    Args:
+        rows: what was predicted.
+    """
+    placers = list(rows[0].cells) if rows else []
+    shown = table_of(
+        f"Predicted training step with {OPTIMIZER}, ms (* by its own rule no room: placed by memory)",
+        ("model", "cluster"),
+        (*placers, "chosen"),
+    )
+    for row in rows:
+        cells = [str(row.cells[placer]) for placer in placers]
+        shown.add_row(f"{row.model} ({row.layers})", row.cluster, *cells, row.choice)
+    return shown
+
+
+def _row(
+    name: str, model: nn.Module, graph: LayerGraph, setting: Setting, needed_bytes: int, *, effort: int
+) -> Row:
+    cluster = setting.cluster(needed_bytes)
+    ways: dict[str, Callable[[], Plan]] = {way: partial(place, graph, cluster, way) for way in PLACERS}
+    if is_installed():
+        ways["accelerate"] = partial(accelerate_plan, model, graph, cluster)
+    cells = {way: _cell(make)[0] for way, make in ways.items()}
+    cells["auto"], chosen = _cell(partial(place, graph, cluster, "auto", effort=effort))
+    choice = chosen.removeprefix("auto (").removesuffix(")")
+    return Row(name, sum(1 for _ in graph.placed()), str(setting), cells, choice)
+
+
+def _cell(make: Callable[[], Plan]) -> tuple[Cell, str]:
+    """What was made, and who says that he made it."""
+    try:
+        plan = make()
+    except (PlacementError, PlanError) as error:
+        return Cell(None, str(error)), ""
+    alone = len(plan.candidates) == 1  # of several candidates, notes tell of others
+    return Cell(plan.timeline.makespan_s, plan.candidates[0].note if alone else ""), plan.placer
+
+
+def _needed_bytes(graph: LayerGraph) -> int:
+    """What the model needs on one device."""
+    alone = Cluster.uniform(1, memory_bytes=_UNBOUNDED, like=FULL.kind)
+    return max(place(graph, alone, "single").timeline.peak_bytes.values())

@@ -1,0 +1,30 @@
+"""The benches by name. A bench is a file here with a function `measure(quick=False) -> Figures`."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from baechi.bench.figures import Figures
+
+BENCHES = {
+    "placers": "how good placements are, and how long placing takes",
+    "runtime": "what the runtime costs the host for each layer call",
+}
+
+
+def find(name: str) -> Callable[..., Figures]:
+    """The bench of that name.
+
+    Args:
+        name: a key of `BENCHES`.
+
+    Returns:
+        A function that measures, `measure(quick=False)`.
+
+    Raises:
+        ValueError: no bench has that name; it lists what there is.
+    """
+    if name not in BENCHES:
+        known = "".join([f"\n  {known:10}{what}" for known, what in BENCHES.items()])
+        raise ValueError(f"{f'there is no bench {name!r}' if name else 'say which bench'}; there are:{known}")
+    measure: Callable[..., Figures] = import_module(f"baechi.bench.{name}").measure
+    return measure
