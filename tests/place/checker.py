@@ -1,25 +1,26 @@
 """The one judge of plans: what a plan must be, from the definitions alone, whoever made it.
 
-It reads the graph and the plan and uses nothing of the placers. Memory is judged by the simulator;
-for training, and wherever the devices could hold every tensor at once, a plan must keep it.
+It reads the graph, the plan and its timeline, and uses nothing of the placers. The timeline is judged
+first, span by span; then bytes are added up over its spans, without the simulator's help.
 """
 
 from itertools import combinations
-from typing import Any
 
-from baechi.cost.memory import footprints
+from simulate.oracle import peaks_from_spans
+from simulate.times import check_times
+
 from baechi.records import Plan
-from baechi.simulate import shortest_step_s, simulate
+from baechi.simulate import shortest_step_s
 
 
 def check(plan: Plan) -> None:
     """Judge a plan; an assertion fails if it is none."""
     check_devices(plan)
     check_order(plan)
+    check_times(plan, plan.timeline)
     check_memory(plan)
-    timeline = simulate(plan)
     bound_s = shortest_step_s(plan.graph, plan.cluster)
-    assert timeline.makespan_s >= bound_s * (1 - 1e-9), "faster than any step can be"
+    assert plan.timeline.makespan_s >= bound_s * (1 - 1e-9), "faster than any step can be"
 
 
 def check_devices(plan: Plan) -> None:
@@ -45,25 +46,7 @@ def check_order(plan: Plan) -> None:
 
 
 def check_memory(plan: Plan) -> None:
-    """No simulated peak is above the device's memory."""
-    peaks = simulate(plan).peak_bytes
+    """No device is ever fuller than it can be; the simulator counts no less than what has to be there."""
+    least, peaks = peaks_from_spans(plan, plan.timeline), plan.timeline.peak_bytes
     for device in plan.cluster.devices:
-        if plan.graph.training or all_at_once_bytes(plan, device.name) <= device.memory_bytes:
-            assert peaks[device.name] <= device.memory_bytes
-
-
-def all_at_once_bytes(plan: Plan, device: str) -> int:
-    """What a device would need if it forgot nothing in a forward."""
-    table = footprints(plan.graph)
-    here = [table[name] for name in plan.order_on(device)]
-    sizes: dict[tuple[str, Any], float] = {}
-    for source, _, data in plan.graph.edges(data=True):
-        key = (source, data.get("tensor"))
-        sizes[key] = max(sizes.get(key, 0), data.get("bytes", 0))
-    received = [
-        sizes[source, data.get("tensor")]
-        for source, target, data in plan.graph.edges(data=True)
-        if plan.device_of[target] == device and plan.device_of.get(source) != device
-    ]
-    held = sum(part.permanent_bytes + part.output_bytes for part in here) + sum(received)
-    return held + max((part.temp_bytes for part in here), default=0)
+        assert least[device.name] <= peaks[device.name] <= device.memory_bytes

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import networkx as nx
@@ -70,6 +71,26 @@ def late_groups(groups: int = 4, heavy_s: float = 10) -> LayerGraph:
     for index in range(groups):
         nodes[f"heavy{index}"] = {"forward_s": heavy_s, "colocate": f"g{index}", "output_bytes": 1}
     return graph_of(nodes, [(f"light{index}", f"heavy{index}", 1) for index in range(groups)])
+
+
+def layered(layers: int, seed: int, *, travel: float = 1, width: int = 6, **attributes: Any) -> LayerGraph:
+    """Rows of layers with lognormal times, each with one to three parents in the three rows before.
+
+    A transfer over a link of a byte a second takes `travel` times as long as a layer, on average.
+    """
+    chance = Random(seed)
+    nodes: dict[str, dict[str, Any]] = {}
+    edges: list[tuple[Any, ...]] = []
+    for number in range(layers):
+        begin = number // width * width
+        near = range(max(0, begin - 3 * width), begin)
+        seconds, size = chance.lognormvariate(3, 0.5), chance.randint(10, 100)
+        nodes[f"l{number}"] = {"forward_s": seconds, "backward_s": 2 * seconds, "param_bytes": 100 * size}
+        tensor = travel * chance.lognormvariate(3, 0.5)
+        nodes[f"l{number}"]["output_bytes"] = tensor
+        for parent in chance.sample(near, min(len(near), chance.randint(1, 3))):
+            edges.append((f"l{parent}", f"l{number}", nodes[f"l{parent}"]["output_bytes"]))
+    return graph_of(nodes, edges, **attributes)
 
 
 HAND_MADE = {

@@ -1,95 +1,157 @@
 """Peaks by another way: every storage is an interval read off the spans, and intervals are added up.
 
-Uses the rules as `baechi.simulate.memory` states them and nothing of its code. Times must be above 0,
-or it is open which of two things at one time comes first; and a source must make one tensor only,
-or its spans cannot be told apart.
+Uses the rules as the documentation states them and nothing of the code that it judges, not even its
+table of bytes. What begins and ends at one time has no interval to lie in, so where layers or
+transfers take no time this is a bound from below; elsewhere it is exact.
 """
 
+from dataclasses import dataclass
 from math import ceil, inf
 
-from baechi.cost.memory import footprints
+from simulate.reading import Reading, Tensor
+
 from baechi.records import Plan, Timeline
 
-Interval = tuple[float, float, int]
+STATE = {"momentum": 1, "adagrad": 1, "rmsprop": 1, "adadelta": 2, "adam": 2, "adamw": 2}
+"""What an optimizer keeps, in bytes for each byte of gradient; others keep nothing."""
+
+UPDATE = {"adam": 1, "adamw": 1, "rmsprop": 1, "adagrad": 2, "adadelta": 2}
+"""What its step needs besides."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bytes that are there from a time to another; whoever is named finds them there when it runs."""
+
+    start: float
+    end: float
+    size: int
+    users: frozenset[str] = frozenset()
 
 
 class Oracle:
     """One plan and its timeline."""
 
     def __init__(self, plan: Plan, timeline: Timeline) -> None:
-        self.plan, self.graph, self.table = plan, plan.graph, footprints(plan.graph)
-        self.ran = {(s.layer, s.phase): (s.start_s, s.end_s) for s in timeline.spans if s.kind == "compute"}
-        moves = [span for span in timeline.spans if span.kind == "transfer"]
-        self.moved = {(s.layer, s.where, s.phase): (s.start_s, s.end_s) for s in moves}
+        self.read = Reading(plan, timeline)
+        self.graph, self.training = plan.graph, plan.graph.training
         self.intervals: dict[str, list[Interval]] = {name: [] for name in plan.cluster.names}
+        self.made: dict[str, list[Tensor]] = {name: [] for name in plan.graph}
+        self.until: dict[str, float] = {}
+        self.holders: dict[str, list[str]] = {name: [] for name in plan.graph}
+        for name, data in plan.graph.nodes(data=True):
+            if data.get("held_until") in plan.device_of:
+                self.holders[name].append(data["held_until"])
+        for tensor in self.read.tensors:
+            self.made[tensor.source].append(tensor)
 
-    def size(self, name: str) -> int:
-        edges = self.graph.out_edges(name, data=True)
-        return max((ceil(data["bytes"]) for *_, data in edges if not data.get("order_only")), default=0)
+    def amount(self, name: str, *attributes: str) -> int:
+        return sum(ceil(self.graph.nodes[name].get(attribute) or 0) for attribute in attributes)
 
-    def readers(self, name: str) -> list[str]:
-        edges = self.graph.out_edges(name, data=True)
-        return [target for _, target, data in edges if not data.get("order_only")]
+    def output(self, name: str) -> int:
+        """The output of a layer as far as it is not kept otherwise."""
+        data = self.graph.nodes[name]
+        kept = (data.get("saved_bytes") or 0) if self.training else 0
+        return ceil(data.get("passing_bytes", max(0, (data.get("output_bytes") or 0) - kept)) or 0)
 
     def is_view(self, name: str) -> bool:
-        handed_on = self.size(name) if self.readers(name) else 1
+        """Whether it hands on more than it made, so memory of its inputs; what it returns is a byte."""
+        handed_on = max([tensor.size for tensor in self.made[name]], default=1)
         return handed_on > (self.graph.nodes[name].get("output_bytes") or 0)
 
     def needs_inputs_until(self, name: str) -> float:
-        end = self.ran[name, "forward"][1]
+        end = self.read.ran[name, "forward"][1]
         return max(end, self.output_until(name)) if self.is_view(name) else end
 
     def output_until(self, name: str) -> float:
-        here = self.plan.device_of[name]
-        until = [inf] if not self.readers(name) else []
-        for reader in self.readers(name):
-            there = self.plan.device_of[reader]
-            if there == here:
-                until.append(self.needs_inputs_until(reader))
-            else:
-                until.append(self.moved[name, f"{here}>{there}", "forward"][1])
-        return max(until)
+        if name not in self.until:
+            here = self.read.home(name)
+            until = [self.read.ran[other, "forward"][1] for other in self.holders[name]]
+            for number, tensor in enumerate(self.read.tensors):
+                if tensor.source == name:
+                    until += [self.needs_inputs_until(r) for r in self.read.readers_on(tensor, here)]
+                    moves = [self.read.moved[number, d, "forward"] for d in self.read.targets(tensor)]
+                    until += [end for _, end in moves]
+            self.until[name] = max(until, default=inf)
+        return self.until[name]
 
     def add_layers(self) -> None:
-        training = self.graph.training
-        for name, part in self.table.items():
-            intervals = self.intervals[self.plan.device_of[name]]
-            start, end = self.ran[name, "forward"]
-            intervals += [(-1, inf, part.resident_bytes), (start, end, part.temp_bytes)]
-            intervals.append((start, self.output_until(name), part.output_bytes))
-            if training:
-                begin, over = self.ran[name, "backward"]
-                intervals += [(start, over, part.saved_bytes), (begin, over, part.temp_bytes)]
-                received = self.received_bytes(name)
-                intervals.append((begin, over, max(0, part.upstream_bytes - received)))
+        for name in self.read.place:
+            intervals, who = self.intervals[self.read.home(name)], frozenset([name])
+            start, end = self.read.ran[name, "forward"]
+            kept = self.amount(name, "held_bytes", *["saved_bytes"] * self.training)
+            temp = self.amount(name, "temp_bytes")
+            local = self.read.readers_on
+            readers = [r for t in self.made[name] for r in local(t, self.read.home(name))]
+            intervals.append(Interval(-1, inf, self.resident(name)))
+            intervals.append(Interval(start, end, temp, who))
+            users = who | {reader for reader in readers if not self.training}
+            intervals.append(Interval(start, self.output_until(name), self.output(name), users))
+            over = self.read.ran[name, "backward"][1] if self.training else inf
+            intervals.append(Interval(start, over, kept, who))
+            if self.training:
+                begin = self.read.ran[name, "backward"][0]
+                own = max(0, self.amount(name, "upstream_grad_bytes") - self.received(name))
+                intervals.append(Interval(begin, over, temp + own))
 
-    def received_bytes(self, name: str) -> int:
-        devices = {self.plan.device_of[reader] for reader in self.readers(name)}
-        return self.size(name) * len(devices - {self.plan.device_of[name]})
+    def resident(self, name: str) -> int:
+        """What is always there of a layer."""
+        optimizer = str(self.graph.graph.get("optimizer")).lower()
+        grads = self.amount(name, "grad_bytes") * self.training
+        return self.amount(name, "param_bytes", "buffer_bytes") + grads * (1 + STATE.get(optimizer, 0))
+
+    def received(self, name: str) -> int:
+        """Gradients of a layer's output that come from other devices."""
+        return sum(tensor.size * len(self.read.targets(tensor)) for tensor in self.made[name])
 
     def add_copies(self) -> None:
-        for source in self.graph:
-            here = self.plan.device_of.get(source, "host")
-            for there in {self.plan.device_of[reader] for reader in self.readers(source)} - {here}:
-                readers = [r for r in self.readers(source) if self.plan.device_of[r] == there]
-                self.add_copy(source, here, there, readers)
+        for number, tensor in enumerate(self.read.tensors):
+            for there in self.read.targets(tensor):
+                self.add_copy(number, tensor, there)
 
-    def add_copy(self, source: str, here: str, there: str, readers: list[str]) -> None:
-        start, _ = self.moved[source, f"{here}>{there}", "forward"]
-        if not self.graph.training:
-            gone = inf if here == "host" else self.output_until(source)
+    def add_copy(self, number: int, tensor: Tensor, there: str) -> None:
+        start, _ = self.read.moved[number, there, "forward"]
+        readers, source = self.read.readers_on(tensor, there), tensor.source
+        if not self.training:
+            gone = inf if self.read.home(source) == "host" else self.output_until(source)
             until = max(gone, *(self.needs_inputs_until(reader) for reader in readers))
-        elif here == "host":
-            until = max(self.ran[reader, "backward"][1] for reader in readers)
+        elif self.read.home(source) == "host":
+            until = max(self.read.ran[reader, "backward"][1] for reader in readers)
         else:
-            begin, until = self.moved[source, f"{there}>{here}", "backward"]
-            self.intervals[here].append((begin, self.ran[source, "backward"][1], self.size(source)))
-        self.intervals[there].append((start, until, self.size(source)))
+            begin, until = self.read.moved[number, there, "backward"]
+            over = self.read.ran[source, "backward"][1]
+            self.intervals[self.read.home(source)].append(Interval(begin, over, tensor.size))
+        self.intervals[there].append(Interval(start, until, tensor.size, frozenset(readers)))
 
     def peak(self, device: str) -> int:
-        intervals = self.intervals[device]
-        times = [start for start, _, _ in intervals]
-        return max((sum(s for a, b, s in intervals if a <= time < b) for time in times), default=0)
+        """The most that is there at a time, when a layer runs, or when the optimizer steps."""
+        changes = []
+        for one in self.intervals[device]:
+            if one.start < one.end:
+                changes += [(one.start, 1, one.size), (one.end, 0, -one.size)]
+        live, peak = 0, self.updating(device)
+        for _, _, change in sorted(changes):
+            live += change
+            peak = max(peak, live)
+        return max([peak, *(self.while_running(name, device) for name in self.instant(device))])
+
+    def instant(self, device: str) -> list[str]:
+        """The layers there that take no time."""
+        times = {name: self.read.ran[name, "forward"] for name in self.read.plan.order_on(device)}
+        return [name for name, (start, end) in times.items() if start == end]
+
+    def while_running(self, name: str, device: str) -> int:
+        """What a layer finds when it runs: what it uses, and all that is there before and after."""
+        now = self.read.ran[name, "forward"][0]
+        there = [one for one in self.intervals[device] if one.start < now < one.end or name in one.users]
+        return sum(one.size for one in there)
+
+    def updating(self, device: str) -> int:
+        """What is there when the optimizer steps: for all weights at once, or three times the largest."""
+        layers = self.read.plan.order_on(device)
+        each = UPDATE.get(str(self.graph.graph.get("optimizer")).lower(), 0) * self.training
+        grads = [each * self.amount(name, "grad_bytes") for name in layers]
+        return sum(map(self.resident, layers)) + max(sum(grads), 3 * max(grads, default=0))
 
 
 def peaks_from_spans(plan: Plan, timeline: Timeline) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.graphs import cluster_of, graph_of
@@ -18,13 +19,35 @@ def peaks(graph: LayerGraph, devices: int = 1, optimizer: str | None = None, **d
     return list(simulate(plan, optimizer=optimizer).peak_bytes.values())
 
 
-@given(layer_graphs(positive_times=True, tensors=False), clusters(), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
-def test_as_the_rules_read(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
+@given(
+    layer_graphs(positive_times=True),
+    clusters(),
+    st.integers(0, 10**6),
+    st.sampled_from([None, "momentum", "Adam", "adagrad"]),
+)
+@settings(max_examples=400, deadline=None)
+def test_as_the_rules_read(graph: LayerGraph, cluster: Cluster, seed: int, optimizer: str | None) -> None:
     """The peaks are those that the rules give when applied to the spans, one interval each."""
-    plan = any_plan(graph, cluster, Random(seed))
+    chance = Random(seed)
+    graph.graph["optimizer"] = optimizer
+    for name in graph.placed():
+        held = [("held_bytes", chance.randint(0, 9)), ("passing_bytes", chance.randint(0, 9))]
+        later = sorted(nx.descendants(graph, name))
+        held += [("held_until", chance.choice(later))] if later else []
+        graph.nodes[name].update([one for one in held if chance.random() < 0.3])
+    plan = any_plan(graph, cluster, chance)
     timeline = simulate(plan)
     assert dict(timeline.peak_bytes) == peaks_from_spans(plan, timeline)
+
+
+@given(layer_graphs(), clusters(), st.integers(0, 10**6))
+@settings(max_examples=300, deadline=None)
+def test_no_time(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
+    """Where things take no time, the peaks are not below what has to be there."""
+    plan = any_plan(graph, cluster, Random(seed))
+    timeline = simulate(plan)
+    least = peaks_from_spans(plan, timeline)
+    assert all(least[device] <= peak for device, peak in timeline.peak_bytes.items())
 
 
 def test_inference_on_one_device() -> None:

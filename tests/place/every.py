@@ -1,0 +1,27 @@
+"""All placers, as a user calls them: by name, within memory."""
+
+from baechi.planning import place
+from baechi.records import Cluster, LayerGraph, Plan
+
+EVERY = (
+    "single",
+    "m-topo",
+    "m-etf",
+    "m-sct",
+    "chain",
+    "even",
+    "round-robin",
+    "random:0",
+    "random:1",
+    "auto:0",
+    "auto:1",
+)
+"""`auto:1` is `"auto"` at effort 1."""
+
+
+def plan_by(placer: str, graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+    """The plan of a placer."""
+    name, _, number = placer.partition(":")
+    if name == "auto":
+        return place(graph, cluster, "auto", effort=int(number), optimizer=optimizer)
+    return place(graph, cluster, placer, optimizer=optimizer)
