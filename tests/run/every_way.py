@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,15 +96,31 @@ def batch(rows: int = 5, seed: int = 1) -> Tensor:
 
 def same(
     way: Way,
-    run: Callable[[nn.Module], Any],
+    run: Callable[[Any], Any],
     build: Callable[[], nn.Module] = rig,
     inputs: Callable[[], Any] = batch,
+    *,
     training: bool = True,
     waits: bool = True,
+    tolerance: float = 0.0,
 ) -> nn.Module:
+    """Run something with a plain model, and with one that is distributed: all is the same to the bit.
+
+    Args:
+        way: how it is distributed.
+        run: what to do with a model; what it returns is compared.
+        build: makes the model.
+        inputs: what the plan is made with.
+        training: whether the model is in training.
+        waits: whether something waits in the last step, if it may.
+        tolerance: by how much numbers may be off, relative to the largest of their tensor.
+
+    Returns:
+        The distributed model.
+    """
     plain = build().train(training)
     torch.manual_seed(5)
-    expected = run(plain)
+    expected = run(plain), left_by(plain)
     model, cluster = way.distribute(build, inputs, training)
     model.train(training)
     threads = threading.active_count()
@@ -113,8 +129,7 @@ def same(
         found = run(model)
         assert torch._C._len_torch_function_stack() == 0
     assert threading.active_count() == threads
-    assert_equal(expected, found)
-    assert_equal(left_by(plain), left_by(model))
+    assert_equal(expected, (found, left_by(model)), tolerance)
     if waits:
         assert bool(runtime_of(model).counts.get("deferred", 0)) == bool(way.reorder)
     return model
@@ -127,16 +142,25 @@ def left_by(model: nn.Module) -> dict[str, Any]:
     return left
 
 
-def assert_equal(one: Any, other: Any, where: str = "") -> None:
-    if isinstance(one, Tensor):
+def assert_equal(one: Any, other: Any, tolerance: float = 0.0, where: str = "") -> None:
+    """Nested values are the same.
+
+    Args:
+        one: the plain model's.
+        other: the distributed one's.
+        tolerance: see `same`.
+        where: what is compared.
+    """
+    if isinstance(one, (dict, list, tuple)):
+        pairs = one.items() if isinstance(one, dict) else enumerate(one)
+        assert len(one) == len(other) and (not isinstance(one, dict) or list(one) == list(other)), where
+        for key, value in pairs:
+            assert_equal(value, other[key], tolerance, f"{where}.{key}")
+    elif isinstance(one, (Tensor, float)) and tolerance:
+        one, other = torch.as_tensor(one).double(), torch.as_tensor(other).double()
+        assert one.shape == other.shape, where
+        assert one.numel() == 0 or (one - other).abs().max() <= tolerance * one.abs().max(), where
+    elif isinstance(one, Tensor):
         assert isinstance(other, Tensor) and identical(one, other), where
-    elif isinstance(one, dict):
-        assert list(one) == list(other), where
-        for key in one:
-            assert_equal(one[key], other[key], f"{where}.{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), where
-        for index, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_equal(a, b, f"{where}[{index}]")
     else:
         assert one == other, where
