@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, is_uncounted, writes_of
+from baechi.backend.uncompiled import compiler_aside
 from baechi.capture.backward import note_backward
 from baechi.capture.trace import Boundary, Call, Function, Op
 from baechi.capture.watch import Watch
@@ -52,6 +53,7 @@ def watching(
     with ExitStack() as stack:
         stack.callback(watch.forget)
         stack.callback(watch.put_weights_back)
+        stack.enter_context(compiler_aside())
         for module in model.modules():
             stack.enter_context(set_aside(module))  # an activation that another model shares may have one
             module.__dict__[_WATCH] = watch

@@ -17,6 +17,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
 from baechi.run.first_call import forget_first_call
+from baechi.run.loading import unwatch_loading, watch_loading
 from baechi.run.match import has_weights, homes, modules_of, weights_of
 from baechi.run.refusal import allow_moves, refuse_moves
 from baechi.run.runtime import Binding, Reorder, Runtime, bind, binding_of, unbind
@@ -58,6 +59,7 @@ def assign(
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
     bind(model, Binding(runtime, ROOT))
+    watch_loading(model, runtime)
     if len(plan.devices_used) > 1:
         _wrap(model, runtime, home)
     else:
@@ -86,6 +88,7 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
             step_back(module)
         unbind(module)
     unhook(model)
+    unwatch_loading(model)
     allow_moves(model)
     forget_first_call(model)
     vars(model).pop(DEVICE_MAP, None)

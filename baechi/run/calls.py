@@ -9,6 +9,7 @@ from torch import nn
 
 from baechi.backend.intercept import original_forward
 from baechi.backend.nest import tensors_in
+from baechi.backend.uncompiled import uncompiled
 from baechi.run.call import Call
 from baechi.run.deferred import force_all
 from baechi.run.glue import GlueMode
@@ -18,6 +19,7 @@ from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
 
 
+@uncompiled
 def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """The root, or a part of it that calls layers on several devices.
 
@@ -34,6 +36,7 @@ def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _call(module, args, kwargs, original_forward(module))
 
 
+@uncompiled
 def call_fused_stack(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """A stack of fused layers: like a part, with the glue mode off, which would unfuse them.
 
@@ -47,6 +50,7 @@ def call_fused_stack(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _call(module, args, kwargs, functools.partial(_without_glue_mode, module))
 
 
+@uncompiled
 def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """A layer: bring what it was given to its device, run it there.
 
@@ -68,6 +72,7 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _call(module, args, kwargs, functools.partial(_in_step, module, runtime, binding.seat))
 
 
+@uncompiled
 def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """A layer without weights: like `call_layer` in a step of a model that has it, else plain.
 

@@ -65,14 +65,20 @@ def _mode_here() -> Any:
     return next((mode for mode in _get_current_function_mode_stack() if mode in _modes), None)
 
 
-def _force(values: Any, reason: str) -> None:
+def force_seen(values: Any, reason: str) -> None:
+    """Launch whatever somebody who looks at some values would otherwise miss.
+
+    Args:
+        values: anything.
+        reason: who looks.
+    """
     force_all(values, reason)
     if _mode_here() is not None:  # else a layer: it is its turn
         force_writers(values, reason)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-    _force((args, kwargs), f"{cls.__name__}.apply takes values")
+    force_seen((args, kwargs), f"{cls.__name__}.apply takes values")
     mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # transfers know their way
     _inside.depth = getattr(_inside, "depth", 0) + 1
     try:
@@ -85,22 +91,22 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
-    _force(args, "vmap takes values")  # before the transform begins: layers do not launch inside of it
+    force_seen(args, "vmap takes values")  # before the transform begins: layers do not launch inside of it
     return _original_process(in_dims, args, func)
 
 
 def _add_batch_dim(tensor: Any, *args: Any) -> Any:
-    _force([tensor], "vmap takes values")
+    force_seen([tensor], "vmap takes values")
     return _original_add_batch_dim(tensor, *args)
 
 
 def _wrap_for_grad(tensor: Any, *args: Any) -> Any:
-    _force([tensor], "torch.func takes values")
+    force_seen([tensor], "torch.func takes values")
     return _original_wrap_for_grad(tensor, *args)
 
 
 def _checkpointed(*args: Any, **kwargs: Any) -> Any:
-    _force((args, kwargs), "checkpointing keeps values")
+    force_seen((args, kwargs), "checkpointing keeps values")
     return _original_checkpointed(*args, **kwargs)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from baechi.backend.intercept import stand_in, step_back
+from baechi.backend.uncompiled import uncompiled
 from baechi.records.inputs import Inputs
 
 Distribute = Callable[[nn.Module, Inputs], object]
@@ -33,6 +34,7 @@ def forget_first_call(model: nn.Module) -> None:
     model.__dict__.pop(_NAME, None)
 
 
+@uncompiled
 def _first_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     distribute: Distribute = module.__dict__.pop(_NAME)
     step_back(module)

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from baechi.backend.marks import made_at
 from baechi.backend.nest import tensors_in
 from baechi.backend.operators import facts_of, writes_of
+from baechi.backend.uncompiled import uncompiled
 from baechi.cost.anchor import anchor, writes_first
 from baechi.run.call import Call
 from baechi.run.deferred import QUESTIONS
@@ -61,6 +62,7 @@ class GlueMode(TorchFunctionMode):
         super().__init__()
         self.step = step
 
+    @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")

@@ -1,16 +1,16 @@
 """Hooks of the user's on layers and containers see real tensors: what waits launches before them."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import nn
 from torch.nn.modules import module as shared
+from torch.utils.hooks import RemovableHandle
 
-from baechi.run.deferred import force_all
-
-_REASON = "hooks see real tensors"
+from baechi.run.entrances import force_seen
 
 
 class HookWatch:
@@ -29,16 +29,10 @@ class HookWatch:
         """
         with ExitStack() as stack:
             for module in self._hooked(root):
-                before = module.register_forward_pre_hook(_before, prepend=True, with_kwargs=True)
-                after = module.register_forward_hook(_after, prepend=True)
-                stack.callback(before.remove)
-                stack.callback(after.remove)
-            if shared._global_forward_pre_hooks:
-                stack.callback(shared.register_module_forward_pre_hook(_before_any).remove)
-                _to_the_front(shared._global_forward_pre_hooks)
-            if shared._global_forward_hooks:
-                stack.callback(shared.register_module_forward_hook(_after).remove)
-                _to_the_front(shared._global_forward_hooks)
+                _put_before_each(module._forward_pre_hooks, partial(_before_own, module), stack)
+                _put_before_each(module._forward_hooks, partial(_after_own, module), stack)
+            _put_before_each(shared._global_forward_pre_hooks, _before_any, stack)
+            _put_before_each(shared._global_forward_hooks, _after_any, stack)
             yield
 
     def _hooked(self, root: nn.Module) -> list[nn.Module]:
@@ -48,20 +42,29 @@ class HookWatch:
         return [m for m in modules if m is not None and (m._forward_pre_hooks or m._forward_hooks)]
 
 
-def _before(module: nn.Module, args: Any, kwargs: Any) -> None:
+def _put_before_each(hooks: Any, add: Callable[[], RemovableHandle], stack: ExitStack) -> None:
+    """A hook of ours before each of the user's: what one of them makes, the next one sees."""
+    for key in list(hooks):
+        stack.callback(add().remove)
+        hooks.move_to_end(key)
+
+
+def _before_own(module: nn.Module) -> RemovableHandle:
+    return module.register_forward_pre_hook(_look, with_kwargs=True)
+
+
+def _after_own(module: nn.Module) -> RemovableHandle:
+    return module.register_forward_hook(_look, with_kwargs=True)
+
+
+def _before_any() -> RemovableHandle:
+    return shared.register_module_forward_pre_hook(_look)
+
+
+def _after_any() -> RemovableHandle:
+    return shared.register_module_forward_hook(_look, with_kwargs=True)
+
+
+def _look(module: nn.Module, *values: Any) -> None:
     del module
-    force_all((args, kwargs), _REASON)
-
-
-def _before_any(module: nn.Module, args: Any) -> None:
-    del module
-    force_all(args, _REASON)
-
-
-def _after(module: nn.Module, args: Any, result: Any) -> None:
-    del module, args
-    force_all(result, _REASON)
-
-
-def _to_the_front(hooks: Any) -> None:
-    hooks.move_to_end(next(reversed(hooks)), last=False)
+    force_seen(values, "hooks see real tensors")

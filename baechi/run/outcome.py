@@ -16,6 +16,7 @@ from baechi.backend.complaints import complaints_muted
 from baechi.backend.leftovers import clear_leftovers
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
+from baechi.backend.uncompiled import compiler_aside
 from baechi.run.draws import Draw, draw_of, draws
 from baechi.run.meta import Meta
 
@@ -72,7 +73,7 @@ def _run(call: Callable[..., Any], args: Any, kwargs: Any, made: list[Any]) -> O
     cached = torch.is_autocast_cache_enabled()
     with torch._C.DisableTorchFunctionSubclass():
         metas = {id(tensor): Meta.of(tensor) for tensor in tensors_in(args, kwargs)}
-    with complaints_muted(), FakeTensorMode(allow_non_fake_inputs=True), watch:
+    with complaints_muted(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
 
         def fake(tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) not in by_id:

@@ -12,13 +12,14 @@ lists over several devices             runs on each of them (optimizers hand ove
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from baechi.backend.operators import facts_of
+from baechi.backend.uncompiled import compiler_aside, uncompiled
 from baechi.backend.virtual import current
 from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.identity import Identity
@@ -49,6 +50,7 @@ class Emulation(TorchDispatchMode):
         self.emulator = Emulator(cluster)
         self._identity = Identity(self.emulator)
         self._operations = Operations(self.emulator, self._identity.place_of)
+        self._around = ExitStack()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -57,12 +59,14 @@ class Emulation(TorchDispatchMode):
     def __enter__(self) -> Emulation:
         current.open_with(self.emulator, self)
         self._identity.install()
+        self._around.enter_context(compiler_aside())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.emulator.baton.finish(self.emulator.thread.host)
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._around.close()
         self._identity.remove()
         try:
             self.emulator.close()
@@ -142,6 +146,7 @@ class Emulation(TorchDispatchMode):
         """
         (stream or self.emulator.stream(self.emulator.index[str(device)])).wait(event)
 
+    @uncompiled
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         emulator = self.emulator
         if current.at_work() is not emulator or func.namespace == "prim":

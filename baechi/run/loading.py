@@ -1,0 +1,39 @@
+"""Weights that are loaded in the place of others (`load_state_dict(assign=True)`) go where those lay.
+
+What is loaded lies where it was read to, often the host. Hooks that torch calls after loading, on every
+module with weights, say so to the runtime, and the next call brings home what is astray.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.run.runtime import Runtime
+
+
+def watch_loading(model: nn.Module, runtime: Runtime) -> None:
+    """Let a runtime know when weights of a model, or of a part of it, are loaded.
+
+    Args:
+        model: the root.
+        runtime: the model's.
+    """
+    for module in model.modules():
+        takes_hooks = not isinstance(module, torch.jit.ScriptModule)
+        if takes_hooks and (module is model or module._parameters or module._buffers):
+            module.register_load_state_dict_post_hook(functools.partial(_loaded, runtime))
+
+
+def unwatch_loading(model: nn.Module) -> None:
+    """Undo `watch_loading`."""
+    for module in model.modules():
+        hooks: dict[int, Any] = module._load_state_dict_post_hooks
+        for key in [key for key, hook in hooks.items() if getattr(hook, "func", None) is _loaded]:
+            del hooks[key]
+
+
+def _loaded(runtime: Runtime, module: nn.Module, incompatible_keys: Any) -> None:
+    del module, incompatible_keys
+    runtime.settled = False
