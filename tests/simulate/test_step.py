@@ -136,7 +136,8 @@ def test_inputs_get_no_gradient() -> None:
 def test_nothing_to_run() -> None:
     """An empty graph takes no time and no memory."""
     timeline = play(graph_of({"input:x": {"kind": "input"}}), cluster_of(99))
-    assert timeline == Timeline((), 0.0, {"d0": 0}, {"transfers": 0, "transfer_bytes": 0})
+    counters = {"transfers": 0, "transfer_bytes": 0}
+    assert timeline == Timeline((), 0.0, {"d0": 0}, counters, {"d0": ((0.0, 0),)})
 
 
 def test_zero_times() -> None:
