@@ -22,6 +22,7 @@ class Span:
         start_s: seconds since the step began.
         end_s: seconds since the step began.
         phase: `"forward"`, `"backward"`, or `"other"` (loss, optimizer).
+        size_bytes: what travelled, of a transfer.
     """
 
     kind: SpanKind
@@ -30,6 +31,7 @@ class Span:
     start_s: float
     end_s: float
     phase: Phase = "forward"
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,8 @@ def _spans(stage: Stage, played: _Played) -> Iterator[Span]:
     for number, begin_s, over_s in played.engine.moved:
         parcel = played.parcels[number]
         layer_name = stage.indexed.origin[parcel.tensor]
-        yield Span("transfer", layer_name, _link_name(cluster, parcel), begin_s, over_s, phase)
+        link = _link_name(cluster, parcel)
+        yield Span("transfer", layer_name, link, begin_s, over_s, phase, parcel.size_bytes)
 
 
 def _link_name(cluster: Cluster, parcel: Parcel) -> str:
