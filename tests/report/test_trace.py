@@ -148,3 +148,12 @@ def test_work_around_the_model_has_a_name() -> None:
     timeline = Timeline((Span("compute", "", "cpu:0", 0.0, 1.0, "other"),), 0.0, {"cpu:0": 0})
     (slice_,) = [e for e in events(report.to_trace(timeline)) if e["ph"] == "X"]
     assert slice_["name"] == "(around the model)" and slice_["dur"] == 1e6
+
+
+def test_neighbours_shorter_than_a_nanosecond_apart() -> None:
+    """Rounded to nanoseconds, one still ends where the next begins."""
+    ends = [1.6e-9 * place for place in range(9)]
+    spans = [Span("compute", "a", "cpu:0", start, end) for start, end in pairwise(ends)]
+    found = events(report.to_trace(Timeline(tuple(spans), ends[-1], {"cpu:0": 0})))
+    slices = [(round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in found if e["ph"] == "X"]
+    assert all(start + length == after for (start, length), (after, _) in pairwise(slices))
