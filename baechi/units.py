@@ -73,3 +73,16 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) >= 1e-3:
         return f"{seconds * 1e3:.2f} ms"
     return f"{seconds * 1e6:.1f} µs"
+
+
+def format_share(part: float, whole: float) -> str:
+    """Write a part of a whole for a person: `12 %`.
+
+    Args:
+        part: some of it.
+        whole: all of it.
+
+    Returns:
+        Text, `-` if there is nothing to be a part of.
+    """
+    return f"{100 * part / whole:.0f} %" if whole else "-"
