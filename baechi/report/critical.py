@@ -11,6 +11,7 @@ What lies between the two is a wait for the host, which had not issued the kerne
 work around the model as well.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -82,20 +83,27 @@ class _Index:
         self._ran: dict[tuple[str, Phase], list[Span]] = {}
         self._moved: dict[tuple[str, Phase], list[Span]] = {}
         self._earlier: dict[int, Span | None] = {}
+        self._into: dict[str, list[Span]] = {}
+        self._out_of: dict[str, list[Span]] = {}
         last: dict[str, Span] = {}
         for span in self.spans:
             table = self._ran if span.kind == "compute" else self._moved
             table.setdefault((span.layer, span.phase), []).append(span)
+            ends = self._into if span.kind == "transfer" else self._out_of
+            ends.setdefault(span.where.rpartition(">")[2], []).append(span)
             engine = self._engine(span)
             self._earlier[id(span)] = last.get(engine)
             last[engine] = span
+        for spans in (*self._into.values(), *self._out_of.values()):
+            spans.sort(key=lambda span: span.end_s)
         forward = [span for span in self.spans if span.phase == "forward"]
         self._turn = max(forward, key=lambda span: span.end_s, default=None)
 
     def before(self, span: Span) -> tuple[Stretch, Span | None]:
         """What a span waited for: as a stretch of the path, and where the path goes on."""
         start_s = span.start_s
-        data = _last([s for s in self._sources(span) if s.end_s <= start_s + self._close_s])
+        known = [s for s in self._sources(span) if s.end_s <= start_s + self._close_s]
+        data = _last(known) if known else self._guess(span)
         turn = self._turn if span.phase == "backward" else None
         queue = self._earlier[id(span)]
         named: list[tuple[Cause, Span | None]] = [("data", data), ("turn", turn), ("queue", queue)]
@@ -106,6 +114,23 @@ class _Index:
         cause, found = next((c, s) for c, s in causes if s.end_s >= last_s - self._close_s)
         idle_s = max(0.0, start_s - found.end_s)
         return Stretch(span, cause, idle_s, self._issuing_s(span)), found
+
+    def _guess(self, span: Span) -> Span | None:
+        """What a span may have read, where names do not say it: a run names no glue, for one.
+
+        For a layer the last transfer to its device, for a transfer the last layer on its source.
+        """
+        if span.layer in self._plan.graph and span.kind == "compute" and not self._reads(span):
+            return None
+        table = self._into if span.kind == "compute" else self._out_of
+        spans = table.get(span.where.partition(">")[0], [])
+        place = bisect_right(spans, span.start_s + self._close_s, key=lambda s: s.end_s)
+        return spans[place - 1] if place else None
+
+    def _reads(self, span: Span) -> bool:
+        if span.phase == "forward":
+            return bool(self._plan.graph.pred[span.layer])
+        return bool(self._readers(span.layer))
 
     def _issuing_s(self, span: Span) -> float:
         graph = self._plan.graph

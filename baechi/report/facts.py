@@ -132,9 +132,14 @@ class Facts:
         return read(self.plan, self.plan.timeline, self.path)
 
     @cached_property
+    def measured_path(self) -> tuple[Stretch, ...]:
+        """The critical path of the measured step."""
+        return () if self.measured is None else critical_path(self.plan, self.measured)
+
+    @cached_property
     def measured_reading(self) -> Reading | None:
-        """The same of the measured one."""
-        return None if self.measured is None else read(self.plan, self.measured)
+        """What bounds the measured step."""
+        return None if self.measured is None else read(self.plan, self.measured, self.measured_path)
 
     @cached_property
     def waiting(self) -> Mapping[str, int]:

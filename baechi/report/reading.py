@@ -27,7 +27,7 @@ class Reading:
 
     Args:
         bound: what bounds it.
-        where: the device or link that bounds it most.
+        where: the device or link that bounds it most; empty if none does.
         compute_s, transfer_s, host_s: what the critical path consists of.
         dependencies_s: what the step would take if no device were ever busy and no link slow.
         why: why the step is not faster, one sentence.
@@ -88,7 +88,8 @@ def read(plan: Plan, timeline: Timeline, path: Sequence[Stretch] | None = None) 
     path = critical_path(plan, timeline) if path is None else path
     sums = _sums(plan, timeline, path)
     bound = _bound(sums)
-    table = sums.on_link_s if bound == "transfer" else sums.on_device_s
+    tables = {"transfer": sums.on_link_s, "work": sums.on_device_s, "serial": sums.on_device_s}
+    table: dict[str, float] = tables.get(bound, {})
     where = max(table, key=lambda name: table[name], default="")
     why, change = {
         "nothing": _nothing,
