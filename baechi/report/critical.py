@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
+from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Phase, Span, Timeline
 
@@ -202,10 +203,16 @@ def dependencies_s(plan: Plan) -> float:
         end_s: dict[str, float] = {}
         for name in plan.order:
             device = devices[plan.device_of[name]]
-            start_s = max([end_s.get(parent, 0.0) for parent in graph.predecessors(name)], default=0.0)
+            start_s = max([end_s.get(parent, 0.0) for parent in _parents(graph, name, phase)], default=0.0)
             end_s[name] = start_s + graph.seconds(name, phase, device.kind, device.speed)
         total_s += max(end_s.values(), default=0.0)
     return total_s
+
+
+def _parents(graph: LayerGraph, name: str, phase: str) -> list[str]:
+    """What a layer depends on; an order of forward is none of backward."""
+    edges = graph.pred[name].items()
+    return [parent for parent, data in edges if phase == "forward_s" or not data.get("order_only")]
 
 
 def _last(spans: list[Span]) -> Span | None:
