@@ -13,7 +13,8 @@ from typing import Literal
 from baechi.records.device import Device
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.report.critical import Stretch, critical_path, dependencies_s
+from baechi.report.critical import Stretch, critical_path
+from baechi.report.dependencies import dependencies_s
 from baechi.units import format_bytes, format_seconds, format_share
 
 Bound = Literal["nothing", "transfer", "host", "work", "serial"]

@@ -13,7 +13,7 @@ from place.test_ledgers import any_plan
 import baechi
 from baechi import zoo
 from baechi.records import Plan
-from baechi.report.critical import critical_path, dependencies_s
+from baechi.report.critical import critical_path
 
 plans = st.builds(any_plan, layer_graphs(), clusters(), st.builds(Random, st.integers(0, 10**6)))
 
@@ -32,21 +32,6 @@ def test_it_is_the_step(plan: Plan) -> None:
     assert all(a.span.end_s == pytest.approx(b.span.start_s, abs=1e-12) for a, b in pairwise(path))
     assert not path or (path[0].span.start_s == 0 and path[0].cause == "start")
     assert all(stretch.cause != "start" for stretch in path[1:])
-
-
-@given(plans)
-@settings(max_examples=300, deadline=None)
-def test_dependencies_alone(plan: Plan) -> None:
-    """No step is shorter than its dependencies, one without queues and transfers is as long."""
-    assert dependencies_s(plan) <= plan.timeline.makespan_s * (1 + 1e-9)
-
-
-def test_dependencies_by_hand() -> None:
-    """The longer branch, on the device that it is on; in training there and back."""
-    layer = {"forward_s": 2, "backward_s": 4}
-    graph = graph_of({n: layer for n in "abcd"}, [("a", "b"), ("b", "c"), ("a", "d")], training=True)
-    plan = Plan(graph, cluster_of(9, 9, speeds=(1, 2)), {"a": "d0", "b": "d0", "c": "d1", "d": "d1"})
-    assert dependencies_s(plan) == (2 + 2 + 1) + (4 + 4 + 2)
 
 
 def test_data_and_transfers() -> None:
