@@ -2,15 +2,14 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from baechi import __version__, report
-from baechi.errors import BaechiError
-from baechi.records.plan import Plan
+from baechi import __version__
+from baechi.commands import plans
+from baechi.commands.told import told
 
 app = typer.Typer(
     help="Automatic model-parallel placement for PyTorch modules.",
@@ -33,15 +32,9 @@ def demo() -> None:
         raise typer.Exit(1)
 
 
-@app.command(name="report")
-def report_command(plan: Annotated[Path, typer.Argument(help="A file that Plan.save wrote.")]) -> None:
-    """Say where a plan puts each layer, how full the devices are, and what travels."""
-    console = Console()
-    try:
-        console.print(report.render(Plan.load(plan)))
-    except (BaechiError, FileNotFoundError) as error:
-        Console(stderr=True).print(f"error: {error}", markup=False)
-        raise typer.Exit(2) from error
+app.command(name="report")(told(plans.report_command))
+app.command(name="simulate")(told(plans.simulate_command))
+app.command(name="compare")(told(plans.compare_command))
 
 
 @app.command()

@@ -30,6 +30,7 @@ FLOORS = {
     "comparing": 4,
     "fitting": 4,
     "bench": 5,
+    "commands": 5,
     "demo": 5,
     "cli": 5,
     "__main__": 5,

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from baechi.records.timeline import Timeline
+from baechi.records.timeline import Span, Timeline
 from baechi.report.critical import Stretch
 from baechi.report.facts import Facts
-from baechi.units import format_bytes, format_seconds, format_share
+from baechi.units import binary_unit, format_bytes, format_seconds, format_share, in_unit
 
 _CUTS_SHOWN = 8
 _PARTS_SHOWN = 8
@@ -60,20 +60,23 @@ def placement(facts: Facts) -> Table:
 def memory(facts: Facts) -> Table:
     """What each device holds at most, of what, and what it may."""
     training, measured = facts.plan.graph.training, facts.measured
+    unit = binary_unit(max([max(device.peak_bytes, device.limit_bytes) for device in facts.devices]))
     columns = ["device", "weights"]
-    columns += ["gradients", "optimizer"] if training else []
-    columns += ["saved" if training else "held", "passing", "peak", "limit", "full"]
+    columns += ["grads", "state"] if training else []
+    columns += ["saved" if training else "held", "rest", "peak", "limit", "full"]
     columns += ["measured"] if measured else []
     rows = []
     for device in facts.devices:
         sizes = [device.weight_bytes]
         sizes += [device.grad_bytes, device.optimizer_bytes] if training else []
         sizes += [device.kept_bytes, device.passing_bytes, device.peak_bytes, device.limit_bytes]
-        row = [device.name, *map(format_bytes, sizes), format_share(device.peak_bytes, device.limit_bytes)]
-        row += [format_bytes(measured.peak_bytes.get(device.name, 0))] if measured else []
+        row = [device.name, *[in_unit(size, unit) for size in sizes]]
+        row.append(format_share(device.peak_bytes, device.limit_bytes))
+        row += [in_unit(measured.peak_bytes.get(device.name, 0), unit)] if measured else []
         rows.append(tuple(row))
-    note = "Passing: outputs, copies from other devices, and what layers need while they run."
-    return Table("Memory", tuple(columns), tuple(rows), ("device",), note)
+    note = "Rest: outputs, copies from other devices, and what layers need while they run."
+    note = f"State: the optimizer's. {note}" if training else note
+    return Table(f"Memory, {unit}", tuple(columns), tuple(rows), ("device",), note)
 
 
 def time(facts: Facts) -> Table:
@@ -140,6 +143,28 @@ def cuts(facts: Facts) -> Table:
         ("output of", "from", "to"),
         note if found else "Nothing travels between devices.",
     )
+
+
+def traffic(timeline: Timeline) -> Table:
+    """What each link carries.
+
+    Args:
+        timeline: of a step.
+    """
+    links: dict[str, list[Span]] = {}
+    for span in timeline.spans:
+        if span.kind == "transfer":
+            links.setdefault(span.where, []).append(span)
+    busiest = sorted(links, key=lambda link: (-timeline.busy_s(link, "transfer"), link))
+    rows = []
+    for link in busiest:
+        busy_s = timeline.busy_s(link, "transfer")
+        size = format_bytes(sum([span.size_bytes for span in links[link]]))
+        share = format_share(busy_s, timeline.makespan_s)
+        rows.append((link, str(len(links[link])), size, format_seconds(busy_s), share))
+    columns = ("link", "transfers", "bytes", "takes", "of the step")
+    note = "" if rows else "Nothing travels between devices."
+    return Table("Links", columns, tuple(rows), ("link",), note)
 
 
 def waiting(facts: Facts) -> Table:

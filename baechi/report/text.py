@@ -67,7 +67,7 @@ def render_table(table: Table) -> RenderableType:
     """
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     if table.rows:
-        drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for column in table.columns:
             drawn.add_column(column, justify="left" if column in table.texts else "right", overflow="fold")
         for row in table.rows:
