@@ -74,8 +74,8 @@ def render_table(table: Table) -> RenderableType:
             drawn.add_row(*[Text(cell) for cell in row])
         parts.append(drawn)
     if table.note:
-        parts.append(Text(table.note, style="dim"))
-    return Group(*parts, "")
+        parts += [Text(table.note, style="dim"), ""]
+    return Group(*parts)
 
 
 def _reading(reading: Reading) -> RenderableType:
