@@ -43,7 +43,11 @@ def tables(facts: Facts) -> list[Table]:
 
 
 def placement(facts: Facts) -> Table:
-    """Which modules lie where."""
+    """Which modules lie where.
+
+    Args:
+        facts: of a plan.
+    """
     rows = []
     for device in facts.devices:
         if device.layers + device.glue:
@@ -58,7 +62,11 @@ def placement(facts: Facts) -> Table:
 
 
 def memory(facts: Facts) -> Table:
-    """What each device holds at most, of what, and what it may."""
+    """What each device holds at most, of what, and what it may.
+
+    Args:
+        facts: of a plan.
+    """
     training, measured = facts.plan.graph.training, facts.measured
     unit = binary_unit(max([max(device.peak_bytes, device.limit_bytes) for device in facts.devices]))
     columns = ["device", "weights"]
@@ -80,7 +88,11 @@ def memory(facts: Facts) -> Table:
 
 
 def time(facts: Facts) -> Table:
-    """How long each device computes."""
+    """How long each device computes.
+
+    Args:
+        facts: of a plan.
+    """
     columns = ["device", "kind", "computes", "of the step"]
     columns += ["measured", "of it"] if facts.measured else []
     rows = []
@@ -102,7 +114,11 @@ def time(facts: Facts) -> Table:
 
 
 def critical(facts: Facts) -> Table:
-    """What the critical path consists of."""
+    """What the critical path consists of.
+
+    Args:
+        facts: of a plan.
+    """
     sums: dict[str, list[Stretch]] = {}
     for stretch in facts.path:
         sums.setdefault(stretch.span.where, []).append(stretch)
@@ -127,7 +143,11 @@ def _named(stretch: Stretch) -> str:
 
 
 def cuts(facts: Facts) -> Table:
-    """What travels between devices, dearest first."""
+    """What travels between devices, dearest first.
+
+    Args:
+        facts: of a plan.
+    """
     found = facts.cuts
     rows = [
         (cut.source, cut.home, cut.target, format_bytes(cut.size_bytes), format_seconds(cut.seconds))
@@ -168,7 +188,11 @@ def traffic(timeline: Timeline) -> Table:
 
 
 def waiting(facts: Facts) -> Table:
-    """How many layers must wait for their turn, by criterion."""
+    """How many layers must wait for their turn, by criterion.
+
+    Args:
+        facts: of a plan.
+    """
     rows = [(criterion, str(count)) for criterion, count in facts.waiting.items()]
     note = "gpu-topo is what a run does; with threads, each of these layers is one."
     return Table(
@@ -181,7 +205,11 @@ def waiting(facts: Facts) -> Table:
 
 
 def candidates(facts: Facts) -> Table:
-    """What else was tried."""
+    """What else was tried.
+
+    Args:
+        facts: of a plan.
+    """
     rows = []
     for candidate in facts.candidates:
         step = "-" if candidate.step_s is None else format_seconds(candidate.step_s)
@@ -193,7 +221,11 @@ def candidates(facts: Facts) -> Table:
 
 
 def counters(measured: Timeline) -> Table:
-    """What a run counted."""
+    """What a run counted.
+
+    Args:
+        measured: a step that was run.
+    """
     rows = []
     for name, count in measured.counters.items():
         value = format_bytes(count) if name.endswith("_bytes") else str(count)
