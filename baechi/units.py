@@ -14,6 +14,7 @@ _FACTORS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -51,12 +52,34 @@ def format_bytes(size_bytes: float) -> str:
     Returns:
         Text with a binary unit.
     """
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
-        value /= 1024
-    return f"{value:.2f} TiB"
+    unit = binary_unit(size_bytes)
+    return f"{in_unit(size_bytes, unit)} {unit}"
+
+
+def binary_unit(size_bytes: float) -> str:
+    """The binary unit in which a size is a number that a person reads easily.
+
+    Args:
+        size_bytes: bytes, possibly negative.
+
+    Returns:
+        `B`, `KiB`, `MiB`, `GiB` or `TiB`.
+    """
+    fitting = [unit for unit in _BINARY if abs(size_bytes) < 1024 * _FACTORS[unit.lower()]]
+    return fitting[0] if fitting else _BINARY[-1]
+
+
+def in_unit(size_bytes: float, unit: str) -> str:
+    """Write bytes in a unit that stands elsewhere, in a heading: `0.03`.
+
+    Args:
+        size_bytes: bytes, possibly negative.
+        unit: as `binary_unit` returns it.
+
+    Returns:
+        A number; whole if the unit is bytes.
+    """
+    return f"{size_bytes / _FACTORS[unit.lower()]:.{0 if unit == 'B' else 2}f}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -73,3 +96,16 @@ def format_seconds(seconds: float) -> str:
     if abs(seconds) >= 1e-3:
         return f"{seconds * 1e3:.2f} ms"
     return f"{seconds * 1e6:.1f} µs"
+
+
+def format_share(part: float, whole: float) -> str:
+    """Write a part of a whole for a person: `12 %`.
+
+    Args:
+        part: some of it.
+        whole: all of it.
+
+    Returns:
+        Text, `-` if there is nothing to be a part of.
+    """
+    return f"{100 * part / whole:.0f} %" if whole else "-"

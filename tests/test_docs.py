@@ -64,6 +64,21 @@ def test_the_emulated_cluster_of_the_docs(capsys: pytest.CaptureFixture[str]) ->
     assert "add_ on stream cpu:0/side writes memory that" in capsys.readouterr().out
 
 
+def test_the_reports_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the page on reports shows is what its program prints, but for figures and for where layers lie."""
+    page = (ROOT / "docs/reports.md").read_text()
+    names: dict[str, Any] = {}
+    printed = []
+    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(program, names)
+        printed.append(capsys.readouterr().out)
+    readings, tables = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    without_figures = [re.sub(r"[\d.]+", "0", " ".join(text.split())) for text in (readings, printed[0])]
+    assert without_figures[0] == without_figures[1]
+    for title in ("why not faster?", "Placement", "Memory, GiB", "Time", "Critical path"):
+        assert title in tables and title in printed[1]
+
+
 def test_readme_snippets_are_python() -> None:
     """Every Python block of every page compiles."""
     for page in PAGES:

@@ -1,16 +1,15 @@
 """The command line: thin, everything it does is a function of the library."""
 
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from baechi import __version__, report
-from baechi.cli import planning
-from baechi.cli.told import debug, told
-from baechi.records.plan import Plan
+from baechi import __version__
+from baechi.cli import planning, plans
+from baechi.cli.told import told
 
 _WIDE = 140  # columns of a table that goes to a file
 
@@ -22,11 +21,8 @@ app = typer.Typer(
 
 
 @app.callback()
-def _main(
-    traceback: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-) -> None:
+def _main() -> None:
     """Automatic model-parallel placement for PyTorch modules."""
-    debug.set(traceback)
 
 
 @app.command()
@@ -36,13 +32,6 @@ def demo() -> None:
 
     if not run(Console()):
         raise typer.Exit(1)
-
-
-@app.command(name="report")
-@told
-def report_command(plan: Annotated[Path, typer.Argument(help="A file that Plan.save wrote.")]) -> None:
-    """Say where a plan puts each layer, how full the devices are, and what travels."""
-    Console().print(report.render(Plan.load(plan)))
 
 
 @app.command()
@@ -65,8 +54,18 @@ def bench(
         Console(width=None if sys.stdout.isatty() else _WIDE).print(*figures.tables)
 
 
-for command in (planning.profile, planning.place, planning.fits, planning.clusters, planning.links):
-    app.command()(told(command))
+COMMANDS: dict[str, Callable[..., None]] = {
+    "profile": planning.profile,
+    "place": planning.place,
+    "fits": planning.fits,
+    "clusters": planning.clusters,
+    "links": planning.links,
+    "report": plans.report_command,
+    "simulate": plans.simulate_command,
+    "compare": plans.compare_command,
+}
+for name, command in COMMANDS.items():
+    app.command(name=name)(told(command))
 
 
 @app.command()

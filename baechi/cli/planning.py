@@ -33,13 +33,13 @@ TrainingOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-_USUAL = "2xA100-80GB"
+USUAL = "2xA100-80GB"
 
 
 def profile(
     target: TargetArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the graph goes.")],
-    cluster: ClusterOption = _USUAL,
+    cluster: ClusterOption = USUAL,
     training: TrainingOption = None,
     source: Annotated[str, typer.Option(help="auto, hooks, layers or estimate.")] = "estimate",
 ) -> None:
@@ -57,7 +57,7 @@ def place(
     graph: Annotated[
         str, typer.Argument(help="A graph's file, a shipped graph, or a target as for `profile`.")
     ],
-    cluster: ClusterOption = _USUAL,
+    cluster: ClusterOption = USUAL,
     placer: Annotated[str, typer.Option(help="auto, single, m-topo, m-etf, m-sct, chain, ...")] = "auto",
     optimizer: OptimizerOption = None,
     effort: Annotated[str, typer.Option(help="Of auto: 0, 1, 2, ... or max.")] = "1",
@@ -69,7 +69,7 @@ def place(
     Example: baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
     """
     devices = cluster_of(cluster)
-    found = _graph(graph, devices)
+    found = graph_for(graph, devices)
     plan = planning.place(found, devices, placer, optimizer=optimizer, effort=_effort(effort))
     if output is not None:
         plan.save(output)
@@ -81,7 +81,7 @@ def place(
 
 def fits(
     target: TargetArgument,
-    cluster: ClusterOption = _USUAL,
+    cluster: ClusterOption = USUAL,
     optimizer: OptimizerOption = None,
     training: TrainingOption = None,
     as_json: JsonOption = False,
@@ -152,8 +152,13 @@ def _profiled(target: str, cluster: Cluster, training: bool | None, source: Any)
     return profile_model(model, inputs, cluster=cluster, training=training, source=source)
 
 
-def _graph(text: str, cluster: Cluster) -> LayerGraph:
-    """A graph from a file, from those that are shipped, or of a model."""
+def graph_for(text: str, cluster: Cluster) -> LayerGraph:
+    """A graph from a file, from those that are shipped, or of a model, with times for a cluster.
+
+    Args:
+        text: what a person typed.
+        cluster: the devices.
+    """
     if Path(text).suffix == ".json" or text.removeprefix(ZOO) in shipped("graph"):
         return timed(graph_of(text), cluster)
     return _profiled(text, cluster, None, "estimate")

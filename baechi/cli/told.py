@@ -1,9 +1,9 @@
-"""Errors of a command, told in a sentence and its cure; the traceback only for who asks for it."""
+"""Commands that tell what went wrong in one sentence, and how it came about only if asked."""
 
+import inspect
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import wraps
-from typing import ParamSpec
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,29 +11,43 @@ from rich.console import Console
 from baechi.errors import BaechiError
 
 FAILED = 2
-"""The exit code of a command that could not be done; 1 is a plain no."""
+"""Exit status of a command that could not do what it was asked to."""
 
-debug: ContextVar[bool] = ContextVar("debug", default=False)
-"""Whether errors come with their traceback."""
-
-P = ParamSpec("P")
+Debug = Annotated[bool, typer.Option("--debug", help="If something goes wrong, show the whole traceback.")]
 
 
-def told(command: Callable[P, None]) -> Callable[P, None]:
-    """A command that ends with one line on the error output when it is given something wrong.
+def told(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that prints one sentence where it would raise, and takes `--debug`, which lets it raise.
 
     Args:
-        command: a command that raises for what it cannot do.
+        command: a function of the command line.
+
+    Returns:
+        The same, with one option more. Wrong files, values and plans end it with status 2.
     """
+    debug = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+    signature = inspect.signature(command)
 
     @wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+    def telling(*args: Any, debug: bool = False, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
         except (BaechiError, OSError, ValueError) as error:
-            if debug.get():
+            if debug:
                 raise
-            Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+            Console(stderr=True).print(
+                f"error: {_sentence(error)}", markup=False, highlight=False, soft_wrap=True
+            )
             raise typer.Exit(FAILED) from error
 
-    return run
+    telling.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), debug]
+    )
+    telling.__annotations__ = {**command.__annotations__, "debug": Debug}
+    return telling
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return str(error)

@@ -5,7 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from networkx import NetworkXError
+
+from baechi.errors import RecordError
 from baechi.records import files
+
+_WRONG = (TypeError, ValueError, AttributeError, IndexError, NetworkXError)
+"""What building a record raises where a value is of another kind than it should be."""
 
 
 class AbstractRecord(ABC):
@@ -44,7 +50,7 @@ class AbstractRecord(ABC):
         Raises:
             RecordError: the text holds no such record, or a malformed one.
         """
-        return cls.from_body(files.unpack(cls.record_kind, text))
+        return cls._built(files.unpack(cls.record_kind, text), "the text")
 
     def save(self, path: str | Path) -> None:
         """Write the record to a file.
@@ -65,4 +71,17 @@ class AbstractRecord(ABC):
             FileNotFoundError: neither a file nor a shipped name.
             RecordError: the file holds no such record, or a malformed one.
         """
-        return cls.from_body(files.read(cls.record_kind, files.find(cls.record_kind, name_or_path)))
+        path = files.find(cls.record_kind, name_or_path)
+        return cls._built(files.read(cls.record_kind, path), str(path))
+
+    @classmethod
+    def _built(cls, body: Mapping[str, Any], source: str) -> Self:
+        """The record of a body that anybody may have written."""
+        try:
+            return cls.from_body(body)
+        except RecordError:
+            raise
+        except KeyError as error:
+            raise RecordError(f"{source} is no whole baechi {cls.record_kind}: it misses {error}") from error
+        except _WRONG as error:
+            raise RecordError(f"{source} is no baechi {cls.record_kind}: {error}") from error

@@ -54,7 +54,11 @@ def unpack(kind: str, text: str, source: str = "text") -> dict[str, Any]:
 
 def read(kind: str, path: str | Path) -> dict[str, Any]:
     """Read a record's body from a file; see `unpack`."""
-    return unpack(kind, Path(path).read_text(encoding="utf-8"), str(path))
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path} is no text, so it holds no baechi {kind}") from error
+    return unpack(kind, text, str(path))
 
 
 def find(kind: str, name_or_path: str | Path) -> Path:

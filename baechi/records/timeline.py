@@ -22,6 +22,7 @@ class Span:
         start_s: seconds since the step began.
         end_s: seconds since the step began.
         phase: `"forward"`, `"backward"`, or `"other"` (loss, optimizer).
+        size_bytes: what travelled, of a transfer.
     """
 
     kind: SpanKind
@@ -30,6 +31,7 @@ class Span:
     start_s: float
     end_s: float
     phase: Phase = "forward"
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Timeline(AbstractRecord):
         makespan_s: forward window plus backward window, uploads and downloads included.
         peak_bytes: by device, over the whole step, optimizer state included.
         counters: such as `{"transfers": 12, "transfer_bytes": 4096}`.
+        live_bytes: by device, pairs of seconds and of the bytes that it held from then on; empty
+            where nobody noted them.
 
     Raises:
         RecordError: a span ends before it starts, or a figure is negative.
@@ -52,6 +56,7 @@ class Timeline(AbstractRecord):
     makespan_s: float
     peak_bytes: Mapping[str, int]
     counters: Mapping[str, int] = field(default_factory=dict)
+    live_bytes: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         faults = [
@@ -60,6 +65,12 @@ class Timeline(AbstractRecord):
             if not 0 <= span.start_s <= span.end_s
         ]
         faults += [f"peak of {name} is {peak} bytes" for name, peak in self.peak_bytes.items() if peak < 0]
+        faults += [
+            f"{name} holds {size} bytes at {time_s} s"
+            for name, steps in self.live_bytes.items()
+            for time_s, size in steps
+            if not (time_s >= 0 and size >= 0)
+        ]
         if not self.makespan_s >= 0:
             faults.append(f"makespan_s is {self.makespan_s}")
         if faults:
@@ -83,6 +94,7 @@ class Timeline(AbstractRecord):
             "makespan_s": self.makespan_s,
             "peak_bytes": dict(self.peak_bytes),
             "counters": dict(self.counters),
+            "live_bytes": {name: [list(step) for step in steps] for name, steps in self.live_bytes.items()},
             "spans": [list(asdict(span).values()) for span in self.spans],
         }
 
@@ -97,4 +109,8 @@ class Timeline(AbstractRecord):
             RecordError: the timeline is malformed.
         """
         spans = tuple(Span(*span) for span in body["spans"])
-        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"])
+        live = {
+            name: tuple((time_s, size) for time_s, size in steps)
+            for name, steps in body.get("live_bytes", {}).items()
+        }
+        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"], live)

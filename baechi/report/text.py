@@ -1,131 +1,86 @@
-"""A plan as text that a person reads in a minute: where, how full, how long, what travels."""
+"""A plan as text that a person reads in a minute: what bounds it, how full, how long, what travels."""
 
-from collections.abc import Iterable
 from io import StringIO
 
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from baechi.cost.transfer import tensors, transfer_s
-from baechi.records.cluster import HOST
-from baechi.records.device_map import map_from_devices
 from baechi.records.plan import Plan
-from baechi.units import format_bytes, format_seconds
+from baechi.records.timeline import Timeline
+from baechi.report.facts import Facts
+from baechi.report.reading import Reading
+from baechi.report.tables import Table, tables
+from baechi.units import format_seconds
 
-_MODULES_SHOWN = 8
-_EDGES_SHOWN = 8
 
-
-def render(plan: Plan) -> RenderableType:
+def render(plan: Plan, measured: Timeline | None = None) -> RenderableType:
     """The report on a plan, for a `rich` console.
 
     Args:
         plan: the plan; it is simulated if it was not yet.
+        measured: a step of it that was run, to be shown beside.
     """
-    parts = [_headline(plan), _devices(plan), _placement(plan), _cut_edges(plan)]
-    if plan.candidates:
-        parts.append(_candidates(plan))
-    return Group(*parts)
+    facts = Facts(plan, measured)
+    parts: list[RenderableType] = [Text(headline(facts), style="bold"), "", _reading(facts.reading), ""]
+    if facts.measured_reading is not None:
+        parts += [Text("As measured", style="bold"), _reading(facts.measured_reading), ""]
+    return Group(*parts, *[render_table(table) for table in tables(facts)])
 
 
-def to_text(plan: Plan, width: int = 110) -> str:
+def to_text(plan: Plan, measured: Timeline | None = None, *, width: int = 110) -> str:
     """The report on a plan as plain text.
 
     Args:
         plan: the plan.
+        measured: a step of it that was run, to be shown beside.
         width: columns.
     """
-    console = Console(file=StringIO(), width=width, color_system=None)
-    console.print(render(plan))
-    file = console.file
-    assert isinstance(file, StringIO)
+    file = StringIO()
+    Console(file=file, width=width, color_system=None).print(render(plan, measured))
     return file.getvalue()
 
 
-def _headline(plan: Plan) -> Text:
-    mode = "training" if plan.graph.training else "inference"
-    model = plan.graph.graph.get("model", "model")
-    layers = sum(1 for name in plan.device_of if plan.graph.nodes[name].get("kind", "layer") == "layer")
-    step = format_seconds(plan.timeline.makespan_s)
-    text = Text()
-    text.append(f"{model}", style="bold")
-    text.append(f", {mode}: {layers} layers and {len(plan.device_of) - layers} pieces of glue on ")
-    text.append(f"{len(plan.devices_used)} of {len(plan.cluster)} devices, placed by {plan.placer}. ")
-    text.append(f"Predicted step: {step}.", style="bold")
+def headline(facts: Facts) -> str:
+    """What was placed, and how long the step takes.
+
+    Args:
+        facts: of a plan.
+    """
+    plan = facts.plan
+    text = (
+        f"{facts.model}, {facts.mode}: {facts.layers} layers and {len(plan.device_of) - facts.layers} pieces "
+        f"of glue on {len(plan.devices_used)} of {len(plan.cluster)} devices, placed by {plan.placer}. "
+        f"Predicted step: {format_seconds(facts.step_s)}."
+    )
+    if facts.measured is not None:
+        text += f" Measured: {format_seconds(facts.measured.makespan_s)}."
     return text
 
 
-def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
+def render_table(table: Table) -> RenderableType:
+    """A table, for a `rich` console.
+
+    Args:
+        table: the table.
+    """
+    parts: list[RenderableType] = [Text(table.title, style="bold")]
+    if table.rows:
+        drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for column in table.columns:
+            drawn.add_column(column, justify="left" if column in table.texts else "right", overflow="fold")
+        for row in table.rows:
+            drawn.add_row(*[Text(cell) for cell in row])
+        parts.append(drawn)
+    if table.note:
+        parts += [Text(table.note, style="dim"), ""]
+    return Group(*parts)
 
 
-def _devices(plan: Plan) -> Table:
-    numbers = ("layers", "weights", "peak", "limit", "full", "busy", "of step")
-    table = _table("Devices", "device", "kind", *numbers, right=numbers)
-    timeline = plan.timeline
-    for device in plan.cluster.devices:
-        names = plan.order_on(device.name)
-        weights = sum(plan.graph.amount(n, kind) for n in names for kind in ("param_bytes", "buffer_bytes"))
-        peak = timeline.peak_bytes.get(device.name, 0)
-        busy_s = timeline.busy_s(device.name)
-        table.add_row(
-            device.name,
-            device.kind,
-            str(len(names)),
-            format_bytes(weights),
-            format_bytes(peak),
-            format_bytes(device.memory_bytes),
-            _percent(peak, device.memory_bytes),
-            format_seconds(busy_s),
-            _percent(busy_s, timeline.makespan_s),
-        )
-    return table
-
-
-def _placement(plan: Plan) -> Table:
-    table = _table("Placement", "device", "modules")
-    mapping = map_from_devices(plan.graph, plan.device_of)
-    for device in plan.devices_used:
-        modules = [module or "everything" for module, where in mapping.items() if where == device]
-        shown = ", ".join(modules[:_MODULES_SHOWN])
-        more = len(modules) - _MODULES_SHOWN
-        table.add_row(device, f"{shown}, and {more} more" if more > 0 else shown)
-    return table
-
-
-def _cut_edges(plan: Plan) -> RenderableType:
-    """What travels between devices, dearest first; each tensor once per target device."""
-    cuts = []
-    for tensor in tensors(plan.graph):
-        home = plan.device_of.get(tensor.source, HOST)
-        for target in sorted({plan.device_of[name] for name in tensor.consumers} - {home}):
-            link = plan.cluster.link_between(home, target)
-            cuts.append((transfer_s(link, tensor.size_bytes), tensor, home, target))
-    if not cuts:
-        return Text("Nothing travels between devices.\n")
-    cuts.sort(key=lambda cut: (-cut[0], cut[1].source, cut[3]))
-    total_bytes = sum(cut[1].size_bytes for cut in cuts)
-    title = f"Cut edges: {len(cuts)} transfers forward, {format_bytes(total_bytes)}"
-    table = _table(title, "output of", "from", "to", "size", "takes", right=("size", "takes"))
-    for seconds, tensor, home, target in cuts[:_EDGES_SHOWN]:
-        table.add_row(tensor.source, home, target, format_bytes(tensor.size_bytes), format_seconds(seconds))
-    if len(cuts) > _EDGES_SHOWN:
-        table.add_row(f"and {len(cuts) - _EDGES_SHOWN} more", "", "", "", "")
-    return table
-
-
-def _candidates(plan: Plan) -> Table:
-    table = _table("Tried", "placer", "predicted step", "note", right=("predicted step",))
-    for candidate in plan.candidates:
-        step = "-" if candidate.step_s is None else format_seconds(candidate.step_s)
-        table.add_row(candidate.placer, step, candidate.note)
-    return table
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "-"
+def _reading(reading: Reading) -> RenderableType:
+    lines = RichTable.grid(padding=(0, 2))
+    lines.add_row("why not faster?", Text(reading.why))
+    lines.add_row("fullest", Text(reading.fullest))
+    lines.add_row("what to change", Text(reading.change))
+    return lines

@@ -3,7 +3,7 @@
     step       `simulate`: forward and backward put together
     engine     the event loop of a phase; watcher: who is told what happens in it
     stage      the plan as indexes; parcels: what moves between its layers
-    memory     how full each device is over time, by watching
+    memory     how full each device is, by watching; recorder: and when
     bounds     no step can be shorter
 
 Read `parcels` first, then `engine`.

@@ -29,15 +29,19 @@ class Memory:
 
     Args:
         stage: the plan; what is always there is there from the beginning.
+
+    Attributes:
+        stepping_bytes: while the optimizer steps, beside what is always there.
     """
 
     def __init__(self, stage: Stage) -> None:
         self.live_bytes = [0] * stage.host
         for layer, footprint in enumerate(stage.footprints):
             self.live_bytes[stage.device_of[layer]] += footprint.resident_bytes
-        self.peak_bytes = [
+        self.stepping_bytes = [
             live + update for live, update in zip(self.live_bytes, _update_bytes(stage), strict=True)
         ]
+        self.peak_bytes = list(self.stepping_bytes)
 
     def take(self, device: int, size_bytes: int) -> None:
         """Count bytes that are allocated on a device."""

@@ -11,6 +11,7 @@ from baechi.simulate.engine import Engine
 from baechi.simulate.host import issue
 from baechi.simulate.memory import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.parcels import Parcel, backward_parcels, forward_parcels
+from baechi.simulate.recorder import Recorder
 from baechi.simulate.stage import Stage
 from baechi.simulate.watcher import Watcher
 
@@ -32,15 +33,17 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
 
     Returns:
         Compute spans of all layers, transfer spans (uploads come from `"host"`), peaks of all
-        devices, and the counters `"transfers"` and `"transfer_bytes"` (gradients and uploads
-        included).
+        devices and how full they are over time, and the counters `"transfers"` and
+        `"transfer_bytes"` (gradients and uploads included).
 
     Raises:
         RecordError: times are given by kind of device, and not for the one that a layer is on.
         ValueError: the optimizer is unknown.
     """
     stage = Stage.of(plan, optimizer)
-    memory, phases = _play(stage)
+    memory = Memory(stage)
+    recorder = Recorder(memory)
+    phases = _play(stage, memory, recorder)
     spans = [span for phase in phases for span in _spans(stage, phase)]
     sizes = [[phase.parcels[number].size_bytes for number, _, _ in phase.engine.moved] for phase in phases]
     return Timeline(
@@ -51,6 +54,7 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
             "transfers": sum([len(sent) for sent in sizes]),
             "transfer_bytes": sum([sum(sent) for sent in sizes]),
         },
+        live_bytes=recorder.by_device(plan.cluster.names, phases[-1].end_s),
     )
 
 
@@ -75,7 +79,9 @@ class Rehearsal:
         Returns:
             The step's seconds, and the peak of each device in bytes.
         """
-        memory, phases = _play(self._stage.with_plan(device_of, place))
+        stage = self._stage.with_plan(device_of, place)
+        memory = Memory(stage)
+        phases = _play(stage, memory)
         return phases[-1].end_s, memory.peak_bytes
 
 
@@ -89,16 +95,16 @@ class _Played:
     end_s: float
 
 
-def _play(stage: Stage) -> tuple[Memory, list[_Played]]:
-    memory = Memory(stage)
+def _play(stage: Stage, memory: Memory, recorder: Recorder | None = None) -> list[_Played]:
     machine = Machine(stage.cluster)
     forward = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
-    phases = [_phase(stage, "forward", 0.0, forward, machine, ForwardMemory(stage, memory, forward))]
+    watcher: Watcher = ForwardMemory(stage, memory, forward)
+    phases = [_phase(stage, "forward", 0.0, forward, machine, watcher, recorder)]
     if stage.graph.training:
         backward = backward_parcels(forward, stage.place, stage.host)
         watcher = BackwardMemory(stage, memory, forward)
-        phases.append(_phase(stage, "backward", phases[0].end_s, backward, machine, watcher))
-    return memory, phases
+        phases.append(_phase(stage, "backward", phases[0].end_s, backward, machine, watcher, recorder))
+    return phases
 
 
 def _phase(
@@ -108,15 +114,18 @@ def _phase(
     parcels: Sequence[Parcel],
     machine: Machine,
     watcher: Watcher,
+    recorder: Recorder | None,
 ) -> _Played:
     queues = stage.queues if phase == "forward" else [queue[::-1] for queue in stage.queues]
-    engine = Engine(
-        stage.seconds_of(phase), issue(stage, phase, start_s, parcels), queues, parcels, machine, watcher
-    )
+    watcher = recorder.over(watcher) if recorder else watcher
+    issued = issue(stage, phase, start_s, parcels)
+    engine = Engine(stage.seconds_of(phase), issued, queues, parcels, machine, watcher)
     end_s = engine.run(start_s)
     if engine.stuck:
         stuck = ", ".join([stage.indexed.names[layer] for layer in engine.stuck])
         raise RuntimeError(f"{phase} stops for ever at {stuck}: the plan's order is not topological")
+    if recorder:
+        recorder.phase_over(engine, parcels)
     return _Played(phase, parcels, engine, end_s)
 
 
@@ -128,7 +137,8 @@ def _spans(stage: Stage, played: _Played) -> Iterator[Span]:
     for number, begin_s, over_s in played.engine.moved:
         parcel = played.parcels[number]
         layer_name = stage.indexed.origin[parcel.tensor]
-        yield Span("transfer", layer_name, _link_name(cluster, parcel), begin_s, over_s, phase)
+        link = _link_name(cluster, parcel)
+        yield Span("transfer", layer_name, link, begin_s, over_s, phase, parcel.size_bytes)
 
 
 def _link_name(cluster: Cluster, parcel: Parcel) -> str:

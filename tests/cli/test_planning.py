@@ -95,7 +95,7 @@ def test_clusters() -> None:
         (("place", "zoo:gnmt", "--placer", "best"), "error: there is no placer 'best'"),
         (("place", "zoo:gnmt", "--effort", "much"), "error: --effort much: it is a whole number"),
         (("place", "zoo:gnmt", "--optimizer", "magic"), "magic"),
-        (("report", "missing.json"), "error: no plan file"),
+        (("report", "missing.json"), "missing.json"),
         (("links",), "error: no accelerator is visible"),
     ],
 )
@@ -105,7 +105,7 @@ def test_errors(arguments: tuple[str, ...], message: str) -> None:
     assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    assert run("--debug", *arguments).exception is not None
+    assert run(*arguments, "--debug").exception is not None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Loops that others wrote: the Trainer and `generate()` of transformers, Lightning's, compiled parts, DDP."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
-from .every_way import Branches, Rig, Way, batch, every_way, same
+from .every_way import Rig, Way, batch, every_way, same
 
 T5 = next(architecture for architecture in HELD_IN if architecture.name == "t5")
 GPT2 = next(architecture for architecture in HELD_IN if architecture.name == "gpt2")
@@ -63,7 +63,9 @@ def test_trainer(way: Way, recompute: bool, tmp_path: Path) -> None:
     assert len(set(model.hf_device_map.values())) == 3
 
 
-@pytest.mark.parametrize("how", [{"num_beams": 2}, {"do_sample": True}, {}], ids=["beams", "sampling", "greedy"])
+@pytest.mark.parametrize(
+    "how", [{"num_beams": 2}, {"do_sample": True}, {}], ids=["beams", "sampling", "greedy"]
+)
 @every_way
 def test_generate(way: Way, how: dict[str, Any]) -> None:
     """`generate()` with a cache, of an encoder with a decoder."""

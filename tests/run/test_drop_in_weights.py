@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
-from .every_way import Rig, Way, batch, every_way, left_by, rig, same
+from .every_way import Rig, Way, batch, every_way, left_by, same
 
 
 def train(model: nn.Module, steps: int = 2, each: Callable[[], Any] = lambda: None) -> list[Tensor]:

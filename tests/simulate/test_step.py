@@ -22,7 +22,7 @@ def test_two_layers_one_link() -> None:
     timeline = play(graph, cluster_of(99, 99), a="d0", b="d1")
     assert timeline.spans == (
         Span("compute", "a", "d0", 0, 1),
-        Span("transfer", "a", "d0>d1", 1, 5),
+        Span("transfer", "a", "d0>d1", 1, 5, size_bytes=4),
         Span("compute", "b", "d1", 5, 7),
     )
     assert timeline.makespan_s == 7
@@ -76,7 +76,7 @@ def test_upload() -> None:
     """Inputs come from the host, over its link."""
     graph = graph_of({"input:x": {"kind": "input"}, "a": {"forward_s": 1}}, [("input:x", "a", 4)])
     timeline = play(graph, cluster_of(99, links={("host", "d0"): BYTE_A_SECOND}), a="d0")
-    assert timeline.spans[0] == Span("transfer", "input:x", "host>d0", 0, 4)
+    assert timeline.spans[0] == Span("transfer", "input:x", "host>d0", 0, 4, size_bytes=4)
     assert timeline.makespan_s == 5
 
 
@@ -136,7 +136,8 @@ def test_inputs_get_no_gradient() -> None:
 def test_nothing_to_run() -> None:
     """An empty graph takes no time and no memory."""
     timeline = play(graph_of({"input:x": {"kind": "input"}}), cluster_of(99))
-    assert timeline == Timeline((), 0.0, {"d0": 0}, {"transfers": 0, "transfer_bytes": 0})
+    counters = {"transfers": 0, "transfer_bytes": 0}
+    assert timeline == Timeline((), 0.0, {"d0": 0}, counters, {"d0": ((0.0, 0),)})
 
 
 def test_zero_times() -> None:

@@ -65,7 +65,8 @@ class StepRecord:
         parts = (task.layer, task.what) if by_operator else (task.layer,)
         name = "/".join([part for part in parts if part])
         start_s, end_s = max(0.0, task.start_s - self.start_s), max(0.0, task.end_s - self.start_s)
-        return Span(kind, name, where, start_s, end_s, task.phase)  # type: ignore[arg-type]
+        size_bytes = int(task.amount) if kind == "transfer" else 0
+        return Span(kind, name, where, start_s, end_s, task.phase, size_bytes)  # type: ignore[arg-type]
 
 
 def _goes_on(before: Span, span: Span) -> bool:

@@ -1,0 +1,135 @@
+"""What to do with a plan's file: report, simulate, compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.text import Text
+
+from baechi import report
+from baechi.cli.planning import USUAL, ClusterOption, graph_for
+from baechi.cli.targets import ZOO, cluster_of, shipped
+from baechi.planning import place
+from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
+from baechi.report.difference import Difference
+from baechi.report.facts import Facts
+from baechi.report.tables import Table, memory, time, traffic
+from baechi.report.text import headline, render_table
+
+PlanFile = Annotated[
+    str, typer.Argument(metavar="PLAN", help="A file that Plan.save wrote, or a shipped plan.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+def report_command(
+    plan: Annotated[
+        str,
+        typer.Argument(metavar="PLAN|TARGET", help="A plan's file, or a graph or model to place first."),
+    ],
+    cluster: ClusterOption = USUAL,
+    measured: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="A measured step (last_step(model).save(FILE)), to show beside."),
+    ] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page for a browser.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev.")
+    ] = None,
+    as_json: Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write the facts.")] = None,
+) -> None:
+    """Say why a plan's step is not faster, how full the devices are, where layers lie, what travels.
+
+    Prints text, or writes the files that it is asked for (- is the standard output).
+
+    Examples:
+
+      baechi report plan.json
+
+      baechi report plan.json --html report.html --trace trace.json
+
+      baechi report zoo:bert-large --cluster 2xRTX-4090-pcie --html report.html
+
+      baechi report plan.json --json - | jq .reading
+    """
+    loaded = _plan(plan, cluster)
+    step = None if measured is None else Timeline.load(measured)
+    wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
+    for file, form in wanted:
+        if file is not None:
+            _write(file, _formed(form, loaded, step))
+    if all(file is None for file, _ in wanted):
+        Console().print(report.render(loaded, step))
+
+
+def simulate_command(plan: PlanFile, as_json: AsJson = False) -> None:
+    """Predict the step of a plan: how long it takes, how busy devices and links are, how full it gets.
+
+    The JSON is the timeline itself, as `baechi report --measured` and Timeline.load read it.
+
+    Examples:
+
+      baechi simulate plan.json
+
+      baechi simulate plan.json --json > timeline.json
+    """
+    facts = Facts(Plan.load(plan))
+    timeline = facts.plan.timeline
+    if as_json:
+        print(timeline.to_json(), end="")
+        return
+    _show(headline(facts), [time(facts), memory(facts), traffic(timeline)])
+
+
+def compare_command(one: PlanFile, other: PlanFile, as_json: AsJson = False) -> None:
+    """Compare two plans: their steps, what bounds them, how full the devices get, what lies elsewhere.
+
+    Examples:
+
+      baechi compare before.json after.json
+
+      baechi compare before.json after.json --json
+    """
+    facts = Facts(Plan.load(one)), Facts(Plan.load(other))
+    difference = Difference(*facts, _names(one, other))
+    if as_json:
+        print(difference.to_json(), end="")
+        return
+    _show(difference.sentence, difference.tables())
+
+
+def _plan(text: str, cluster: str) -> Plan:
+    """A plan from its file, or of a model that is placed now."""
+    if text.removeprefix(ZOO) not in shipped("graph") and not text.partition(".py:")[1] and ZOO not in text:
+        return Plan.load(text)
+    devices = cluster_of(cluster)
+    return place(graph_for(text, devices), devices)
+
+
+def _show(sentence: str, shown: list[Table]) -> None:
+    drawn = [render_table(table) for table in shown]
+    Console().print(Group(Text(sentence, style="bold"), "", *drawn))
+
+
+def _formed(form: str, plan: Plan, measured: Timeline | None) -> str:
+    if form == "html":
+        return report.to_html(plan, measured)
+    if form == "trace":
+        return report.to_trace(plan.timeline, measured)
+    return Facts(plan, measured).to_json()
+
+
+def _write(file: str, text: str) -> None:
+    if file == "-":
+        print(text, end="")
+        return
+    Path(file).write_text(text, encoding="utf-8")
+    Console(stderr=True).print(f"wrote {file}", markup=False, highlight=False)
+
+
+def _names(one: str, other: str) -> tuple[str, str]:
+    """What two files are called: as short as tells them apart."""
+    short = Path(one).stem, Path(other).stem
+    return short if short[0] != short[1] else (one, other) if one != other else (one, f"{other} again")

@@ -1,0 +1,195 @@
+"""The critical path of a step: the spans that, one after the other, make it as long as it is.
+
+Read backwards from the span that ends last. What a span waited for is, of the following, what ended
+last before it began:
+
+    data    what it reads: an earlier layer, a transfer; in backward, gradients
+    queue   its device, or its channel, was busy with something else
+    turn    (of a backward) the last of forward
+
+What lies between the two is a wait for the host, which had not issued the kernel yet; at the turn,
+work around the model as well.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+from baechi.records.plan import Plan
+from baechi.records.timeline import Phase, Span, Timeline
+
+Cause = Literal["start", "data", "queue", "turn"]
+
+_CLOSE = 1e-9  # of the step: times nearer than this are one
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A span of the critical path.
+
+    Args:
+        span: what ran.
+        cause: what it waited for.
+        idle_s: from the end of what it waited for to its start.
+        issuing_s: for how long of it the host was still issuing its kernels, and the device waited.
+    """
+
+    span: Span
+    cause: Cause
+    idle_s: float
+    issuing_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran, for itself."""
+        return self.span.end_s - self.span.start_s - self.issuing_s
+
+    @property
+    def host_s(self) -> float:
+        """How long its device waited for the host, before and during it."""
+        return self.issuing_s + (0.0 if self.cause == "turn" else self.idle_s)
+
+
+def critical_path(plan: Plan, timeline: Timeline) -> tuple[Stretch, ...]:
+    """What made a step as long as it was.
+
+    Args:
+        plan: the plan.
+        timeline: of a step of it, predicted or measured. Work around the model has no part.
+
+    Returns:
+        From the step's beginning to its end; empty if nothing ran.
+    """
+    index = _Index(plan, timeline)
+    span = max(index.spans, key=lambda span: (span.end_s, span.start_s), default=None)
+    path: list[Stretch] = []
+    passed: set[int] = set()
+    while span is not None and id(span) not in passed:
+        passed.add(id(span))
+        stretch, span = index.before(span)
+        path.append(stretch)
+    return tuple(path[::-1])
+
+
+class _Index:
+    """A timeline, by what can be before what."""
+
+    def __init__(self, plan: Plan, timeline: Timeline) -> None:
+        self._plan = plan
+        self.spans = [s for s in timeline.spans if s.phase != "other" and s.kind != "wait"]
+        self._close_s = _CLOSE * timeline.makespan_s
+        self._ran: dict[tuple[str, Phase], list[Span]] = {}
+        self._moved: dict[tuple[str, Phase], list[Span]] = {}
+        self._earlier: dict[int, Span | None] = {}
+        self._into: dict[str, list[Span]] = {}
+        self._out_of: dict[str, list[Span]] = {}
+        last: dict[str, Span] = {}
+        for span in self.spans:
+            table = self._ran if span.kind == "compute" else self._moved
+            table.setdefault((span.layer, span.phase), []).append(span)
+            ends = self._into if span.kind == "transfer" else self._out_of
+            ends.setdefault(span.where.rpartition(">")[2], []).append(span)
+            engine = self._engine(span)
+            self._earlier[id(span)] = last.get(engine)
+            last[engine] = span
+        for spans in (*self._into.values(), *self._out_of.values()):
+            spans.sort(key=lambda span: span.end_s)
+        forward = [span for span in self.spans if span.phase == "forward"]
+        self._turn = max(forward, key=lambda span: span.end_s, default=None)
+
+    def before(self, span: Span) -> tuple[Stretch, Span | None]:
+        """What a span waited for: as a stretch of the path, and where the path goes on."""
+        start_s = span.start_s
+        known = [s for s in self._sources(span) if s.end_s <= start_s + self._close_s]
+        data = _last(known) if known else self._guess(span)
+        turn = self._turn if span.phase == "backward" else None
+        queue = self._earlier[id(span)]
+        named: list[tuple[Cause, Span | None]] = [("data", data), ("turn", turn), ("queue", queue)]
+        causes = [(cause, s) for cause, s in named if s is not None and s.end_s <= start_s + self._close_s]
+        if not causes:
+            return Stretch(span, "start", start_s, self._issuing_s(span)), None
+        last_s = max([s.end_s for _, s in causes])
+        cause, found = next((c, s) for c, s in causes if s.end_s >= last_s - self._close_s)
+        idle_s = max(0.0, start_s - found.end_s)
+        return Stretch(span, cause, idle_s, self._issuing_s(span)), found
+
+    def _guess(self, span: Span) -> Span | None:
+        """What a span may have read, where names do not say it: a run names no glue, for one.
+
+        For a layer the last transfer to its device, for a transfer the last layer on its source.
+        """
+        if span.layer in self._plan.graph and span.kind == "compute" and not self._reads(span):
+            return None
+        table = self._into if span.kind == "compute" else self._out_of
+        spans = table.get(span.where.partition(">")[0], [])
+        place = bisect_right(spans, span.start_s + self._close_s, key=lambda s: s.end_s)
+        return spans[place - 1] if place else None
+
+    def _reads(self, span: Span) -> bool:
+        if span.phase == "forward":
+            return bool(self._plan.graph.pred[span.layer])
+        return bool(self._readers(span.layer))
+
+    def _issuing_s(self, span: Span) -> float:
+        graph = self._plan.graph
+        if span.kind != "compute" or span.layer not in graph:
+            return 0.0
+        host_s = graph.amount(span.layer, f"host_{span.phase}_s")
+        if not host_s:
+            return 0.0
+        device = self._plan.cluster.device(span.where)
+        alone_s = graph.seconds(span.layer, f"{span.phase}_s", device.kind, device.speed)
+        return min(host_s, max(0.0, span.end_s - span.start_s - alone_s))
+
+    def _engine(self, span: Span) -> str:
+        if span.kind == "compute" or self._plan.cluster.reception == "free":
+            return span.where
+        return ">" + span.where.partition(">")[2]
+
+    def _sources(self, span: Span) -> Iterator[Span]:
+        """What a span reads from: layers on its device, transfers to it."""
+        graph, layer, phase = self._plan.graph, span.layer, span.phase
+        if layer not in graph:
+            return
+        if span.kind == "transfer":
+            makers = [layer] if phase == "forward" else self._readers(layer)
+            here = span.where.partition(">")[0]
+            ran = chain.from_iterable(self._makers(maker, phase, set()) for maker in makers)
+            yield from (s for s in ran if s.where == here and s.kind == "compute")
+        elif phase == "forward":
+            for parent in graph.predecessors(layer):
+                ordered = graph.edges[parent, layer].get("order_only")
+                for source in self._makers(parent, phase, set()):
+                    if ordered or _ends_at(source, span.where):
+                        yield source
+        else:
+            yield from (s for s in self._moved.get((layer, phase), ()) if _ends_at(s, span.where))
+            for reader in self._readers(layer):
+                yield from (s for s in self._makers(reader, phase, set()) if s.where == span.where)
+
+    def _readers(self, layer: str) -> list[str]:
+        edges = self._plan.graph.adj[layer].items()
+        return [reader for reader, data in edges if not data.get("order_only")]
+
+    def _makers(self, layer: str, phase: Phase, passed: set[str]) -> Iterator[Span]:
+        """The spans of a layer; of those before it if it has none (a view runs no kernel)."""
+        passed.add(layer)
+        ran, moved = self._ran.get((layer, phase), []), self._moved.get((layer, phase), [])
+        yield from ran
+        yield from moved if phase == "forward" else ()
+        if not ran and not moved:
+            graph = self._plan.graph
+            further = graph.predecessors(layer) if phase == "forward" else self._readers(layer)
+            for other in further:
+                if other not in passed:
+                    yield from self._makers(other, phase, passed)
+
+
+def _last(spans: list[Span]) -> Span | None:
+    return max(spans, key=lambda span: span.end_s, default=None)
+
+
+def _ends_at(span: Span, device: str) -> bool:
+    return span.where == device or span.where.endswith(f">{device}")

@@ -1,0 +1,31 @@
+"""What a step would take if nothing but the order of its layers held it up."""
+
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+
+
+def dependencies_s(plan: Plan) -> float:
+    """How long a step would take if each layer ran as soon as those before it have, wherever they are.
+
+    Args:
+        plan: the plan; its layers take what they take on their devices, transfers nothing.
+
+    Returns:
+        Seconds of forward and backward.
+    """
+    graph, total_s = plan.graph, 0.0
+    devices = {device.name: device for device in plan.cluster.devices}
+    for phase in ("forward_s", "backward_s") if graph.training else ("forward_s",):
+        end_s: dict[str, float] = {}
+        for name in plan.order:
+            device = devices[plan.device_of[name]]
+            start_s = max([end_s.get(parent, 0.0) for parent in _parents(graph, name, phase)], default=0.0)
+            end_s[name] = start_s + graph.seconds(name, phase, device.kind, device.speed)
+        total_s += max(end_s.values(), default=0.0)
+    return total_s
+
+
+def _parents(graph: LayerGraph, name: str, phase: str) -> list[str]:
+    """What a layer depends on; an order of forward is none of backward."""
+    edges = graph.pred[name].items()
+    return [parent for parent, data in edges if phase == "forward_s" or not data.get("order_only")]

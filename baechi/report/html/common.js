@@ -1,0 +1,88 @@
+"use strict";
+// What all pictures use: the data, elements, units, the tip beside the pointer.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An SVG element. Text goes in as text, never as markup. */
+function svg(tag, attributes = {}, parent = null, text = null) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== null) made.textContent = text;
+  if (parent) parent.append(made);
+  return made;
+}
+
+/** An HTML element. */
+function html(tag, attributes = {}, parent = null, text = null) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== null) made.textContent = text;
+  if (parent) parent.append(made);
+  return made;
+}
+
+/** Microseconds for a person. */
+function time(us) {
+  if (us >= 1e6) return `${(us / 1e6).toFixed(2)} s`;
+  if (us >= 1e3) return `${(us / 1e3).toFixed(2)} ms`;
+  return `${us.toFixed(1)} µs`;
+}
+
+/** Bytes for a person. */
+function bytes(size) {
+  let value = size;
+  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
+    if (value < 1024) return unit === "B" ? `${value.toFixed(0)} B` : `${value.toFixed(2)} ${unit}`;
+    value /= 1024;
+  }
+  return `${value.toFixed(2)} TiB`;
+}
+
+/** The class that gives an element its device's colour. */
+function deviceClass(number) {
+  return number < 0 ? "none" : `d${number}`;
+}
+
+/** Round numbers for an axis: about `count` of them from `low` to `high`. */
+function ticks(low, high, count) {
+  const rough = (high - low) / count;
+  if (!(rough > 0)) return [];
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  const found = [];
+  for (let tick = Math.ceil(low / step); tick * step <= high; tick += 1) found.push(tick * step);
+  return found;
+}
+
+/** A tick's time: as many decimals as the ticks are apart. */
+function tickTime(us, apart) {
+  const [unit, size] = us >= 1e6 || apart >= 1e5 ? ["s", 1e6] : us >= 1e3 || apart >= 100 ? ["ms", 1e3] : ["µs", 1];
+  const decimals = Math.max(0, Math.ceil(-Math.log10(apart / size) - 1e-9));
+  return `${(us / size).toFixed(Math.min(decimals, 6))} ${unit}`;
+}
+
+/** As much of a text as fits, its end rather than its beginning: the end says which layer. */
+function fit(text, width, each = 6.2) {
+  const room = Math.floor(width / each);
+  if (text.length <= room) return text;
+  return room < 7 ? "" : `…${text.slice(text.length - room + 1)}`;
+}
+
+const tip = document.getElementById("tip");
+
+/** Show lines beside the pointer, the first one bold. */
+function showTip(event, lines) {
+  tip.replaceChildren();
+  lines.forEach((line, number) => html(number ? "div" : "b", {}, tip, line));
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  const left = event.clientX + 14 + box.width > innerWidth ? event.clientX - box.width - 10 : event.clientX + 14;
+  const top = event.clientY + 14 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 14;
+  tip.style.left = `${Math.max(4, left)}px`;
+  tip.style.top = `${Math.max(4, top)}px`;
+}
+
+function hideTip() {
+  tip.hidden = true;
+}

@@ -1,0 +1,131 @@
+"""What the page's pictures show, as data for its scripts: times in microseconds, sizes in bytes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from baechi.records.cluster import HOST
+from baechi.records.plan import Plan
+from baechi.records.timeline import Span, Timeline
+from baechi.report.critical import Stretch
+from baechi.report.facts import Facts
+from baechi.report.html.tree import tree
+from baechi.report.trace import AROUND
+
+_PHASES = ("forward", "backward", "other")
+
+
+def page_data(facts: Facts) -> dict[str, Any]:
+    """The data of all pictures of a page.
+
+    Args:
+        facts: of a plan.
+    """
+    plan = facts.plan
+    names = list(plan.graph)
+    timelines = [_timeline("predicted", facts, plan.timeline, facts.path, names)]
+    if facts.measured is not None:
+        timelines.append(_timeline("measured", facts, facts.measured, facts.measured_path, names))
+    return {
+        "devices": [
+            {"name": device.name, "kind": device.kind, "limit": device.memory_bytes}
+            for device in plan.cluster.devices
+        ],
+        "timelines": timelines,
+        "nodes": [_node(plan, name) for name in plan.graph],
+        "edges": _edges(plan),
+        "tree": tree(plan.graph, list(plan.graph), plan.device_of).body(),
+        "names": names,  # the nodes', then those that only timelines have
+    }
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def _node(plan: Plan, name: str) -> dict[str, Any]:
+    """A node of the graph; its device by number, -1 of an input."""
+    graph, data = plan.graph, plan.graph.nodes[name]
+    node: dict[str, Any] = {
+        "kind": data.get("kind", "layer"),
+        "device": -1,
+        "type": str(data.get("type", "")),
+    }
+    if name in plan.device_of:
+        device = plan.cluster.device(plan.device_of[name])
+        node["device"] = plan.cluster.names.index(device.name)
+        node["forward"] = _us(graph.seconds(name, "forward_s", device.kind, device.speed))
+        if graph.training:
+            node["backward"] = _us(graph.seconds(name, "backward_s", device.kind, device.speed))
+        node["weights"] = graph.amount(name, "param_bytes") + graph.amount(name, "buffer_bytes")
+        node["output"] = graph.amount(name, "output_bytes")
+    return node
+
+
+def _edges(plan: Plan) -> list[list[float]]:
+    place = {name: index for index, name in enumerate(plan.graph)}
+    edges = plan.graph.edges(data=True)
+    return [
+        [place[source], place[target], -1 if data.get("order_only") else data.get("bytes") or 0]
+        for source, target, data in edges
+    ]
+
+
+def _timeline(
+    name: str, facts: Facts, timeline: Timeline, path: Sequence[Stretch], names: list[str]
+) -> dict[str, Any]:
+    """A timeline in rows; names that are no node's are put behind `names`."""
+    plan = facts.plan
+    rows = _rows(plan, timeline)
+    numbers = {row: number for number, row in enumerate(rows)}
+    places = {layer: place for place, layer in enumerate(names)}
+    critical = {id(stretch.span) for stretch in path}
+    spans = []
+    for span in timeline.spans:
+        layer = span.layer or AROUND
+        if layer not in places:
+            places[layer] = len(names)
+            names.append(layer)
+        spans.append(
+            [
+                numbers[_row(plan, span)],
+                places[layer],
+                _us(span.start_s),
+                _us(span.end_s),
+                _PHASES.index(span.phase),
+                span.size_bytes,
+                int(id(span) in critical),
+                span.where if span.kind == "transfer" else "",
+            ]
+        )
+    return {
+        "name": name,
+        "step": _us(timeline.makespan_s),
+        "end": _us(max([span.end_s for span in timeline.spans], default=0.0)),
+        "rows": [{"device": _number(plan, device), "name": device, "what": what} for device, what in rows],
+        "spans": spans,
+        "peaks": [timeline.peak_bytes.get(device, 0) for device in plan.cluster.names],
+        "live": [
+            [[_us(time_s), size] for time_s, size in timeline.live_bytes.get(device, ())]
+            for device in plan.cluster.names
+        ],
+    }
+
+
+def _number(plan: Plan, device: str) -> int:
+    return plan.cluster.names.index(device) if device in plan.cluster.names else -1
+
+
+def _rows(plan: Plan, timeline: Timeline) -> list[tuple[str, str]]:
+    """By device: where it computes, then where it receives; the host last."""
+    used = {_row(plan, span) for span in timeline.spans}
+    used |= {(device, "") for device in plan.cluster.names}
+    order = {device: place for place, device in enumerate((*plan.cluster.names, HOST))}
+    return sorted(used, key=lambda row: (order.get(row[0], len(order)), row))
+
+
+def _row(plan: Plan, span: Span) -> tuple[str, str]:
+    """The row of a span: a device and `""`, or whom it receives from, if that can overlap."""
+    source, travels, target = span.where.partition(">")
+    if not travels:
+        return source, ""
+    return target, f"from {source}" if plan.cluster.reception == "free" else "receives"

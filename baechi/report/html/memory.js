@@ -1,0 +1,103 @@
+// How full each device is, by time, against its limit: a small picture for each device.
+
+const HIGH = 110;
+const LEFT = 8;
+
+class MemoryPicture {
+  constructor(number, parent) {
+    this.device = DATA.devices[number];
+    this.number = number;
+    this.live = DATA.timelines[0].live[number];
+    this.peak = DATA.timelines[0].peaks[number];
+    this.measured = DATA.timelines[1] && DATA.timelines[1].peaks[number];
+    this.top = Math.max(this.device.limit, this.peak, this.measured || 0, 1) * 1.12;
+    this.parent = html("div", {}, parent);
+    this.svg = svg("svg", { role: "img", "aria-label": `memory of ${this.device.name}` }, this.parent);
+    this.svg.addEventListener("pointermove", (event) => this.hover(event));
+    this.svg.addEventListener("pointerleave", () => {
+      hideTip();
+      this.cursor.setAttribute("visibility", "hidden");
+    });
+  }
+
+  x(us) {
+    return LEFT + ((us - view.from) / (view.to - view.from)) * (this.width - LEFT);
+  }
+
+  y(size) {
+    return 22 + (1 - size / this.top) * (HIGH - 24);
+  }
+
+  draw() {
+    this.width = view.paper / 2 || Math.max(240, this.parent.clientWidth);
+    this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HIGH}`);
+    this.svg.replaceChildren();
+    const share = this.device.limit ? ` (${((100 * this.peak) / this.device.limit).toFixed(0)} %)` : "";
+    const title = svg("text", { x: LEFT, y: 12 }, this.svg);
+    svg("tspan", { "font-weight": 600 }, title, fit(this.device.name, this.width / 3));
+    const what = ` peak ${bytes(this.peak)} of ${bytes(this.device.limit)}${share}`;
+    svg("tspan", { class: "soft" }, title, what);
+    svg("rect", { class: "row", x: LEFT, y: 22, width: this.width - LEFT, height: HIGH - 24 }, this.svg);
+    svg("path", { class: `area ${deviceClass(this.number)}`, d: this.path() }, this.svg);
+    this.level("limit", this.device.limit);
+    if (this.measured !== undefined) this.level("measured", this.measured);
+    this.cursor = svg("line", { class: "cursor", y1: 22, y2: HIGH - 2, visibility: "hidden" }, this.svg);
+  }
+
+  level(kind, size) {
+    const y = this.y(size);
+    svg("line", { class: kind, x1: LEFT, x2: this.width, y1: y, y2: y }, this.svg);
+  }
+
+  /** The window in columns of a pixel, each as high as the most held in it, closed at the bottom. */
+  path() {
+    const bottom = this.y(0);
+    const columns = Math.floor(this.width - LEFT);
+    const each = (view.to - view.from) / columns;
+    let step = this.live.findLastIndex(([us]) => us <= view.from);
+    let last = null;
+    let path = `M${LEFT} ${bottom}`;
+    for (let column = 0; column < columns; column += 1) {
+      let most = step < 0 ? 0 : this.live[step][1];
+      const until = view.from + (column + 1) * each;
+      while (step + 1 < this.live.length && this.live[step + 1][0] <= until) {
+        step += 1;
+        most = Math.max(most, this.live[step][1]);
+      }
+      if (most !== last) path += `L${LEFT + column} ${this.y(last ?? most).toFixed(1)}V${this.y(most).toFixed(1)}`;
+      last = most;
+    }
+    return `${path}H${this.width}V${bottom}Z`;
+  }
+
+  /** What the device holds at a time. */
+  at(us) {
+    let held = 0;
+    for (const [from, size] of this.live) {
+      if (from > us) break;
+      held = size;
+    }
+    return held;
+  }
+
+  hover(event) {
+    const box = this.svg.getBoundingClientRect();
+    const x = Math.max(LEFT, (event.clientX - box.left) * (this.width / box.width));
+    const us = view.from + ((x - LEFT) / (this.width - LEFT)) * (view.to - view.from);
+    for (const end of ["x1", "x2"]) this.cursor.setAttribute(end, x);
+    this.cursor.setAttribute("visibility", "visible");
+    const lines = [`${this.device.name}: ${bytes(this.at(us))} at ${time(us)}`, `limit ${bytes(this.device.limit)}`];
+    if (this.measured !== undefined) lines.push(`measured peak ${bytes(this.measured)}`);
+    const number = DATA.timelines[0].rows.findIndex((row) => row.device === this.number && !row.what);
+    const running = DATA.timelines[0].spans.find((s) => s[ROW] === number && s[START] <= us && us < s[END]);
+    if (running) lines.push(`while ${DATA.names[running[NAME]]} runs ${PHASES[running[PHASE]]}`);
+    showTip(event, lines);
+  }
+}
+
+function drawMemory(parent) {
+  DATA.devices.forEach((device, number) => {
+    const picture = new MemoryPicture(number, parent);
+    view.drawers.push(() => picture.draw());
+  });
+}

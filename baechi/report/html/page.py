@@ -1,0 +1,121 @@
+"""The page: what the scripts do not draw, and everything put together."""
+
+import json
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
+from baechi.report.facts import Facts
+from baechi.report.html.data import page_data
+from baechi.report.reading import Bound, Reading
+from baechi.report.tables import Table, tables
+from baechi.report.text import headline
+from baechi.units import format_bytes, format_seconds, format_share
+
+SCRIPTS = ("common.js", "timeline.js", "memory.js", "layout.js", "graph.js", "main.js")
+
+_BOUNDS: dict[Bound, str] = {
+    "nothing": "nothing",
+    "transfer": "transfers",
+    "host": "the host",
+    "work": "work",
+    "serial": "dependencies",
+}
+_HUES = (255, 55, 150, 335, 205, 95, 300, 25)
+_GOLDEN_ANGLE = 137.5
+
+
+def to_html(plan: Plan, measured: Timeline | None = None) -> str:
+    """The report on a plan as a page: one text, that needs no other file and no network.
+
+    Args:
+        plan: the plan; it is simulated if it was not yet.
+        measured: a step of it that was run, to be shown beside.
+
+    Returns:
+        HTML.
+    """
+    facts = Facts(plan, measured)
+    return Template(_file("page.html")).substitute(
+        title=escape(
+            f"{facts.model}: {len(plan.devices_used)} devices, {format_seconds(facts.step_s)} a step"
+        ),
+        style=_file("style.css") + _colours(len(plan.cluster)),
+        model=escape(facts.model),
+        headline=escape(headline(facts)),
+        figures="".join(_figures(facts)),
+        readings="".join(_readings(facts)),
+        tables="".join(_table(table) for table in tables(facts)),
+        data=_for_script(page_data(facts)),
+        script="\n".join(_file(name) for name in SCRIPTS),
+    )
+
+
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _for_script(data: object) -> str:
+    """JSON that can stand in a script element: nothing in it ends the element."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _colours(devices: int) -> str:
+    """A hue for each device; how light and strong it is depends on the theme."""
+    hues = [_HUES[n] if n < len(_HUES) else round(n * _GOLDEN_ANGLE) % 360 for n in range(devices)]
+    lines = [f"  --hue{number}: {hue};" for number, hue in enumerate(hues)]
+    rules = [
+        f".d{n} {{ --device: oklch(var(--light) var(--chroma) var(--hue{n})); }}" for n in range(devices)
+    ]
+    return "\n".join(["", ":root {", *lines, "}", *rules, ""])
+
+
+def _figures(facts: Facts) -> Iterable[str]:
+    """The few figures that one looks for first."""
+    fullest = max(facts.devices, key=lambda d: d.peak_bytes / d.limit_bytes if d.limit_bytes else 0.0)
+    shown = [("predicted step", format_seconds(facts.step_s), "")]
+    if facts.measured is not None:
+        off = format_share(facts.measured.makespan_s - facts.step_s, facts.step_s)
+        shown.append(("measured step", format_seconds(facts.measured.makespan_s), f"{off} off"))
+    used = f"of {len(facts.devices)}"
+    shown += [
+        ("devices", str(len(facts.plan.devices_used)), used),
+        (
+            f"fullest, {fullest.name}",
+            format_share(fullest.peak_bytes, fullest.limit_bytes),
+            f"{format_bytes(fullest.peak_bytes)} of {format_bytes(fullest.limit_bytes)}",
+        ),
+        ("bound by", _BOUNDS[facts.reading.bound], facts.reading.where),
+        ("cut edges", str(len(facts.cuts)), format_bytes(sum([cut.size_bytes for cut in facts.cuts]))),
+    ]
+    for name, value, note in shown:
+        yield f"<div><dt>{escape(name)}</dt><dd>{escape(value)} <small>{escape(note)}</small></dd></div>"
+
+
+def _readings(facts: Facts) -> Iterable[str]:
+    yield _reading("", facts.reading)
+    if facts.measured_reading is not None:
+        yield _reading("As measured: ", facts.measured_reading)
+
+
+def _reading(which: str, reading: Reading) -> str:
+    rest = f"{reading.fullest} {reading.change}"
+    return f'<p class="reading"><b>{escape(which + reading.why)}</b> {escape(rest)}</p>'
+
+
+def _table(table: Table) -> str:
+    def row(cells: Iterable[str], tag: str) -> str:
+        kinds = ["" if column in table.texts else ' class="figure"' for column in table.columns]
+        parts = [f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)]
+        return f"<tr>{''.join(parts)}</tr>"
+
+    drawn = ""
+    if table.rows:
+        head, body = row(table.columns, "th"), "".join(row(cells, "td") for cells in table.rows)
+        drawn = f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+    note = f"<p class='note'>{escape(table.note)}</p>" if table.note else ""
+    return f"<section><h2>{escape(table.title)}</h2>{drawn}{note}</section>"

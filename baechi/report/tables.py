@@ -1,0 +1,239 @@
+"""The facts as tables of text, for the text report and the page alike."""
+
+from dataclasses import dataclass
+
+from baechi.records.timeline import Span, Timeline
+from baechi.report.critical import Stretch
+from baechi.report.facts import Facts
+from baechi.units import binary_unit, format_bytes, format_seconds, format_share, in_unit
+
+_CUTS_SHOWN = 8
+_PARTS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Args:
+        title: above it.
+        columns: their headings.
+        rows: as many texts as there are columns, each.
+        texts: the columns that are no figures.
+        note: below it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    texts: tuple[str, ...] = ()
+    note: str = ""
+
+
+def tables(facts: Facts) -> list[Table]:
+    """All that there is to show, in the order in which one reads it.
+
+    Args:
+        facts: of a plan.
+    """
+    found = [placement(facts), memory(facts), time(facts), critical(facts), cuts(facts), waiting(facts)]
+    found += [candidates(facts)] if facts.candidates else []
+    found += [counters(facts.measured)] if facts.measured is not None else []
+    return found
+
+
+def placement(facts: Facts) -> Table:
+    """Which modules lie where.
+
+    Args:
+        facts: of a plan.
+    """
+    rows = []
+    for device in facts.devices:
+        if device.layers + device.glue:
+            rows.append(
+                (device.name, ", ".join(device.modules) or "glue", str(device.layers), str(device.glue))
+            )
+    idle = [device.name for device in facts.devices if not device.layers + device.glue]
+    note = f"Nothing lies on {', '.join(idle)}." if idle else ""
+    return Table(
+        "Placement", ("device", "modules", "layers", "glue"), tuple(rows), ("device", "modules"), note
+    )
+
+
+def memory(facts: Facts) -> Table:
+    """What each device holds at most, of what, and what it may.
+
+    Args:
+        facts: of a plan.
+    """
+    training, measured = facts.plan.graph.training, facts.measured
+    unit = binary_unit(max([max(device.peak_bytes, device.limit_bytes) for device in facts.devices]))
+    columns = ["device", "weights"]
+    columns += ["grads", "state"] if training else []
+    columns += ["saved" if training else "held", "rest", "peak", "limit", "full"]
+    columns += ["measured"] if measured else []
+    rows = []
+    for device in facts.devices:
+        sizes = [device.weight_bytes]
+        sizes += [device.grad_bytes, device.optimizer_bytes] if training else []
+        sizes += [device.kept_bytes, device.passing_bytes, device.peak_bytes, device.limit_bytes]
+        row = [device.name, *[in_unit(size, unit) for size in sizes]]
+        row.append(format_share(device.peak_bytes, device.limit_bytes))
+        row += [in_unit(measured.peak_bytes.get(device.name, 0), unit)] if measured else []
+        rows.append(tuple(row))
+    note = "Rest: outputs, copies from other devices, and what layers need while they run."
+    note = f"State: the optimizer's. {note}" if training else note
+    return Table(f"Memory, {unit}", tuple(columns), tuple(rows), ("device",), note)
+
+
+def time(facts: Facts) -> Table:
+    """How long each device computes.
+
+    Args:
+        facts: of a plan.
+    """
+    columns = ["device", "kind", "computes", "of the step"]
+    columns += ["measured", "of it"] if facts.measured else []
+    rows = []
+    for device in facts.devices:
+        row = [
+            device.name,
+            device.kind,
+            format_seconds(device.busy_s),
+            format_share(device.busy_s, facts.step_s),
+        ]
+        if facts.measured is not None:
+            busy_s = _computed_s(facts.measured, device.name)
+            row += [format_seconds(busy_s), format_share(busy_s, facts.measured.makespan_s)]
+        rows.append(tuple(row))
+    note = f"Predicted step: {format_seconds(facts.step_s)}."
+    if facts.measured is not None:
+        note += f" Measured: {format_seconds(facts.measured.makespan_s)}."
+    return Table("Time", tuple(columns), tuple(rows), ("device", "kind"), note)
+
+
+def critical(facts: Facts) -> Table:
+    """What the critical path consists of.
+
+    Args:
+        facts: of a plan.
+    """
+    sums: dict[str, list[Stretch]] = {}
+    for stretch in facts.path:
+        sums.setdefault(stretch.span.where, []).append(stretch)
+    parts = [(sum([stretch.seconds for stretch in own]), where, own) for where, own in sums.items()]
+    parts.append((sum([stretch.host_s for stretch in facts.path]), "(waiting for the host)", []))
+    parts = sorted([part for part in parts if part[0] > 0], key=lambda part: (-part[0], part[1]))
+    rows = []
+    for seconds, where, own in parts[:_PARTS_SHOWN]:
+        longest = max(own, key=lambda stretch: stretch.seconds, default=None)
+        named = _named(longest) if longest else ""
+        share = format_share(seconds, facts.step_s)
+        rows.append((where, str(len(own) or ""), format_seconds(seconds), share, named))
+    rest_s = sum([seconds for seconds, _, _ in parts[_PARTS_SHOWN:]])
+    note = f"And {len(parts) - _PARTS_SHOWN} more, {format_seconds(rest_s)} in all." if rest_s else ""
+    columns = ("on", "spans", "takes", "of the step", "longest")
+    title = "Critical path: what one after the other makes the step as long as it is"
+    return Table(title, columns, tuple(rows), ("on", "longest"), note)
+
+
+def _named(stretch: Stretch) -> str:
+    return f"{stretch.span.layer}, {stretch.span.phase} ({format_seconds(stretch.seconds)})"
+
+
+def cuts(facts: Facts) -> Table:
+    """What travels between devices, dearest first.
+
+    Args:
+        facts: of a plan.
+    """
+    found = facts.cuts
+    rows = [
+        (cut.source, cut.home, cut.target, format_bytes(cut.size_bytes), format_seconds(cut.seconds))
+        for cut in found[:_CUTS_SHOWN]
+    ]
+    total = format_bytes(sum([cut.size_bytes for cut in found]))
+    back = ", gradient included" if facts.plan.graph.training else ""
+    note = f"And {len(found) - _CUTS_SHOWN} more." if len(found) > _CUTS_SHOWN else ""
+    return Table(
+        f"Cut edges: {len(found)} transfers forward, {total}",
+        ("output of", "from", "to", "size", f"takes{back}"),
+        tuple(rows),
+        ("output of", "from", "to"),
+        note if found else "Nothing travels between devices.",
+    )
+
+
+def traffic(timeline: Timeline) -> Table:
+    """What each link carries.
+
+    Args:
+        timeline: of a step.
+    """
+    links: dict[str, list[Span]] = {}
+    for span in timeline.spans:
+        if span.kind == "transfer":
+            links.setdefault(span.where, []).append(span)
+    busiest = sorted(links, key=lambda link: (-timeline.busy_s(link, "transfer"), link))
+    rows = []
+    for link in busiest:
+        busy_s = timeline.busy_s(link, "transfer")
+        size = format_bytes(sum([span.size_bytes for span in links[link]]))
+        share = format_share(busy_s, timeline.makespan_s)
+        rows.append((link, str(len(links[link])), size, format_seconds(busy_s), share))
+    columns = ("link", "transfers", "bytes", "takes", "of the step")
+    note = "" if rows else "Nothing travels between devices."
+    return Table("Links", columns, tuple(rows), ("link",), note)
+
+
+def waiting(facts: Facts) -> Table:
+    """How many layers must wait for their turn, by criterion.
+
+    Args:
+        facts: of a plan.
+    """
+    rows = [(criterion, str(count)) for criterion, count in facts.waiting.items()]
+    note = "gpu-topo is what a run does; with threads, each of these layers is one."
+    return Table(
+        "Layers that wait when the code reaches them",
+        ("criterion", "layers"),
+        tuple(rows),
+        ("criterion",),
+        note,
+    )
+
+
+def candidates(facts: Facts) -> Table:
+    """What else was tried.
+
+    Args:
+        facts: of a plan.
+    """
+    rows = []
+    for candidate in facts.candidates:
+        step = "-" if candidate.step_s is None else format_seconds(candidate.step_s)
+        fullest = max(candidate.peak_bytes.values(), default=None)
+        peak = "-" if fullest is None else format_bytes(fullest)
+        rows.append((candidate.placer, step, peak, candidate.note))
+    columns = ("placer", "predicted step", "largest peak", "note")
+    return Table("Tried", columns, tuple(rows), ("placer", "note"))
+
+
+def counters(measured: Timeline) -> Table:
+    """What a run counted.
+
+    Args:
+        measured: a step that was run.
+    """
+    rows = []
+    for name, count in measured.counters.items():
+        value = format_bytes(count) if name.endswith("_bytes") else str(count)
+        rows.append((name.replace("_", " "), value))
+    return Table("Measured", ("what", "count"), tuple(rows), ("what",))
+
+
+def _computed_s(timeline: Timeline, device: str) -> float:
+    """How long a device computed for the model."""
+    spans = [s for s in timeline.spans if s.where == device and s.kind == "compute" and s.phase != "other"]
+    return sum([span.end_s - span.start_s for span in spans])

@@ -1,0 +1,131 @@
+"""report, simulate and compare as a user types them: what they print, write, and answer with."""
+
+import json
+from pathlib import Path
+
+import pytest
+from place.graphs import branches, chain, cluster_of
+from typer.testing import CliRunner, Result
+
+from baechi.cli import app
+from baechi.records import Plan, Timeline
+from baechi.report.facts import Facts
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two plans of one graph, one of another, and a step."""
+    graph = branches(4, 2, training=True, model="Branches")
+    everywhere = dict.fromkeys(graph.placed(), "d0")
+    halves = {name: f"d{int(name[1]) // 2}" if name[0] == "b" else "d0" for name in graph.placed()}
+    cluster = cluster_of(400, 300)
+    Plan(graph, cluster, everywhere).save(tmp_path / "whole.json")
+    plan = Plan(graph, cluster, halves)
+    plan.save(tmp_path / "halves.json")
+    plan.timeline.save(tmp_path / "step.json")
+    other = chain(3)
+    Plan(other, cluster_of(99), dict.fromkeys(other.placed(), "d0")).save(tmp_path / "chain.json")
+    return tmp_path
+
+
+def test_report(folder: Path) -> None:
+    """Text, with a measured step beside it if there is one."""
+    done = run("report", folder / "halves.json")
+    assert done.exit_code == 0 and "why not faster?" in done.output and "As measured" not in done.output
+    done = run("report", folder / "halves.json", "--measured", folder / "step.json")
+    assert done.exit_code == 0 and "As measured" in done.output
+
+
+def test_report_into_files(folder: Path) -> None:
+    """A page, a trace and the facts, each where it was asked for, and no text."""
+    files = [folder / name for name in ("r.html", "r.trace", "r.json")]
+    done = run("report", folder / "halves.json", "--html", files[0], "--trace", files[1], "--json", files[2])
+    assert done.exit_code == 0 and done.stdout == ""
+    assert done.stderr.splitlines() == [f"wrote {file}" for file in files]
+    assert files[0].read_text().startswith("<!doctype html>")
+    assert "traceEvents" in json.loads(files[1].read_text())
+    plan = Plan.load(folder / "halves.json")
+    assert json.loads(files[2].read_text()) == json.loads(Facts(plan).to_json())
+
+
+def test_report_to_standard_output(folder: Path) -> None:
+    """A dash is the standard output, so that other programs can read it."""
+    done = run("report", folder / "halves.json", "--json", "-")
+    assert json.loads(done.stdout)["baechi"] == "report" and done.stderr == ""
+
+
+def test_simulate(folder: Path) -> None:
+    """Seconds, bytes and links; as JSON the timeline itself, which `report --measured` reads."""
+    done = run("simulate", folder / "halves.json")
+    assert done.exit_code == 0
+    for words in ("Predicted step: ", "Time", "Memory, B", "d0>d1"):
+        assert words in done.output
+    done = run("simulate", folder / "halves.json", "--json")
+    assert Timeline.from_json(done.stdout) == Plan.load(folder / "halves.json").timeline
+    done = run("simulate", folder / "whole.json")
+    assert "Nothing travels between devices." in done.output
+
+
+def test_compare(folder: Path) -> None:
+    """Which is faster, by how much, and what lies elsewhere."""
+    done = run("compare", folder / "whole.json", folder / "halves.json")
+    assert done.exit_code == 0
+    for words in (
+        "whole is faster than halves by 23 %",
+        "20.00 s",
+        "26.00 s",
+        "What lies elsewhere: 4 layers",
+    ):
+        assert words in done.output.replace("\n", " ")
+    body = json.loads(run("compare", folder / "whole.json", folder / "halves.json", "--json").stdout)
+    assert (
+        body["step_s"] == [20, 26] and body["moved"][0]["to"] == "d1" and body["names"] == ["whole", "halves"]
+    )
+
+
+@pytest.mark.parametrize("command", ["report", "simulate", "compare"])
+def test_help_has_examples(command: str) -> None:
+    """Each says how it is called."""
+    done = run(command, "--help")
+    assert done.exit_code == 0 and f"baechi {command} " in done.output.partition("Examples:")[2]
+
+
+def test_wrong_files(folder: Path) -> None:
+    """One sentence with the cure, and status 2: no file, another record, a cut or empty one, no folder."""
+    plan = folder / "halves.json"
+    (folder / "cut.json").write_text(plan.read_text()[:200])
+    (folder / "old.json").write_text(plan.read_text().replace('"schema": 1', '"schema": 0'))
+    (folder / "half.json").write_text('{"baechi": "plan", "schema": 1}')
+    wrong = {
+        ("report", folder / "none.json"): "no plan file",
+        ("report", folder / "step.json"): "holds no baechi plan (found: 'timeline')",
+        ("report", folder / "cut.json"): "is the file cut short?",
+        ("report", folder / "old.json"): "this version reads 1",
+        ("report", folder / "half.json"): "no whole baechi plan: it misses",
+        ("report", folder): "is a directory",
+        ("report", plan, "--measured", plan): "holds no baechi timeline",
+        ("report", plan, "--html", folder / "no" / "where.html"): "no such file or directory",
+        ("simulate", folder / "none.json"): "no plan file",
+        ("compare", plan, folder / "none.json"): "no plan file",
+    }
+    for words, sentence in wrong.items():
+        done = run(*words)
+        said = done.stderr.replace("\n", "")
+        assert done.exit_code == 2 and said.startswith("error: ") and sentence in said, words
+        assert "Traceback" not in done.output and done.stdout == ""
+
+
+def test_debug(folder: Path) -> None:
+    """With --debug the error itself comes out."""
+    done = run("report", folder / "none.json", "--debug")
+    assert isinstance(done.exception, FileNotFoundError)
+
+
+def test_not_given() -> None:
+    """A missing argument is the command line's own error."""
+    done = run("compare", "one.json")
+    assert done.exit_code == 2 and "Missing argument" in done.stderr

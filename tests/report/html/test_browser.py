@@ -1,0 +1,232 @@
+"""The page in a real browser without a window: it draws, follows the pointer, folds, and loads nothing."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from place.graphs import cluster_of, graph_of
+from report.html.odd import ODD, measured_step, odd_plan
+
+from baechi import report
+from baechi.records import Plan
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FOUND = next((path for path in map(shutil.which, BROWSERS) if path), None)
+
+pytestmark = pytest.mark.skipif(
+    FOUND is None, reason=f"no browser: none of {', '.join(BROWSERS)} is installed"
+)
+
+OVERLAPS = """() => {
+  const drawn = [...document.querySelectorAll("#graph .node > .edge")];
+  const boxes = drawn.map((box) => box.getBoundingClientRect());
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => meet(a, b))).length;
+}"""
+
+CONTRAST = """() => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const light = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    const [red, green, blue] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => linear(part / 255));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const style = (selector) => getComputedStyle(document.querySelector(selector));
+  const pairs = [
+    [style("h1").color, style("body").backgroundColor],
+    [style(".headline").color, style("body").backgroundColor],
+    [style("#graph .node text").fill, style("#graph .node .part").fill],
+    [style("#graph .node text").fill, style("#graph .part.d0").fill],
+    [style("#graph .node text").fill, style("#graph .part.d1").fill],
+    [style("#timeline text.on").fill, style("#timeline .span.forward.d0").fill],
+    [style("#timeline text.on").fill, style("#timeline .span.forward.d1").fill],
+    [style("#timeline text.in").fill, style("#timeline .span.backward.d0").fill],
+  ];
+  return pairs.map(([ink, paper]) => {
+    const [dark, bright] = [light(ink), light(paper)].sort((a, b) => a - b);
+    return (bright + 0.05) / (dark + 0.05);
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        yield (launched := started.chromium.launch(executable_path=FOUND, args=["--no-sandbox"]))
+        launched.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens a page; at the end nothing may have gone wrong on it, and nothing else been asked for."""
+    wrong: list[str] = []
+    contexts = []
+
+    def opened(text: str, scheme: str = "light", width: int = 1280) -> Any:
+        file = tmp_path / "report.html"
+        file.write_text(text, encoding="utf-8")
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: request.url == file.as_uri() or wrong.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def many_blocks(blocks: int = 100) -> Plan:
+    """A chain of blocks, one in ten of them cut."""
+    parts = [f"model.blocks.{n}.{part}" for n in range(blocks) for part in ("norm", "inner", "outer")]
+    graph = graph_of(
+        {name: {"module": name, "forward_s": 1, "output_bytes": 1} for name in parts},
+        [(parts[n], parts[n + 1], 1) for n in range(len(parts) - 1)],
+        model="Blocks",
+    )
+    return Plan(graph, cluster_of(999, 999), {name: f"d{n // 31 % 2}" for n, name in enumerate(parts)})
+
+
+def tip(page: Any) -> str:
+    return str(page.locator("#tip").inner_text()) if page.locator("#tip").is_visible() else ""
+
+
+def hover(page: Any, selector: str, number: int = 0) -> str:
+    """Point at the middle of an element; what the tip then says."""
+    target = page.locator(selector).nth(number)
+    target.scroll_into_view_if_needed()
+    box = target.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    return tip(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_pictures_are_drawn(open_page: Any, scheme: str) -> None:
+    """Both timelines, the memory of each device, the graph with all layers; and text can be read."""
+    plan = odd_plan()
+    page = open_page(report.to_html(plan, measured_step(plan)), scheme)
+    assert page.locator("#timeline svg").count() == 2
+    for kind in ("forward", "backward", "transfer", "critical"):
+        assert page.locator(f"#timeline rect.{kind}").count() > 0, kind
+    assert page.locator("#memory svg .area").count() == page.locator("#memory svg .limit").count() == 2
+    assert page.locator("#memory svg .measured").count() == 2
+    names = page.locator("#graph .node").evaluate_all("nodes => nodes.map((node) => node.dataset.name)")
+    assert sorted(names) == sorted(plan.graph)
+    assert page.evaluate(OVERLAPS) == 0
+    assert min(page.evaluate(CONTRAST)) >= 4.5
+
+
+def test_hover(open_page: Any) -> None:
+    """The tip says which layer, where, how long, and how many bytes; away from it all it is gone."""
+    page = open_page(report.to_html(odd_plan()))
+    said = hover(page, "#timeline rect.forward")
+    assert said.startswith("fork") and "forward on d0" in said and "1.00 s, from 0.0 µs to 1.00 s" in said
+    said = hover(page, "#timeline rect.transfer.d1")
+    assert said.startswith("fork") and "transfer, forward on d0>d1" in said and "3 B" in said
+    assert "idle at" in hover(page, "#timeline .row", 3)
+    said = hover(page, "#memory .area")
+    assert re.search(r"^d0: \d+ B at .*\nlimit 400 B", said)
+    said = hover(page, "#graph .node")
+    assert said.startswith("fork") and "forward 1.00 s, backward 1.00 s" in said and "weights 5 B" in said
+    assert page.locator("#graph .link.near").count() == 4
+    page.mouse.move(2, 2)
+    assert tip(page) == "" and page.locator("#graph .link.near").count() == 0
+
+
+def test_zoom_and_move(open_page: Any) -> None:
+    """Buttons, wheel with Ctrl, dragging and keys change the window of time; all shows all."""
+    page = open_page(report.to_html(odd_plan()))
+
+    def window() -> tuple[float, float]:
+        low, high = page.evaluate("[view.from, view.to]")
+        return low, high
+
+    whole = window()
+    page.get_by_role("button", name="zoom in").first.click()
+    nearer = window()
+    assert nearer[1] - nearer[0] == pytest.approx((whole[1] - whole[0]) / 2)
+    picture = page.locator("#timeline svg").bounding_box()
+    middle = picture["x"] + picture["width"] / 2, picture["y"] + 40
+    page.mouse.move(*middle)
+    page.mouse.down()
+    page.mouse.move(middle[0] + 100, middle[1])
+    page.mouse.up()
+    moved = window()
+    assert moved[0] < nearer[0] and moved[1] - moved[0] == pytest.approx(nearer[1] - nearer[0])
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_function("([from, to]) => view.to - view.from < to - from", arg=list(moved))
+    page.locator("#timeline svg").focus()
+    page.keyboard.press("-")
+    page.get_by_role("button", name="all", exact=True).click()
+    assert window() == whole
+
+
+def test_folding(open_page: Any) -> None:
+    """Many layers are folded; a click opens a module, a click on a layer folds it again."""
+    page = open_page(report.to_html(many_blocks()))
+    count = page.locator("#graph .node").count
+    first = count()
+    assert first < 60
+    page.get_by_role("button", name="fold all").click()
+    assert count() == 1
+    page.get_by_role("button", name="as at first").click()
+    assert count() == first
+    page.locator("#graph .node.module").first.click()
+    assert count() > first and page.evaluate(OVERLAPS) == 0
+    page.get_by_role("button", name="open all").click()
+    assert count() == 300 and page.evaluate(OVERLAPS) == 0
+    page.locator("#graph .node.layer").first.click()
+    assert count() == 298
+    assert "3 layers, 0 glue\nd0" in hover(page, "#graph .node.module")
+
+
+def test_circles_of_modules(open_page: Any) -> None:
+    """Folded modules that read each other's layers are laid out too."""
+    names = [f"{'ab'[n % 2]}.{n}" for n in range(80)]
+    graph = graph_of(
+        {name: {"module": name, "forward_s": 1} for name in names},
+        [(one, other, 4) for one, other in pairwise(names)],
+    )
+    page = open_page(report.to_html(Plan(graph, cluster_of(9), dict.fromkeys(names, "d0"))))
+    page.get_by_role("button", name="fold all").click()
+    assert page.locator("#graph .node").count() == 2 and page.locator("#graph .link").count() == 1
+
+
+def test_narrow_and_empty(open_page: Any) -> None:
+    """A narrow window, and a plan in which nothing runs."""
+    page = open_page(report.to_html(odd_plan()), width=420)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    graph = graph_of({"input:x": {"kind": "input"}})
+    page = open_page(report.to_html(Plan(graph, cluster_of(9), {})))
+    assert page.locator("#graph .node").count() == 1
+
+
+def test_paper(open_page: Any) -> None:
+    """On paper it is light, whatever the screen was, and has no buttons."""
+    page = open_page(report.to_html(odd_plan()), "dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("button").first.is_visible()
+    assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_odd_names_are_shown(open_page: Any) -> None:
+    """What looks like markup is text on the screen as well."""
+    page = open_page(report.to_html(odd_plan()))
+    assert page.locator("h1").inner_text() == f"Model {ODD}".replace(
+        "\u2028", page.locator("h1").inner_text()[-2]
+    )

@@ -1,0 +1,80 @@
+"""What bounds a step, on steps of which one knows it."""
+
+from typing import Any
+
+from place.graphs import FREE, branches, chain, cluster_of, graph_of
+
+from baechi.records import Link, Plan
+from baechi.report.reading import Reading, read
+
+
+def reading(plan: Plan) -> Reading:
+    return read(plan, plan.timeline)
+
+
+def everywhere(graph: Any, device: str = "d0", **others: str) -> dict[str, str]:
+    return {name: others.get(name, device) for name in graph.placed()}
+
+
+def test_serial() -> None:
+    """A chain over two devices: one computes at a time, another device would not help."""
+    graph = chain(6)
+    found = reading(Plan(graph, cluster_of(99, 999, link=FREE), everywhere(graph, l4="d1", l5="d1")))
+    assert (found.bound, found.where) == ("serial", "d0")
+    assert "on average 1.0 of 2 devices compute" in found.why
+    assert "d0 computes 67 % of the critical path" in found.change and "not speed" in found.change
+
+
+def test_work() -> None:
+    """Branches on one device, another one idle: move some of them there."""
+    graph = branches(4, 3)
+    found = reading(Plan(graph, cluster_of(400, 400, link=FREE), everywhere(graph)))
+    assert (found.bound, found.where, found.dependencies_s) == ("work", "d0", 5)
+    assert "bound by the work on d0, which computes 100 % of it" in found.why and "5.00 s" in found.why
+    assert "some of them on d1 (idle 100 % of the step, 400 B free)" in found.change
+
+
+def test_work_on_all_devices() -> None:
+    """Branches on two devices that are both busy: only more, or faster ones, help."""
+    graph = branches(4, 9)
+    halves = {name: f"d{int(name[1]) // 2}" if name[0] == "b" else "d0" for name in graph.placed()}
+    found = reading(Plan(graph, cluster_of(999, 999, link=FREE), halves))
+    assert found.bound == "work" and "one more device" in found.change
+
+
+def test_transfers_of_many_bytes() -> None:
+    """A slow link between two layers: it is named, with what is dearest on it."""
+    graph = chain(3)
+    found = reading(Plan(graph, cluster_of(99, 99, link=Link(0.0, 0.1)), everywhere(graph, l2="d1")))
+    assert (found.bound, found.where) == ("transfer", "d0>d1")
+    assert "bound by transfers: 93 %" in found.why and "over the link d0>d1 (40.00 s)" in found.why
+    assert "the output of l1, 4 B" in found.change and "faster link" in found.change
+
+
+def test_transfers_of_few_bytes() -> None:
+    """Many small transfers over a slow link: fewer of them help, a faster link does not."""
+    graph = chain(6)
+    where = {name: f"d{int(name[1]) % 2}" for name in graph.placed()}
+    found = reading(Plan(graph, cluster_of(99, 99, link=Link(9.0, 1e9)), where))
+    assert found.bound == "transfer" and "3 small ones, mostly latency" in found.change
+
+
+def test_host() -> None:
+    """Small kernels: the host is what takes the time."""
+    nodes = {name: {"forward_s": 0.1, "host_forward_s": 1} for name in "abc"}
+    graph = graph_of(nodes, [("a", "b", 0), ("b", "c", 0)])
+    found = reading(Plan(graph, cluster_of(9, link=FREE, launch_s=1), everywhere(graph)))
+    assert found.bound == "host" and "larger batch" in found.change and found.host_s > found.compute_s
+
+
+def test_nothing() -> None:
+    """An empty step has a reading too."""
+    found = reading(Plan(graph_of({}), cluster_of(9), {}))
+    assert found.bound == "nothing" and "0 B of 9 B (0 %)" in found.fullest
+
+
+def test_fullest() -> None:
+    """Fullest is the device with the largest part of its memory taken, not the most bytes."""
+    graph = chain(3)
+    found = reading(Plan(graph, cluster_of(1000, 20), everywhere(graph, l2="d1")))
+    assert found.fullest.startswith("d1 is the fullest: 19 B of 20 B (95 %)")
