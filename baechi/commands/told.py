@@ -35,7 +35,9 @@ def told(command: Callable[..., None]) -> Callable[..., None]:
         except (BaechiError, OSError, ValueError) as error:
             if debug:
                 raise
-            Console(stderr=True).print(f"error: {_sentence(error)}", markup=False, highlight=False)
+            Console(stderr=True).print(
+                f"error: {_sentence(error)}", markup=False, highlight=False, soft_wrap=True
+            )
             raise typer.Exit(FAILED) from error
 
     telling.__signature__ = signature.replace(  # type: ignore[attr-defined]
