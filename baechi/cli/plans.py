@@ -126,7 +126,7 @@ def _write(file: str, text: str) -> None:
         print(text, end="")
         return
     Path(file).write_text(text, encoding="utf-8")
-    Console(stderr=True).print(f"wrote {file}", markup=False, highlight=False)
+    Console(stderr=True).print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _names(one: str, other: str) -> tuple[str, str]:

@@ -114,7 +114,7 @@ def test_wrong_files(folder: Path) -> None:
     }
     for words, sentence in wrong.items():
         done = run(*words)
-        said = done.stderr.replace("\n", "")
+        said = done.stderr
         assert done.exit_code == 2 and said.startswith("error: ") and sentence in said, words
         assert "Traceback" not in done.output and done.stdout == ""
 
