@@ -1,5 +1,8 @@
 """Loops that others wrote: the Trainer and `generate()` of transformers, Lightning's, compiled parts, DDP."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,13 @@ from architectures import HELD_IN
 from architectures.base import seeded, token_ids
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
-from .every_way import Rig, Way, batch, every_way, same
+from baechi.errors import BaechiError
+
+from .every_way import WAYS, Rig, Way, batch, every_way, rig, same
 
 T5 = next(architecture for architecture in HELD_IN if architecture.name == "t5")
 GPT2 = next(architecture for architecture in HELD_IN if architecture.name == "gpt2")
@@ -63,9 +69,7 @@ def test_trainer(way: Way, recompute: bool, tmp_path: Path) -> None:
     assert len(set(model.hf_device_map.values())) == 3
 
 
-@pytest.mark.parametrize(
-    "how", [{"num_beams": 2}, {"do_sample": True}, {}], ids=["beams", "sampling", "greedy"]
-)
+@pytest.mark.parametrize("how", [{"num_beams": 2}, {"do_sample": True}, {}], ids=["beams", "sampling", "greedy"])
 @every_way
 def test_generate(way: Way, how: dict[str, Any]) -> None:
     """`generate()` with a cache, of an encoder with a decoder."""
@@ -145,36 +149,91 @@ def test_loop_of_lightning(way: Way) -> None:
     same(way, run, build=seeded(Module), waits=False)
 
 
-def compiled(where: str) -> Callable[[], nn.Module]:
-    """A model some of whose parts are compiled before it is distributed."""
-
-    def build() -> nn.Module:
-        model = Rig()
-        if where == "wrapped":
-            model.first.left[2] = torch.compile(model.first.left[2], backend="eager")
-            model.side = torch.compile(model.side, backend="eager")
-        else:
-            model.first.left[2].compile(backend="eager")
-            model.side.compile(backend="eager")
-        return model
-
-    return seeded(build)
+RUNS: list[Any] = []
+"""Calls of code that was compiled."""
 
 
-COMPILED = {where: compiled(where) for where in ("wrapped", "in place")}
+def noting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """A backend that changes nothing, but for noting each call of what it compiled."""
+
+    def run(*args: Any) -> Any:
+        RUNS.append(graph)
+        return graph(*args)
+
+    return run
 
 
-@pytest.mark.parametrize("where", COMPILED)
+def wrapped() -> nn.Module:
+    """A layer and a container that were compiled, and replaced."""
+    model = Rig()
+    model.first.left[2] = torch.compile(model.first.left[2], backend=noting)
+    model.side = torch.compile(model.side, backend=noting)
+    return model
+
+
+def in_place() -> nn.Module:
+    """A layer and containers that were compiled, and are the same objects."""
+    model = Rig()
+    for part in (model.first.left[2], model.side, model.second):
+        part.compile(backend=noting)
+    return model
+
+
+def altogether() -> nn.Module:
+    """A whole model that was compiled."""
+    model = Rig()
+    model.compile(backend=noting)
+    return model
+
+
+COMPILED = {build.__name__: seeded(build) for build in (wrapped, in_place, altogether)}
+
+
+@pytest.mark.parametrize("how", COMPILED)
 @every_way
-def test_compiled_parts(way: Way, where: str) -> None:
-    """Parts that `torch.compile` wrapped, or `Module.compile` compiled in place."""
+def test_compiled_parts(way: Way, how: str) -> None:
+    """Compiled layers, containers and models; outside of `with` compiled layers run compiled, as they did."""
 
     def run(model: nn.Module) -> Any:
         outs = []
-        for rows in (5, 5, 3):
-            out = model(batch(rows))
+        for seed in range(2):
+            out = model(batch(seed=seed))
             out.pow(2).sum().backward()
             outs.append(out.detach())
         return outs
 
-    same(way, run, build=COMPILED[where])
+    model = same(way, run, build=COMPILED[how])
+    counts = []
+    for each in (COMPILED[how](), model):
+        RUNS.clear()
+        each(batch())
+        counts.append(len(RUNS))
+    assert counts[0] and counts[1] == (counts[0] if how == "wrapped" else 0)
+
+
+def test_data_parallel_processes(tmp_path: Path) -> None:
+    """DDP around the model in two processes, on batches of their own, in every way; outside of `with`."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(Path(__file__).with_name("ddp_worker.py"))]
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "meeting")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for worker in workers:
+        printed, _ = worker.communicate(timeout=120)
+        assert worker.returncode == 0, printed
+        assert all(f"the same {way}" in printed for way in WAYS)
+        assert "outside of `with cluster:`" in printed
+
+
+def test_data_parallel_inside_is_refused() -> None:
+    """Emulated devices cannot be told apart by DDP, which says so before anything is wrapped."""
+    model, cluster = WAYS[0].distribute(rig, batch)
+    with cluster, pytest.raises(BaechiError, match="outside of `with cluster:`"):
+        DistributedDataParallel(model)

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from baechi.backend.operators import facts_of
 from baechi.backend.uncompiled import compiler_aside, uncompiled
 from baechi.backend.virtual import current
+from baechi.backend.virtual.data_parallel import data_parallel_refused
 from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.identity import Identity
 from baechi.backend.virtual.operations import Operations
@@ -60,6 +61,7 @@ class Emulation(TorchDispatchMode):
         current.open_with(self.emulator, self)
         self._identity.install()
         self._around.enter_context(compiler_aside())
+        self._around.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 

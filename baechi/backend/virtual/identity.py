@@ -84,6 +84,14 @@ class Identity:
             raise RuntimeError(f"{device} is no device of the emulated cluster: it has {known}")
         return self._places[device]
 
+    def lies_on_a_device(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on a device of the cluster.
+
+        Args:
+            tensor: any tensor.
+        """
+        return self._place(tensor) is not None
+
     def _place(self, tensor: torch.Tensor) -> str | None:
         """The device a tensor lies on; None on the host, and where nothing is emulated."""
         if current.at_work() is not self._emulator:
