@@ -33,10 +33,10 @@ class InferenceLedger:
         self._on = [0] * len(indexed.source)  # by tensor: devices that have it, as bits
         self._unread = [len(readers) for readers in indexed.consumers]
         self._unread_of = [len(made) for made in indexed.makes]
+        self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
         for makers in indexed.lets_go.values():
             for maker in makers:
-                self._unread_of[maker] += 1
-        self._ran = [False] * len(indexed)
+                self._unread_of[maker] += 2  # by its variable, and by itself: the variable may go before it
 
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""
@@ -87,13 +87,10 @@ class InferenceLedger:
         for tensor in indexed.makes[layer]:
             self._since[tensor] = self._turn + 1
             self._on[tensor] = 1 << device
-        self._ran[layer] = True
         if not indexed.borrows[layer]:
             self._let_inputs_go(layer)
-        for maker in indexed.lets_go.get(layer, ()):
-            if not self._ran[maker]:  # its variables are gone before it runs: only its readers hold it
-                self._unread_of[maker] -= 1
-            elif self._last_of(maker) and indexed.borrows[maker]:
+        for maker in (*indexed.lets_go.get(layer, ()), *([layer] if layer in self._named else [])):
+            if self._last_of(maker) and indexed.borrows[maker]:
                 self._let_inputs_go(maker)
 
     def _absent(self, layer: int, device: int) -> list[tuple[int, int]]:

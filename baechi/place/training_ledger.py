@@ -6,7 +6,8 @@ ledger promises what follows from the orders alone:
 - permanent bytes of all groups placed on a device, the copies that it receives, and the gradients
   that come back to it from others, are there from the beginning to the end;
 - output that autograd does not keep is there until the last layer on its device that reads it has
-  run; if it is sent away or returned, it stays;
+  run, and the one during which its variable goes; if that lies elsewhere, or it is sent away or
+  returned, it stays;
 - one layer at a time needs its temporary bytes;
 - when the optimizer steps, only weights, gradients and its state are there, and its temporary bytes.
 
@@ -60,7 +61,11 @@ class TrainingLedger:
         self._updates = [_Updates() for _ in task.devices]
         self._home = [task.host if maker == FROM_HOST else ANYWHERE for maker in indexed.source]
         self._wanted = [0] * len(indexed.source)  # by tensor: devices that read it, as bits
-        self._unread = [sum([len(indexed.consumers[t]) for t in made]) for made in indexed.makes]
+        self._held = [sum([len(indexed.consumers[t]) for t in made]) for made in indexed.makes]
+        self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
+        for makers in indexed.lets_go.values():
+            for maker in makers:
+                self._held[maker] += 2  # by its variable, and by itself: the variable may go before it runs
         self._asked = (ANYWHERE, ANYWHERE)  # who places a group asked just before whether it fits there
         self._answer: tuple[int, dict[int, int]] = (0, {})
 
@@ -115,6 +120,9 @@ class TrainingLedger:
         self._live_bytes[device] += footprint.output_bytes
         if not self._task.indexed.borrows[layer]:
             self._let_inputs_go(layer, device)
+        for maker in self._no_longer_named(layer, device):
+            if self._is_last(maker, device) and self._task.indexed.borrows[maker]:
+                self._let_inputs_go(maker, device)
 
     def _group_short_bytes(self, group: int, device: int, running_bytes: int) -> int:
         """How many bytes are missing on the device, or on one that the placement makes grow."""
@@ -134,20 +142,29 @@ class TrainingLedger:
             return own
         return max(own, *[self.needed_bytes(other) + more - memory[other] for other, more in others.items()])
 
+    def _no_longer_named(self, layer: int, device: int) -> list[int]:
+        """The makers of what variables let go with a layer, as far as they run in the same order."""
+        indexed = self._task.indexed
+        makers = [m for m in indexed.lets_go.get(layer, ()) if self.device_of[indexed.group_of[m]] == device]
+        return [*makers, layer] if layer in self._named else makers
+
     def _let_inputs_go(self, reader: int, device: int) -> None:
         """Free output on the device that was read for the last time; through views, what they view."""
         indexed = self._task.indexed
         done = [reader]
         while done:
             for tensor in indexed.reads[done.pop()]:
-                if self._home[tensor] != device:
-                    continue
                 maker = indexed.source[tensor]
-                self._unread[maker] -= 1
-                if self._unread[maker] == 0:
-                    self._live_bytes[device] -= self._task.footprints[maker].output_bytes
-                    if indexed.borrows[maker]:
-                        done.append(maker)
+                if self._home[tensor] == device and self._is_last(maker, device) and indexed.borrows[maker]:
+                    done.append(maker)
+
+    def _is_last(self, maker: int, device: int) -> bool:
+        """Whether nobody holds a layer's output any more: then it is freed."""
+        self._held[maker] -= 1
+        if self._held[maker]:
+            return False
+        self._live_bytes[device] -= self._task.footprints[maker].output_bytes
+        return True
 
     def _growth(self, group: int, device: int) -> tuple[int, dict[int, int]]:
         """Bytes of copies, and of gradients coming back, if the group were placed there: there, elsewhere."""

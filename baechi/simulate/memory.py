@@ -78,9 +78,10 @@ class ForwardMemory:
         self._held = [0] * len(stage.indexed)
         self._readers: dict[tuple[int, int], int] = {}
         self._copies: dict[int, list[tuple[int, int]]] = {}
+        self._named = {maker for makers in stage.indexed.lets_go.values() for maker in makers}
         for makers in stage.indexed.lets_go.values():
             for maker in makers:
-                self._held[maker] += 1
+                self._held[maker] += 2  # by its variable, and by itself: the variable may go before it runs
         for parcel in parcels:
             if parcel.travels:
                 self._readers[parcel.tensor, parcel.target] = len(parcel.takers)
@@ -99,6 +100,8 @@ class ForwardMemory:
             self._let_inputs_go(layer)
         for maker in self._stage.indexed.lets_go.get(layer, ()):
             self._let_go(maker)
+        if layer in self._named:
+            self._let_go(layer)
 
     def left(self, parcel: Parcel) -> None:
         """A copy is allocated where it goes."""

@@ -35,6 +35,8 @@ def layer_graphs(
             "forward_s": draw(times),
             "colocate": draw(st.sampled_from([*[None] * 4, 1, 2])),
         }
+    for index in range(size):
+        nodes[f"l{index}"] |= draw(keeping(range(index + 1, size)))
     if pins and size and draw(st.booleans()):
         nodes[f"l{draw(st.integers(0, size - 1))}"]["pin"] = "d0"
     graph: nx.DiGraph[str] = nx.DiGraph(training=draw(st.booleans()) if training is None else training)
@@ -44,6 +46,19 @@ def layer_graphs(
         for source in draw(st.lists(st.sampled_from(sources[: 2 + index]), unique=True, max_size=4)):
             graph.add_edge(source, f"l{index}", **draw(edge_attributes(tensors)))
     return LayerGraph.from_networkx(graph)
+
+
+@st.composite
+def keeping(draw: st.DrawFn, later: range) -> dict[str, Any]:
+    """What the model's code keeps of an output, and how long, mostly nothing out of the ordinary."""
+    kept: dict[str, Any] = {}
+    if draw(st.integers(0, 5)) == 0:
+        kept["held_bytes"] = draw(few_bytes)
+    if draw(st.integers(0, 5)) == 0:
+        kept["passing_bytes"] = draw(few_bytes)
+    if later and draw(st.integers(0, 5)) == 0:
+        kept["held_until"] = f"l{draw(st.sampled_from(later))}"
+    return kept
 
 
 @st.composite

@@ -66,7 +66,8 @@ class Oracle:
     def output_until(self, name: str) -> float:
         if name not in self.until:
             here = self.read.home(name)
-            until = [self.read.ran[other, "forward"][1] for other in self.holders[name]]
+            holders = [name, *self.holders[name]] if self.holders[name] else []
+            until = [self.read.ran[other, "forward"][1] for other in holders]
             for number, tensor in enumerate(self.read.tensors):
                 if tensor.source == name:
                     until += [self.needs_inputs_until(r) for r in self.read.readers_on(tensor, here)]
