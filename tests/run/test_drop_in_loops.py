@@ -69,7 +69,9 @@ def test_trainer(way: Way, recompute: bool, tmp_path: Path) -> None:
     assert len(set(model.hf_device_map.values())) == 3
 
 
-@pytest.mark.parametrize("how", [{"num_beams": 2}, {"do_sample": True}, {}], ids=["beams", "sampling", "greedy"])
+@pytest.mark.parametrize(
+    "how", [{"num_beams": 2}, {"do_sample": True}, {}], ids=["beams", "sampling", "greedy"]
+)
 @every_way
 def test_generate(way: Way, how: dict[str, Any]) -> None:
     """`generate()` with a cache, of an encoder with a decoder."""

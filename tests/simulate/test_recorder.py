@@ -31,7 +31,7 @@ def test_as_the_rules_read(graph: LayerGraph, cluster: Cluster, seed: int) -> No
         middle_s = (before_s + after_s) / 2
         for device, steps in timeline.live_bytes.items():
             held = steps[bisect_right(steps, middle_s, key=lambda step: step[0]) - 1][1]
-            live = [size for start, end, size in oracle.intervals[device] if start <= middle_s < end]
+            live = [one.size for one in oracle.intervals[device] if one.start <= middle_s < one.end]
             assert held == sum(live)
 
 

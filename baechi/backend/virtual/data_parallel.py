@@ -40,10 +40,10 @@ def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> I
     @functools.wraps(call)
     def checked_call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         refuse(wrapper.module)
-        return call(wrapper, *args, **kwargs)
+        return call(wrapper, *args, **kwargs)  # type: ignore[no-untyped-call]
 
-    DistributedDataParallel.__init__ = checked_make  # type: ignore[method-assign]
-    DistributedDataParallel.forward = checked_call  # type: ignore[method-assign]
+    DistributedDataParallel.__init__ = checked_make  # type: ignore[assignment, method-assign]
+    DistributedDataParallel.forward = checked_call  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
