@@ -12,6 +12,7 @@ from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, set_mark
+from baechi.backend.room import room
 from baechi.backend.thread import started
 from baechi.records.timeline import Timeline
 
@@ -58,6 +59,12 @@ class TorchDevices(AbstractBackend):
             set_mark(data, Mark(place, WEIGHT))
             result.append(data)
         return result
+
+    def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
+        made = room(tensors, torch.device(place))
+        for tensor in made:
+            set_mark(tensor, Mark(place, WEIGHT))
+        return made
 
     @property
     def session(self) -> object:

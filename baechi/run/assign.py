@@ -33,7 +33,8 @@ def assign(
 ) -> nn.Module:
     """Distribute a model as a plan says: move its weights, wrap its layers.
 
-    A plan on one device moves the weights and leaves every `forward` as it is.
+    A plan on one device moves the weights and leaves every `forward` as it is. Weights on `meta` stay
+    there until they are loaded.
 
     Args:
         model: the model the plan was made for; parameters stay the same objects.
@@ -50,11 +51,10 @@ def assign(
     """
     refuse_distributed(model)
     home, weights = homes(model, plan), weights_of(model)
-    if any(weight.is_meta for weight in weights.values()):
-        raise BaechiError(f"this {type(model).__name__} is on the meta device: load its weights, then assign")
     stateful = [name for name, module in modules_of(model).items() if any(True for _ in module.buffers())]
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     move(weights, home, runtime.backend, optimizer)
+    runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
     bind(model, Binding(runtime, ROOT))
