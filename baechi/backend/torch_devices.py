@@ -50,6 +50,9 @@ class TorchDevices(AbstractBackend):
         moved: dict[torch.UntypedStorage, torch.UntypedStorage] = {}
         result = []
         for tensor in tensors:
+            if tensor.layout != torch.strided:  # which has several storages; nobody shares them
+                result.append(tensor.data.to(torch.device(place)))
+                continue
             storage = tensor.untyped_storage()
             if storage not in moved:
                 here = str(tensor.device) == place

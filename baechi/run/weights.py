@@ -61,7 +61,7 @@ def _is_like(value: object, weight: torch.Tensor) -> bool:
 
 
 def _put(tensor: torch.Tensor, data: torch.Tensor) -> None:
-    if tensor.data_ptr() != data.data_ptr() or tensor.device != data.device:
+    if tensor.layout != torch.strided or tensor.data_ptr() != data.data_ptr() or tensor.device != data.device:
         tensor.data = data
 
 
