@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from baechi.planning import place, simulate
 
 if TYPE_CHECKING:
-    from baechi.api import assign, distribute, last_step, plan_of, reordering, restore
+    from baechi.api import assign, distribute, last_step, load, plan_of, reordering, restore
     from baechi.backend import DeviceMemoryError
     from baechi.comparing import compare
     from baechi.errors import (
         BaechiError,
         CaptureError,
+        CheckpointError,
         PlacementError,
         PlanError,
         RecordError,
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "baechi.api": ("assign", "distribute", "last_step", "plan_of", "reordering", "restore"),
+    "baechi.api": ("assign", "distribute", "last_step", "load", "plan_of", "reordering", "restore"),
     "baechi.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
     "baechi.errors": (
         "BaechiError",
         "CaptureError",
+        "CheckpointError",
         "PlacementError",
         "PlanError",
         "RecordError",
@@ -52,6 +54,7 @@ _HOMES = {
 __all__ = [
     "BaechiError",
     "CaptureError",
+    "CheckpointError",
     "Cluster",
     "Device",
     "DeviceMemoryError",
@@ -69,6 +72,7 @@ __all__ = [
     "distribute",
     "fits",
     "last_step",
+    "load",
     "place",
     "plan_of",
     "profile",

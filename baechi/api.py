@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,6 +123,31 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
         BaechiError: the model is not distributed.
     """
     return run_room.restore(model, device)
+
+
+def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Module:
+    """Load a safetensors checkpoint straight onto the devices of a distributed model.
+
+    Weights on `meta` get their memory on their devices, and each tensor goes there as it is read, so the
+    model may be larger than the host's memory: no more than one tensor of the checkpoint is there at a time.
+    Parameters stay the same objects, ties stay ties. Floating-point values are cast to the model's dtype.
+
+    Args:
+        model: a distributed model; its weights may be on `meta` or not.
+        path: a safetensors file, an index (`model.safetensors.index.json`), or the folder that has one.
+        strict: every weight must be in the checkpoint (by one of its names, if tied), and nothing else.
+            False loads what matches and logs the rest; a model with weights left on `meta` does not run.
+
+    Returns:
+        The same model.
+
+    Raises:
+        CheckpointError: weights are missing, unexpected, of another shape or dtype, or the checkpoint's
+            files do not belong together: all are listed, and nothing was loaded.
+        BaechiError: the model is not distributed, or not planned yet.
+        FileNotFoundError: there is nothing at the path.
+    """
+    return run_room.load(model, path, strict=strict)
 
 
 def plan_of(model: nn.Module) -> Plan:

@@ -5,7 +5,8 @@
     ├── PlacementError     no placement keeps the devices' memory
     ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
     └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
-        └── PlanError      a plan is malformed, or does not match the model or the cluster
+        ├── PlanError      a plan is malformed, or does not match the model or the cluster
+        └── CheckpointError    a checkpoint lacks files, or does not match the model
 
 `DeviceMemoryError` is a `torch.OutOfMemoryError` as well, so it lives in `backend`.
 """
@@ -35,6 +36,10 @@ class RecordError(BaechiError, ValueError):
 
 class PlanError(RecordError):
     """A plan is malformed, or does not match the model or the cluster it is used with."""
+
+
+class CheckpointError(RecordError):
+    """A checkpoint's files do not belong together, or it does not match the model it is loaded into."""
 
 
 class PlacementError(BaechiError):

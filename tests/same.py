@@ -30,8 +30,8 @@ def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, seed: int 
             loss_of(outputs).backward()
     return Result(
         [tensor.detach().clone() for tensor in tensors_in(outputs)],
-        {n: None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()},
-        {name: buffer.clone() for name, buffer in model.named_buffers()},
+        {n: None if p.grad is None else _dense(p.grad) for n, p in model.named_parameters()},
+        {name: _dense(buffer) for name, buffer in model.named_buffers()},
     )
 
 
@@ -50,6 +50,11 @@ def assert_same(reference: Result, result: Result, *, tolerance: float = 0.0) ->
         if grad is not None and found is not None and not identical(grad, found):
             difference = float((grad - found).abs().max())
             assert difference <= tolerance * largest, f"gradient of {name} is off by {difference}"
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, not sparse."""
+    return tensor.clone() if tensor.layout == torch.strided else tensor.to_dense()
 
 
 def identical(one: torch.Tensor, other: torch.Tensor) -> bool:

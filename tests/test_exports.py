@@ -8,9 +8,9 @@ import baechi
 
 PUBLIC = {
     "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of", "last_step",
-    "reordering", "compare", "fits",
+    "reordering", "compare", "fits", "load",
     "Cluster", "Device", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
-    "BaechiError", "CaptureError", "PlacementError", "PlanError", "RecordError",
+    "BaechiError", "CaptureError", "CheckpointError", "PlacementError", "PlanError", "RecordError",
     "DeviceMemoryError", "StreamRaceError",
 }  # fmt: skip
 

@@ -81,6 +81,18 @@ class AbstractBackend(ABC):
             For each tensor, the data it shall hold from now on.
         """
 
+    @abstractmethod
+    def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
+        """Memory for weights that have none, with nothing in it; what shares storage goes on sharing it.
+
+        Args:
+            tensors: parameters and buffers on `meta`, with all that share storage with them.
+            place: a device's name.
+
+        Returns:
+            For each tensor, one like it that lies at the place.
+        """
+
     @property
     @abstractmethod
     def session(self) -> object:

@@ -9,11 +9,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 WEIGHT = -1
 UNSET = -2
 
 _NAME = "_baechi_mark"
+
+_ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: _ROWS,
+    torch.sparse_bsr: _ROWS,
+    torch.sparse_csc: _COLUMNS,
+    torch.sparse_bsc: _COLUMNS,
+}
+"""What a sparse tensor is made of, by layout."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -94,12 +105,18 @@ def carrier(tensor: torch.Tensor) -> Any:
     try:
         return tensor.untyped_storage()
     except NotImplementedError:  # a sparse tensor
-        return tensor._values().untyped_storage() if tensor.layout == torch.sparse_coo else tensor
+        if tensor.layout != torch.sparse_coo:
+            return tensor
+        with _disable_current_modes():  # fake tensors would have other values
+            return tensor._values().untyped_storage()
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:
-    """How large the memory behind a tensor is; of one without a storage, what its elements take."""
+    """How large the memory behind a tensor is: its storage, its parts, or at least its elements."""
     try:
         return tensor.untyped_storage().nbytes()
     except NotImplementedError:
-        return tensor.numel() * tensor.element_size()
+        parts = _PARTS.get(tensor.layout, ())
+        with _disable_current_modes():
+            held = sum([getattr(tensor, part)().untyped_storage().nbytes() for part in parts])
+        return held if parts else tensor.numel() * tensor.element_size()

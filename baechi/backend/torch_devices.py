@@ -12,6 +12,7 @@ from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, set_mark
+from baechi.backend.room import room
 from baechi.backend.thread import started
 from baechi.records.timeline import Timeline
 
@@ -49,6 +50,9 @@ class TorchDevices(AbstractBackend):
         moved: dict[torch.UntypedStorage, torch.UntypedStorage] = {}
         result = []
         for tensor in tensors:
+            if tensor.layout != torch.strided:  # which has several storages; nobody shares them
+                result.append(tensor.data.to(torch.device(place)))
+                continue
             storage = tensor.untyped_storage()
             if storage not in moved:
                 here = str(tensor.device) == place
@@ -58,6 +62,12 @@ class TorchDevices(AbstractBackend):
             set_mark(data, Mark(place, WEIGHT))
             result.append(data)
         return result
+
+    def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
+        made = room(tensors, torch.device(place))
+        for tensor in made:
+            set_mark(tensor, Mark(place, WEIGHT))
+        return made
 
     @property
     def session(self) -> object:

@@ -22,7 +22,7 @@ from baechi.capture.draft import Draft
 from baechi.capture.drafted import Drafted
 from baechi.capture.granularity import Granularity
 from baechi.capture.trace import Boundary, Call, Function, Op, Storage, Trace, Use
-from baechi.capture.weights import by_module, nearest_layer
+from baechi.capture.weights import LayersByPath, by_module
 from baechi.cost.anchor import anchor, writes_first
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
@@ -274,15 +274,17 @@ class Builder:
 
     def _place_unread_weights(self) -> None:
         """Weights that nothing reads still take memory: a node of no time, with a sibling."""
+        layers = LayersByPath(self.drafts)
         for name, storage in self.trace.weights.items():
             if self.states[storage.index].holder is not None:
                 continue
             module = name.rpartition(".")[0]
             node = module or ROOT
             if node not in self.drafts:
-                sibling = nearest_layer(self.drafts, module)
+                sibling = layers.nearest(module)
                 last = len(self.trace.events)
                 self._draft(node, "layer", node, self.trace.modules[module], last)
+                layers.add(node, node)
                 if sibling is not None:
                     self.groups.join(sibling, node)
             self._hold(self.drafts[node], storage)

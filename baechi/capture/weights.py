@@ -1,6 +1,6 @@
 """Weights by the module that they belong to, and layers by their nearness to a module."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from baechi.capture.draft import Draft
 from baechi.capture.trace import Storage, Trace
@@ -23,24 +23,42 @@ def by_module(trace: Trace) -> dict[str, list[Storage]]:
     return below
 
 
-def nearest_layer(drafts: Mapping[str, Draft], module: str) -> str | None:
-    """The layer whose module shares the longest path with another module.
+class LayersByPath:
+    """Layers by the paths of their modules: which is nearest to a module?
 
     Args:
         drafts: nodes by name, in code order.
-        module: a qualified module name.
-
-    Returns:
-        A node's name, the first of several; None if there is no layer.
     """
-    layers = [name for name, draft in drafts.items() if draft.kind == "layer"]
-    return max(layers, key=lambda name: _shared_parts(drafts[name].module, module), default=None)
+
+    def __init__(self, drafts: Mapping[str, Draft]) -> None:
+        self._first: dict[tuple[str, ...], str] = {}
+        for name, draft in drafts.items():
+            if draft.kind == "layer":
+                self.add(name, draft.module)
+
+    def add(self, name: str, module: str) -> None:
+        """Know one more layer.
+
+        Args:
+            name: the node's name.
+            module: its qualified module name.
+        """
+        for path in _paths(module):
+            self._first.setdefault(path, name)
+
+    def nearest(self, module: str) -> str | None:
+        """The layer whose module shares the longest path with a module.
+
+        Args:
+            module: a qualified module name.
+
+        Returns:
+            A node's name, the first of several; None if there is no layer.
+        """
+        return next((self._first[path] for path in _paths(module) if path in self._first), None)
 
 
-def _shared_parts(one: str, other: str) -> int:
-    shared = 0
-    for a, b in zip(one.split("."), other.split("."), strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared
+def _paths(module: str) -> Iterator[tuple[str, ...]]:
+    """The path of a module and of all that hold it, from the inside out."""
+    parts = tuple(module.split("."))
+    return (parts[:end] for end in range(len(parts), -1, -1))

@@ -2,10 +2,12 @@
 
 from baechi.run.assign import assign, last_step, plan_of, refuse_distributed, reordering, restore
 from baechi.run.first_call import plan_at_first_call
+from baechi.run.load import load
 
 __all__ = [
     "assign",
     "last_step",
+    "load",
     "plan_at_first_call",
     "plan_of",
     "refuse_distributed",

@@ -34,7 +34,8 @@ def assign(
 ) -> nn.Module:
     """Distribute a model as a plan says: move its weights, wrap its layers.
 
-    A plan on one device moves the weights and leaves every `forward` as it is.
+    A plan on one device moves the weights and leaves every `forward` as it is. Weights on `meta` stay
+    there until they are loaded.
 
     Args:
         model: the model the plan was made for; parameters stay the same objects.
@@ -51,11 +52,10 @@ def assign(
     """
     refuse_distributed(model)
     home, weights = homes(model, plan), weights_of(model)
-    if any(weight.is_meta for weight in weights.values()):
-        raise BaechiError(f"this {type(model).__name__} is on the meta device: load its weights, then assign")
     stateful = [name for name, module in modules_of(model).items() if any(True for _ in module.buffers())]
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     move(weights, home, runtime.backend, optimizer)
+    runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
     bind(model, Binding(runtime, ROOT))
@@ -182,9 +182,10 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
         if id(modules[name]) not in wrapped:
             wrapped.add(id(modules[name]))
             _wrap_layer(modules[name], runtime, name, device)
+    below = _devices_below(devices)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
-        spread = name == ROOT or len(_devices_below(name, devices)) > 1
+        spread = name == ROOT or len(below.get(name, ())) > 1
         called = getattr(module.forward, "__name__", "") != "_forward_unimplemented"  # not a ModuleList
         if id(module) not in wrapped and called and (spread or fused):
             wrapped.add(id(module))
@@ -211,15 +212,28 @@ def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, st
         data = plan.graph.nodes[node]
         if data.get("kind", "layer") == "layer" and not data.get("unread", False):
             devices[data.get("module", node)] = plan.device_of[node]
+    layers = frozenset(devices)
+    own = _devices_below(home)
     for name, module in modules.items():
-        inside = any(name.startswith(f"{layer}.") for layer in devices)
+        inside = not layers.isdisjoint(_above(name))
         if name in devices or inside or next(module.children(), None) is not None:
             continue
-        own = {home[weight] for weight in home if weight.startswith(f"{name}.")}
-        if len(own) == 1:
-            devices[name] = own.pop()
+        if len(own.get(name, ())) == 1:
+            devices[name] = next(iter(own[name]))
     return devices
 
 
-def _devices_below(name: str, devices: dict[str, str]) -> set[str]:
-    return {device for layer, device in devices.items() if layer.startswith(f"{name}.")}
+def _devices_below(devices: dict[str, str]) -> dict[str, set[str]]:
+    """By module, the devices of what is in it, at any depth."""
+    below: dict[str, set[str]] = {}
+    for name, device in devices.items():
+        for module in _above(name):
+            below.setdefault(module, set()).add(device)
+    return below
+
+
+def _above(name: str) -> Iterator[str]:
+    """The modules that hold a module or a weight, from the inside out, without the root."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name

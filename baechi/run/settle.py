@@ -1,7 +1,11 @@
 """Weights of a copied or unpickled model, back on their devices."""
 
+from collections.abc import Mapping
+
+import torch
 from torch import nn
 
+from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.run.match import home_in, weights_of
 from baechi.run.runtime import Binding, Runtime
@@ -12,7 +16,8 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
     """The runtime of a module, after its weights are where the plan has them, and counted.
 
     On real devices a copy lies where the original lay. On emulated ones where a tensor lies is a mark
-    on its storage, which a deep copy or a pickle of a buffer does not carry.
+    on its storage, which a deep copy or a pickle of a buffer does not carry. Weights that were on `meta`
+    when the model was assigned may have been replaced by others since, which lie anywhere.
 
     Args:
         module: the root, a part or a layer.
@@ -20,11 +25,15 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
 
     Returns:
         The runtime.
+
+    Raises:
+        BaechiError: a weight is on `meta`.
     """
     runtime = binding.runtime
     if not runtime.settled:
         prefix = "" if binding.name == ROOT else f"{binding.name}."
         weights = {f"{prefix}{name}": weight for name, weight in weights_of(module).items()}
+        _refuse_meta(weights)
         homes = home_in(runtime.plan, weights)
         astray = {
             name: weight
@@ -39,3 +48,12 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         if binding.name == ROOT:
             runtime.session = runtime.backend.session
     return runtime
+
+
+def _refuse_meta(weights: Mapping[str, torch.Tensor]) -> None:
+    empty = [name for name, weight in weights.items() if weight.is_meta]
+    if empty:
+        names = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        raise BaechiError(
+            f"weights on the meta device have no values: {names}; load them (baechi.load) before it runs"
+        )

@@ -17,8 +17,8 @@ def move(
 ) -> None:
     """Move weights, their gradients and their optimizer state.
 
-    Weights that share storage (ties, views) move together and go on sharing it. After an exception
-    (a device out of memory) every weight is back where it was.
+    Weights that share storage (ties, views) move together and go on sharing it. What is on `meta` stays
+    there. After an exception (a device out of memory) every weight is back where it was.
 
     Args:
         weights: parameters and buffers by name.
@@ -26,6 +26,7 @@ def move(
         backend: the devices.
         optimizer: an optimizer whose existing state moves with its parameters.
     """
+    weights = {name: weight for name, weight in weights.items() if not weight.is_meta}
     before = {id(tensor): (tensor, tensor.data) for tensor in weights.values()}
     try:
         for place, tensors in _by_storage(weights, homes):
@@ -60,7 +61,7 @@ def _is_like(value: object, weight: torch.Tensor) -> bool:
 
 
 def _put(tensor: torch.Tensor, data: torch.Tensor) -> None:
-    if tensor.data_ptr() != data.data_ptr() or tensor.device != data.device:
+    if tensor.layout != torch.strided or tensor.data_ptr() != data.data_ptr() or tensor.device != data.device:
         tensor.data = data
 
 

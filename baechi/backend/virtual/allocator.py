@@ -7,6 +7,7 @@ when the host's clock has passed its last use. Before a device is called full, t
 all such blocks. Sizes are exact: nothing is rounded up, nothing is lost between blocks.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -18,6 +19,9 @@ from baechi.backend.virtual.clock import Clock, Task
 from baechi.backend.virtual.streams import Access, Host, Stream
 from baechi.errors import StreamRaceError
 from baechi.records.device import Device
+
+_Pending = tuple[tuple[Task, ...], int]
+"""What must be over before a block comes back, and how large it is."""
 
 
 class Allocator:
@@ -43,7 +47,8 @@ class Allocator:
         self._limit_bytes = [device.memory_bytes for device in devices]
         self._live_bytes = [0] * len(devices)
         self._peak_bytes = [0] * len(devices)
-        self._pending: list[list[tuple[tuple[Task, ...], int]]] = [[] for _ in devices]
+        # by the streams that used a block: what a stream did first is over first, so heads tell enough
+        self._pending: list[dict[tuple[Stream, ...], deque[_Pending]]] = [{} for _ in devices]
         self._streams = streams
         self._clock = clock
         self._issuer = issuer
@@ -152,7 +157,8 @@ class Allocator:
             self.fault = early_free(block, use)
         after = tuple([task for stream in block.used for task in stream.record().tasks])
         if after:
-            self._pending[device].append((after, block.size_bytes))
+            queues = self._pending[device]
+            queues.setdefault(tuple(block.used), deque()).append((after, block.size_bytes))
         else:
             self._live_bytes[device] -= block.size_bytes
 
@@ -170,7 +176,7 @@ class Allocator:
         limit_bytes, pending = self._limit_bytes[device], self._pending[device]
         if self._live_bytes[device] + size_bytes > limit_bytes and pending:
             host = self._issuer(device)
-            host.now_s = max([host.now_s, *[self._clock.finish(tasks) for tasks, _ in pending]])
+            host.now_s = max([host.now_s, *[self._clock.finish(queue[-1][0]) for queue in pending.values()]])
             self._take_back(device, host.now_s)
         live_bytes = self._live_bytes[device]
         if live_bytes + size_bytes > limit_bytes:
@@ -192,9 +198,9 @@ class Allocator:
 
     def _take_back(self, device: int, now_s: float) -> None:
         """Take back what was pending and is over by now."""
-        pending, self._pending[device] = self._pending[device], []
-        for tasks, size_bytes in pending:
-            if all(task.timed and task.end_s <= now_s for task in tasks):
-                self._live_bytes[device] -= size_bytes
-            else:
-                self._pending[device].append((tasks, size_bytes))
+        queues = self._pending[device]
+        for streams, queue in list(queues.items()):
+            while queue and all(task.timed and task.end_s <= now_s for task in queue[0][0]):
+                self._live_bytes[device] -= queue.popleft()[1]
+            if not queue:
+                del queues[streams]

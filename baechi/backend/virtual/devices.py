@@ -26,6 +26,7 @@ from baechi.backend.marks import (
     remove_mark,
     set_mark,
 )
+from baechi.backend.room import room
 from baechi.backend.thread import started
 from baechi.backend.virtual import current
 from baechi.backend.virtual.emulator import Emulator
@@ -87,6 +88,11 @@ class VirtualDevices(AbstractBackend):
                 emulator.allocator.block(tensor, mark)
             set_mark(tensor, mark)
         return [tensor.data for tensor in tensors]
+
+    def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
+        with _disable_current_modes():  # making room is nobody's operation
+            made = room(tensors, _CPU)
+        return self.move_weights(made, place)
 
     @property
     def session(self) -> Emulator | None:

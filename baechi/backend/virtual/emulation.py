@@ -161,7 +161,10 @@ class Emulation(TorchDispatchMode):
         if facts.aliases:  # a view is where its base is
             if facts.name == "detach":
                 self._operations.check_gradient(args[0])
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **(kwargs or {}))
+            if args[0].layout is not torch.strided:
+                self._operations.follow(args[0], result)
+            return result
         with emulator.lock:
             return self._operations.run(func, facts, args, kwargs or {})
 

@@ -80,6 +80,17 @@ class Operations:
             self._emulator.allocator.resize(args[0])
         return result
 
+    def follow(self, base: torch.Tensor, result: Any) -> None:
+        """A part of a sparse tensor, or a view that torch makes by copying it, is where the tensor is.
+
+        Args:
+            base: the sparse tensor.
+            result: what was taken from it.
+        """
+        place = self._place_of(base)
+        if place is not None and place != self._host:
+            self._emulator.allocate(flat((result,)), place, self._emulator.stream(place), "a sparse view")
+
     def check_gradient(self, grad: torch.Tensor) -> None:
         """A gradient that becomes a parameter's `grad` must lie where the parameter lies.
 

@@ -1,0 +1,136 @@
+"""A checkpoint, onto the devices of a distributed model: one tensor at a time, none left on the host."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend import AbstractBackend
+from baechi.backend.marks import carrier, storage_bytes
+from baechi.backend.torch_devices import TorchDevices
+from baechi.errors import CheckpointError
+from baechi.run.assign import plan_of
+from baechi.run.checkpoint import Checkpoint, Entry
+from baechi.run.match import home_in, weights_of
+from baechi.run.runtime import binding_of
+from baechi.run.weights import flatten_recurrent
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = 12
+_CAST = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""One of these becomes another; anything else (integers, eight-bit floats with a scale) must match."""
+
+
+def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Module:
+    """Load a safetensors checkpoint straight onto the devices of a distributed model.
+
+    Args:
+        model: a distributed model; weights that are on `meta` get their memory now.
+        path: a file, an index, or the folder that has one of them.
+        strict: whether every weight must be in the checkpoint, and nothing else.
+
+    Returns:
+        The same model.
+
+    Raises:
+        CheckpointError: the checkpoint does not match the model; nothing was loaded.
+        BaechiError: the model is not distributed, or not planned yet.
+    """
+    plan, binding = plan_of(model), binding_of(model)
+    assert binding is not None
+    checkpoint, weights = Checkpoint(path), weights_of(model)
+    loaded = {name: entry for name, entry in checkpoint.entries.items() if name in weights}
+    _check(model, checkpoint, weights, loaded, strict=strict)
+    homes, backend, sharing = home_in(plan, weights), binding.runtime.backend, _sharing(weights)
+    with torch.no_grad():
+        for name, value in checkpoint.tensors(loaded):
+            if weights[name].is_meta:
+                _make_room(sharing[carrier(weights[name])], backend, homes[name])
+            weights[name].copy_(value)
+            del value  # the next one is read only when nobody holds this one
+    if isinstance(backend, TorchDevices):
+        flatten_recurrent(model)
+    return model
+
+
+def _sharing(weights: Mapping[str, torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
+    """Weights by the memory that is theirs."""
+    sharing: dict[Any, list[torch.Tensor]] = {}
+    for weight in {id(weight): weight for weight in weights.values()}.values():
+        sharing.setdefault(carrier(weight), []).append(weight)
+    return sharing
+
+
+def _make_room(weights: list[torch.Tensor], backend: AbstractBackend, place: str) -> None:
+    """Memory on a device for weights on `meta` that share theirs; they stay the same objects."""
+    for weight, real in zip(weights, backend.room_for(weights, place), strict=True):
+        torch._C._swap_tensor_impl(weight, real.requires_grad_(weight.requires_grad))
+
+
+def _check(
+    model: nn.Module,
+    checkpoint: Checkpoint,
+    weights: Mapping[str, torch.Tensor],
+    loaded: Mapping[str, Entry],
+    *,
+    strict: bool,
+) -> None:
+    wrong = [fault for name, entry in loaded.items() for fault in _differences(name, entry, weights[name])]
+    absent, empty = _missing(model, weights, loaded)
+    unknown = [name for name in checkpoint.entries if name not in weights]
+    rest = [
+        f"{what}: {_some(names)}"
+        for what, names in (
+            ("not in the checkpoint", absent),
+            ("not in the model", unknown),
+            ("on meta, and in no checkpoint, since these buffers are not persistent", empty),
+        )
+        if names
+    ]
+    if wrong or (rest and strict):
+        cure = "; strict=False loads what matches" if not wrong else ""
+        if empty:
+            cure += "; give such buffers their values before the model is distributed"
+        what = f"{checkpoint.path} does not match this {type(model).__name__}{cure}"
+        raise CheckpointError(what, (*_some_of(wrong), *rest))
+    for line in rest:
+        logger.warning("%s: %s", checkpoint.path, line)
+
+
+def _differences(name: str, entry: Entry, weight: torch.Tensor) -> Iterator[str]:
+    if entry.shape != tuple(weight.shape):
+        yield f"{name} is {entry.shape} in the checkpoint, {tuple(weight.shape)} in the model"
+    same = entry.dtype == weight.dtype or (entry.dtype in _CAST and weight.dtype in _CAST)
+    if not same:
+        yield f"{name} is {entry.dtype} in the checkpoint, {weight.dtype} in the model: that is no mere cast"
+
+
+def _missing(
+    model: nn.Module, weights: Mapping[str, torch.Tensor], loaded: Mapping[str, Entry]
+) -> tuple[list[str], list[str]]:
+    """Weights that the checkpoint lacks; and buffers on `meta` that no checkpoint has."""
+    given = {id(weights[name]) for name in loaded}
+    wholes = {carrier(weights[name]) for name in loaded if _is_whole(weights[name])}
+    lacking = [name for name, w in weights.items() if id(w) not in given and carrier(w) not in wholes]
+    saved = model.state_dict(keep_vars=True)
+    absent = [name for name in lacking if name in saved]
+    return absent, [name for name in lacking if name not in saved and weights[name].is_meta]
+
+
+def _is_whole(weight: torch.Tensor) -> bool:
+    """Whether a weight is all that is in its storage, so that views of it have their values with it."""
+    return weight.numel() * weight.element_size() == storage_bytes(weight)
+
+
+def _some_of(faults: list[str]) -> list[str]:
+    more = len(faults) - _SHOWN
+    return faults[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
