@@ -190,6 +190,18 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
+        """What this thread launches inside runs at a place, and belongs to a layer.
+
+        Args:
+            place: a device's name, or another place.
+            layer: its name, with the number of its call; None leaves open whose it is.
+
+        Returns:
+            A context manager.
+        """
+
+    @abstractmethod
     def enter_layer(self, layer: str) -> str:
         """What this thread launches from now on belongs to a layer, in reports and in errors.
 

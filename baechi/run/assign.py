@@ -57,6 +57,7 @@ def assign(
     move(weights, home, runtime.backend, optimizer)
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
+        runtime.settled = False  # flat weights are new memory, which has no marks
     bind(model, Binding(runtime, ROOT))
     if len(plan.devices_used) > 1:
         _wrap(model, runtime, home)

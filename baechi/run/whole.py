@@ -46,6 +46,7 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     step = Step(runtime.backend)
     stack = ExitStack()
     runtime.measure = stack.enter_context(runtime.backend.step())
+    stack.enter_context(runtime.backend.at(device))
     lent, loans = step.lend((args, kwargs), device)
     _stack().append((step, stack, loans, (args, kwargs)))
     return lent[0], lent[1]
