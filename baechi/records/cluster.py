@@ -176,16 +176,27 @@ class Cluster(AbstractRecord):
         )
 
     @classmethod
-    def discover(cls) -> "Cluster":
+    def discover(cls, split: int = 1, cpu: int | str | None = None) -> "Cluster":
         """The accelerators that this process sees, with the memory that is free on each.
 
+        512 MiB of each card are left out of account. Links that `baechi.measure.links` saved for
+        these devices are taken; others are guessed from datasheets.
+
+        Args:
+            split: in how many devices to split each card, with equal parts of its memory and a
+                stream each, so that several devices can be tried on one card.
+            cpu: how much memory the CPU gives as a device beside them, bytes or text; unless given,
+                nothing is placed there.
+
         Returns:
-            Devices named as torch names them, such as `"cuda:0"`.
+            Devices named as torch names them, such as `"cuda:0"`; parts of one are `"cuda:0/0"`,
+            `"cuda:0/1"`; the CPU is `"cpu"`.
 
         Raises:
             BaechiError: there is none.
+            ValueError: `split` is below 1, or `cpu` is no size.
         """
-        cluster: Cluster = open_door("discover")()
+        cluster: Cluster = open_door("discover")(split, cpu)
         return cluster
 
     def with_memory(self, max_memory: Mapping[int | str, int | str]) -> "Cluster":
