@@ -20,6 +20,7 @@ from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, hand_on_age, mark_of, set_mark
 from baechi.backend.thread import started
 from baechi.backend.torch_streams import TorchStreams
+from baechi.backend.trust import is_trusted
 from baechi.records.timeline import Timeline
 
 
@@ -41,6 +42,7 @@ class TorchDevices(AbstractBackend):
         self.names = tuple(names)
         self._streams = TorchStreams(names, driver)
         self._driver = driver
+        self._trusted: dict[tuple[str, str], bool] = {}
         self._parts = {
             card: frozenset([name for name in names if name.startswith(f"{card}/")])
             for card in {str(self._streams.device(name)) for name in names if "/" in name}
@@ -119,17 +121,37 @@ class TorchDevices(AbstractBackend):
             self._driver.use(tensor, stream)
 
     def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
-        copied = self._copy(tensor, self._streams.device(place), streams)
+        source = self.place_of(tensor)
+        if self._is_trusted(source, place):
+            copied = self._copy(tensor, (source, place), streams)
+        else:
+            staged = self._copy(tensor, (source, self.host), (streams[0], None))
+            copied = self._copy(staged, (self.host, place), (None, streams[1]))
         hand_on_age(tensor, copied, place)
         return copied
 
-    def _copy(self, tensor: torch.Tensor, device: torch.device, streams: tuple[Any, Any]) -> torch.Tensor:
+    def _is_trusted(self, source: str, target: str) -> bool:
+        if (source, target) not in self._trusted:
+            both = source in self.names and target in self.names and self.host not in (source, target)
+            self._trusted[source, target] = not both or is_trusted(source, target, self.host, self._test_copy)
+        return self._trusted[source, target]
+
+    def _test_copy(self, tensor: torch.Tensor, source: str, target: str) -> torch.Tensor:
+        streams = self.transfer_streams(source, target)
+        copied = self._copy(tensor, (source, target), streams)
+        for stream in streams:
+            if stream is not None:
+                stream.synchronize()
+        return copied
+
+    def _copy(self, tensor: torch.Tensor, ends: tuple[str, str], streams: tuple[Any, Any]) -> torch.Tensor:
+        device = self._streams.device(ends[1])
         with ExitStack() as stack:  # a peer copy is ordered with the current streams of both ends
             for stream in dict.fromkeys(streams):
                 if stream is not None:
                     stack.enter_context(self._driver.on(stream))
             copied = copy_with_layout(tensor, device)
-        if not self._driver.has_streams(device) and streams[0] is not None:
+        if ends[1] == self.host and streams[0] is not None:
             streams[0].synchronize()
         return copied
 
