@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from baechi.backend import timing
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.driver import DRIVER, Driver
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, hand_on_age, mark_of, set_mark
+from baechi.backend.step_clock import StepClock
 from baechi.backend.thread import started
 from baechi.backend.torch_streams import TorchStreams
 from baechi.backend.trust import is_trusted
@@ -42,6 +44,7 @@ class TorchDevices(AbstractBackend):
         self.names = tuple(names)
         self._streams = TorchStreams(names, driver)
         self._driver = driver
+        self._clock: StepClock | None = None
         self._trusted: dict[tuple[str, str], bool] = {}
         self._parts = {
             card: frozenset([name for name in names if name.startswith(f"{card}/")])
@@ -121,12 +124,12 @@ class TorchDevices(AbstractBackend):
             self._driver.use(tensor, stream)
 
     def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
-        source = self.place_of(tensor)
+        source, clock = self.place_of(tensor), self._clock
         if self._is_trusted(source, place):
-            copied = self._copy(tensor, (source, place), streams)
+            copied = self._copy(tensor, (source, place), streams, clock)
         else:
-            staged = self._copy(tensor, (source, self.host), (streams[0], None))
-            copied = self._copy(staged, (self.host, place), (None, streams[1]))
+            staged = self._copy(tensor, (source, self.host), (streams[0], None), clock)
+            copied = self._copy(staged, (self.host, place), (None, streams[1]), clock)
         hand_on_age(tensor, copied, place)
         return copied
 
@@ -144,12 +147,20 @@ class TorchDevices(AbstractBackend):
                 stream.synchronize()
         return copied
 
-    def _copy(self, tensor: torch.Tensor, ends: tuple[str, str], streams: tuple[Any, Any]) -> torch.Tensor:
+    def _copy(
+        self,
+        tensor: torch.Tensor,
+        ends: tuple[str, str],
+        streams: tuple[Any, Any],
+        clock: StepClock | None = None,
+    ) -> torch.Tensor:
         device = self._streams.device(ends[1])
         with ExitStack() as stack:  # a peer copy is ordered with the current streams of both ends
             for stream in dict.fromkeys(streams):
                 if stream is not None:
                     stack.enter_context(self._driver.on(stream))
+            if clock is not None:
+                stack.enter_context(clock.transfer(tensor, ends))
             copied = copy_with_layout(tensor, device)
         if ends[1] == self.host and streams[0] is not None:
             streams[0].synchronize()
@@ -170,11 +181,23 @@ class TorchDevices(AbstractBackend):
 
     @contextmanager
     def step(self) -> Iterator[Callable[[], Timeline] | None]:
+        if self._clock is not None:
+            self._clock.stop()
+        self._clock = StepClock(self._streams, self.names) if timing.is_on() else None
         with self._streams.stepping():
-            yield None
+            yield None if self._clock is None else self._clock.timeline
 
-    def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
-        return self._streams.at(place)
+    def at(
+        self, place: str, layer: str | None = None
+    ) -> AbstractContextManager[Callable[[Any], None] | None]:
+        if layer is None or self._clock is None:
+            return self._streams.at(place)
+        return self._timed_at(self._clock, place, layer)
+
+    @contextmanager
+    def _timed_at(self, clock: StepClock, place: str, layer: str) -> Iterator[Callable[[Any], None]]:
+        with self._streams.at(place), clock.layer(place, layer) as note:
+            yield note
 
     def enter_layer(self, layer: str) -> str:
         return ""

@@ -26,6 +26,19 @@ def device_behind(name: str) -> torch.device:
     return torch.device(name.partition("/")[0])
 
 
+def is_here(name: str) -> bool:
+    """Whether torch can put tensors on a device.
+
+    Args:
+        name: a device's name.
+    """
+    try:
+        torch.empty(0, device=device_behind(name))
+    except (RuntimeError, AssertionError):  # no such name, torch was built without it, or it is not there
+        return False
+    return True
+
+
 class TorchStreams:
     """The streams of a cluster's devices.
 

@@ -4,10 +4,12 @@ So what the engine itself takes is nobody's, and short layers are not drowned in
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from baechi.backend.autograd_nodes import nodes_from
 
 
 def clocked_backward(
@@ -23,24 +25,12 @@ def clocked_backward(
         Seconds by owner.
     """
     seconds: dict[str, float] = {}
-    for node in _autograd_nodes([output.grad_fn for output in outputs]):
+    for node in nodes_from([output.grad_fn for output in outputs]):
         owner = owner_of(node._sequence_nr())
         if owner is not None:
             _clock_node(node, owner, seconds)
     torch.autograd.backward(list(outputs), [torch.ones_like(output) for output in outputs])
     return seconds
-
-
-def _autograd_nodes(roots: list[Any]) -> Iterator[Any]:
-    seen: set[Any] = set()
-    waiting = [root for root in roots if root is not None]
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node
-        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
 
 
 def _clock_node(node: Any, owner: str, seconds: dict[str, float]) -> None:

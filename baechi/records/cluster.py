@@ -28,7 +28,8 @@ class Cluster(AbstractRecord):
         link: the link of every pair that `links` does not name.
         reception: `"serial"`: a device receives one transfer at a time (design document, section
             1.3.3); `"free"`: transfers queue on their link only.
-        emulated: the devices are emulated in this process; `with cluster:` turns that on.
+        emulated: the devices are emulated in this process; `with cluster:` turns that on. (Of a real
+            cluster it turns on that steps are timed, for `last_step`.)
         launch_s: seconds of host time to issue one kernel.
 
     Raises:
@@ -235,9 +236,9 @@ class Cluster(AbstractRecord):
         return replace(self, devices=tuple(left), links=links)
 
     def __enter__(self) -> "Cluster":
-        emulation = open_door("emulate")(self)
-        emulation.__enter__()
-        self._last[:] = [emulation]
+        watched = open_door("watch")(self)
+        watched.__enter__()
+        self._last[:] = [watched]
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -248,9 +249,9 @@ class Cluster(AbstractRecord):
         """What `with cluster:` turned on, open or over: clocks, streams, memory (`Emulation`).
 
         Raises:
-            BaechiError: this cluster was not emulated yet.
+            BaechiError: this cluster was not emulated yet, or is real.
         """
-        if not self._last:
+        if not self._last or not self.emulated:
             raise BaechiError("this cluster was not emulated yet: use `with cluster:`")
         return self._last[0]
 

@@ -128,7 +128,7 @@ def last_step(model: nn.Module) -> Timeline:
     if binding.runtime.measure is None:
         raise BaechiError(
             f"no step of this {type(model).__name__} was measured: call it inside `with cluster:`, where "
-            "cluster is emulated (Cluster.virtual)"
+            "cluster is that of its plan"
         )
     timeline = binding.runtime.measure()
     return replace(timeline, counters={**timeline.counters, **binding.runtime.counts})

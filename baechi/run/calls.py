@@ -165,8 +165,10 @@ def _launch(
             step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
             if name not in runtime.writes_given:
                 step.may_write_anything(device)
-        with backend.at(device, call):
+        with backend.at(device, call) as note:
             result = original_forward(module)(*args, **kwargs)
+            if note is not None:
+                note(result)
         if loans is not None:
             result = loans.settle(result)
         step.stamp(result, device, turn, renew=True)

@@ -11,6 +11,7 @@ import baechi
 from baechi import Cluster, Device, Link
 from baechi.backend.discover import RESERVE_BYTES, discover
 from baechi.backend.link_cache import cache_file, keep_links
+from baechi.measure import links
 from baechi.records.cluster import HOST
 from baechi.records.datasheet import usual_link
 
@@ -109,10 +110,10 @@ def test_a_broken_file_is_no_obstacle(caplog: pytest.LogCaptureFixture) -> None:
 def test_measuring_saves_when_asked(tmp_path: Path) -> None:
     """In the user's cache folder, or in a file; emulated links are nobody's machine's."""
     cluster = Cluster(tuple(Device(f"cpu/{i}", "CPU", memory_bytes=2**20) for i in range(2)))
-    measured = baechi.measure.links(cluster, sizes=[1024, 65536], rounds=1, save=True)
+    measured = links(cluster, sizes=[1024, 65536], rounds=1, save=True)
     assert Cluster.load(cache_file(cluster)).links == measured.links
     assert cache_file(cluster).parent == tmp_path / "baechi"
-    baechi.measure.links(cluster, sizes=[1024, 65536], rounds=1, save=tmp_path / "here.json")
+    links(cluster, sizes=[1024, 65536], rounds=1, save=tmp_path / "here.json")
     assert ("cpu/0", "cpu/1") in Cluster.load(tmp_path / "here.json").links
     with pytest.raises(ValueError, match="give save= a path"):
-        baechi.measure.links(Cluster.virtual(2), save=True)
+        links(Cluster.virtual(2), save=True)

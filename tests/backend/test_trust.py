@@ -22,9 +22,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     made: list[tuple[str, str]] = []
     right = TorchDevices._copy
 
-    def copy(self: TorchDevices, tensor: torch.Tensor, ends: tuple[str, str], streams: Any) -> torch.Tensor:
+    def copy(self: TorchDevices, tensor: torch.Tensor, ends: tuple[str, str], *rest: Any) -> torch.Tensor:
         made.append(ends)
-        copied = right(self, tensor, ends, streams)
+        copied = right(self, tensor, ends, *rest)
         if ends == BROKEN and copied.numel():
             copied.view(-1)[-1] = 0
         return copied

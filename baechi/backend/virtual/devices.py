@@ -169,7 +169,7 @@ class VirtualDevices(AbstractBackend):
         return _step()
 
     def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
-        emulator = None if layer is None else current.at_work()
+        emulator = current.at_work() if layer else None
         return _NOTHING if emulator is None else _In(emulator, layer or "")
 
     def enter_layer(self, layer: str) -> str:
