@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from torch import nn
 
-from baechi.backend import unwatched
+from baechi.backend import is_here, unwatched
 from baechi.backend.arguments import Arguments
 from baechi.backend.discover import has_accelerator
 from baechi.backend.host_memory import free_host_bytes
 from baechi.backend.on_meta import is_on_meta
 from baechi.capture import capture_each, union
 from baechi.cost.memory import step_bytes
-from baechi.measure import estimate, measure, measure_layers
+from baechi.measure import estimate, estimate_issue, measure, measure_layers
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -47,9 +47,10 @@ def profile(
         no_split_module_classes: class names, classes or qualified names kept whole.
         rounds: how often the model runs when it is measured.
         source: `"hooks"` runs the model on the CPU and times each layer in place; `"layers"` runs
-            each distinct layer by itself, with made-up values, so that no model is too large;
-            `"estimate"` takes the devices' datasheets; `"auto"` measures if all devices are this
-            machine's CPU: with hooks where the model fits its memory, else layer by layer.
+            each distinct layer by itself, with made-up values, so that no model is too large: on each
+            kind of device if the cluster's are this machine's, else on the CPU; `"estimate"` takes the
+            devices' datasheets; `"auto"` measures if all devices are this machine's: layer by layer on
+            accelerators, and on the CPU with hooks where the model fits its memory.
 
     Returns:
         The layer graph.
@@ -72,7 +73,7 @@ def profile(
             examples,
             training=training,
             no_split_module_classes=no_split_module_classes,
-            arguments=arguments if source == "layers" or (source == "auto" and _is_here(cluster)) else None,
+            arguments=arguments if source in ("auto", "layers") and _may_measure(cluster, source) else None,
         )
         if source == "auto":
             source = _best_source(model, graphs, cluster)
@@ -80,22 +81,36 @@ def profile(
             if source == "hooks":
                 measure(model, inputs, graph, rounds=rounds)
             elif source == "layers":
-                measure_layers(model, graph, called_with, rounds=rounds)
+                here = cluster if _is_real(cluster) else None
+                measure_layers(model, graph, called_with, rounds=rounds, cluster=here)
         graph = union(graphs)
+        if source == "layers" and _is_real(cluster):
+            estimate_issue(graph, cluster.launch_s)
         if source == "estimate":
             estimate(graph, cluster.devices, cluster.launch_s)
     return graph
 
 
 def _best_source(model: nn.Module, graphs: list[LayerGraph], cluster: Cluster) -> Source:
-    if not _is_here(cluster):
+    if _is_real(cluster):
+        return "layers"
+    if not _is_cpu(cluster):
         return "estimate"
     return "layers" if is_on_meta(model) or max(map(step_bytes, graphs)) > free_host_bytes() else "hooks"
 
 
-def _is_here(cluster: Cluster) -> bool:
+def _may_measure(cluster: Cluster, source: Source) -> bool:
+    return source == "layers" or _is_real(cluster) or _is_cpu(cluster)
+
+
+def _is_cpu(cluster: Cluster) -> bool:
     """Whether all devices are this machine's CPU, so that layers can be measured on it."""
     return all(device.kind == "cpu" for device in cluster.devices)
+
+
+def _is_real(cluster: Cluster) -> bool:
+    """Whether all devices are in this machine, so that layers can be measured on each kind of them."""
+    return not cluster.emulated and not _is_cpu(cluster) and all(map(is_here, cluster.names))
 
 
 def default_cluster() -> Cluster:

@@ -19,6 +19,7 @@ from baechi.backend.autograd_nodes import nodes_from
 from baechi.backend.marks import carrier
 from baechi.backend.nest import tensors_in
 from baechi.backend.spans import timeline_of
+from baechi.backend.stopwatch import Stopwatch
 from baechi.backend.torch_streams import TorchStreams
 from baechi.records.timeline import Phase, Span, SpanKind, Timeline
 
@@ -31,21 +32,8 @@ _LEAF = 2**63
 
 Note = Callable[[Any], None]
 
-
-class _Moment:
-    """Now, at a place: an event on what this thread computes there, or the host's clock.
-
-    Args:
-        streams: of the cluster.
-        device: where.
-    """
-
-    __slots__ = ("device", "event", "host_s")
-
-    def __init__(self, streams: TorchStreams, device: torch.device) -> None:
-        self.device = device
-        self.event = streams.driver.timed_event(device) if streams.driver.has_streams(device) else None
-        self.host_s = time.perf_counter()
+_Ran = tuple[SpanKind, str, str, Phase, Stopwatch, Any, Any]
+"""What of which layer ran where, in which phase; whose watch says from when to when."""
 
 
 class StepClock:
@@ -57,14 +45,13 @@ class StepClock:
     """
 
     def __init__(self, streams: TorchStreams, names: Sequence[str]) -> None:
-        self._streams, self._driver = streams, streams.driver
-        self._devices = {str(d): d for d in map(streams.device, names) if self._driver.has_streams(d)}
-        for device in self._devices.values():
-            self._driver.synchronize(device)
-            self._driver.restart_peak(device)
+        self._streams = streams
+        self._watches: dict[torch.device, Stopwatch] = {}
+        self._bases: dict[Stopwatch, tuple[float, Any]] = {}
+        for name in names:
+            self._watch(name).restart_peak()
         self._begun_s = time.perf_counter()
-        self._bases = {name: _Moment(streams, device) for name, device in self._devices.items()}
-        self._ran: deque[tuple[SpanKind, str, str, _Moment, _Moment, Phase]] = deque(maxlen=_SPANS_KEPT)
+        self._ran: deque[_Ran] = deque(maxlen=_SPANS_KEPT)
         self._sent_bytes: list[int] = []
         self._in_backward: dict[str, str] = {}
         self._peaks: dict[str, int] | None = None
@@ -77,12 +64,12 @@ class StepClock:
             place: where it runs.
             name: the layer, with the number of its call; empty for glue.
         """
-        device = self._streams.device(place)
+        watch = self._watch(place)
         first = torch._C._autograd._get_sequence_nr()
-        start = _Moment(self._streams, device)
+        start = watch.now()
 
         def note(result: Any) -> None:
-            self._ran.append(("compute", name, place, start, _Moment(self._streams, device), "forward"))
+            self._ran.append(("compute", name, place, "forward", watch, start, watch.now()))
             for tensor in tensors_in(result):
                 vars(carrier(tensor)).setdefault(_MAKER, name)
             self._watch_backward(name, place, result, first)
@@ -97,26 +84,24 @@ class StepClock:
             tensor: what is sent.
             ends: from where to where.
         """
-        source, target = map(self._streams.device, ends)
-        device = source if self._driver.has_streams(source) else target
+        source = self._watch(ends[0])
+        watch = source if source.has_streams else self._watch(ends[1])
         in_backward = torch._C._current_graph_task_id() != -1
         layer = self._in_backward.get(ends[0], "") if in_backward else vars(carrier(tensor)).get(_MAKER, "")
-        start = _Moment(self._streams, device)
+        start = watch.now()
         yield
-        where, end = f"{ends[0]}>{ends[1]}", _Moment(self._streams, device)
-        self._ran.append(("transfer", layer, where, start, end, "backward" if in_backward else "forward"))
+        phase: Phase = "backward" if in_backward else "forward"
+        self._ran.append(("transfer", layer, f"{ends[0]}>{ends[1]}", phase, watch, start, watch.now()))
         self._sent_bytes.append(tensor.numel() * tensor.element_size())
 
     def timeline(self) -> Timeline:
         """The step as a timeline; waits for the devices."""
-        for device in self._devices.values():
-            self._driver.synchronize(device)
-        ran = [
-            Span(
-                kind, layer, where, self._seconds(start), max(self._seconds(start), self._seconds(end)), phase
-            )
-            for kind, layer, where, start, end, phase in self._ran
-        ]
+        for watch in self._watches.values():
+            watch.wait()
+        ran = []
+        for kind, layer, where, phase, watch, start, end in list(self._ran):
+            start_s = self._seconds(watch, start)
+            ran.append(Span(kind, layer, where, start_s, max(start_s, self._seconds(watch, end)), phase))
         counters = {"transfers": len(self._sent_bytes), "transfer_bytes": sum(self._sent_bytes)}
         return timeline_of(ran, self._peaks or self._peak_bytes(), counters)
 
@@ -125,32 +110,35 @@ class StepClock:
         self._peaks = self._peak_bytes()
 
     def _peak_bytes(self) -> dict[str, int]:
-        return {name: self._driver.peak_bytes(device) for name, device in self._devices.items()}
+        return {str(d): watch.peak_bytes() for d, watch in self._watches.items() if watch.has_streams}
 
-    def _seconds(self, moment: _Moment) -> float:
-        if moment.event is None:
-            return max(0.0, moment.host_s - self._begun_s)
-        base = self._bases[str(moment.device)]
-        after_s = self._driver.elapsed_s(base.event, moment.event)
-        return max(0.0, base.host_s - self._begun_s + after_s)
+    def _watch(self, place: str) -> Stopwatch:
+        device = self._streams.device(place)
+        if device not in self._watches:
+            watch = self._watches[device] = Stopwatch(device, self._streams.driver)
+            watch.wait()
+            self._bases[watch] = time.perf_counter(), watch.now()
+        return self._watches[device]
+
+    def _seconds(self, watch: Stopwatch, moment: Any) -> float:
+        host_s, base = self._bases[watch]
+        return max(0.0, host_s - self._begun_s + watch.seconds(base, moment))
 
     def _watch_backward(self, name: str, place: str, result: Any, first: int) -> None:
-        device = self._streams.device(place)
         roots = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
         for node in nodes_from(roots, lambda node: first <= node._sequence_nr() < _LEAF):
-            self._watch_node(node, name, place, device)
+            self._watch_node(node, name, place)
 
-    def _watch_node(self, node: Any, name: str, place: str, device: torch.device) -> None:
-        starts: list[_Moment] = []
+    def _watch_node(self, node: Any, name: str, place: str) -> None:
+        watch = self._watch(place)
+        starts: list[Any] = []
 
         def before(grads: Any) -> None:
-            starts.append(_Moment(self._streams, device))
+            starts.append(watch.now())
 
         def after(grads_in: Any, grads_out: Any) -> None:
             self._in_backward[place] = name
-            self._ran.append(
-                ("compute", name, place, starts.pop(), _Moment(self._streams, device), "backward")
-            )
+            self._ran.append(("compute", name, place, "backward", watch, starts.pop(), watch.now()))
 
         node.register_prehook(before)
         node.register_hook(after)

@@ -32,7 +32,9 @@ def parts(n: int, of: str = "cpu") -> Cluster:
 
 
 def graph_of(architecture: Architecture, training: bool) -> baechi.LayerGraph:
-    return baechi.profile(architecture.build(), architecture.inputs(), cluster=parts(1), training=training)
+    return baechi.profile(
+        architecture.build(), architecture.inputs(), cluster=parts(1), training=training, source="estimate"
+    )
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
