@@ -8,6 +8,7 @@ from torch import nn
 
 from baechi.backend import is_here, unwatched
 from baechi.backend.arguments import Arguments
+from baechi.backend.autocast import autocast_everywhere
 from baechi.backend.discover import has_accelerator
 from baechi.backend.host_memory import free_host_bytes
 from baechi.backend.on_meta import is_on_meta
@@ -39,6 +40,8 @@ def profile(
 ) -> LayerGraph:
     """Capture the layer graph of a model, with times and memory on every layer.
 
+    Under `torch.autocast` costs are those of the dtype that the kernels then compute in.
+
     Args:
         model: the model; left exactly as found. It may be on the `meta` device for an estimate.
         example_inputs: as `distribute` takes them.
@@ -66,7 +69,7 @@ def profile(
     cluster = default_cluster() if cluster is None else cluster
     examples = Inputs.each_of(example_inputs)
     training = model.training if training is None else training
-    with unwatched():
+    with unwatched(), autocast_everywhere():
         arguments: list[dict[str, Arguments]] = [{} for _ in examples]
         graphs = capture_each(
             model,

@@ -26,6 +26,7 @@ def move(
         backend: the devices.
         optimizer: an optimizer whose existing state moves with its parameters.
     """
+    torch.clear_autocast_cache()  # casts of weights lie where those lay
     before = {id(tensor): (tensor, tensor.data) for tensor in weights.values()}
     try:
         for place, tensors in _by_storage(weights, homes):
