@@ -168,7 +168,8 @@ def last_step(model: nn.Module) -> Timeline:
     Reading it waits for the devices.
 
     Args:
-        model: a distributed model that was called inside `with cluster:`.
+        model: a distributed model that was called inside `with cluster:`. On real devices that is the
+            switch for timing it, by events around each layer and transfer.
 
     Returns:
         Spans with phase `"forward"`, `"backward"`, or `"other"` for work around the model; its

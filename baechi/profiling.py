@@ -6,14 +6,15 @@ from typing import Any, Literal
 
 from torch import nn
 
-from baechi.backend import unwatched
+from baechi.backend import is_here, unwatched
 from baechi.backend.arguments import Arguments
+from baechi.backend.autocast import autocast_everywhere
 from baechi.backend.discover import has_accelerator
 from baechi.backend.host_memory import free_host_bytes
 from baechi.backend.on_meta import is_on_meta
 from baechi.capture import capture_each, union
 from baechi.cost.memory import step_bytes
-from baechi.measure import estimate, measure, measure_layers
+from baechi.measure import estimate, estimate_issue, measure, measure_layers
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -39,6 +40,8 @@ def profile(
 ) -> LayerGraph:
     """Capture the layer graph of a model, with times and memory on every layer.
 
+    Under `torch.autocast` costs are those of the dtype that the kernels then compute in.
+
     Args:
         model: the model; left exactly as found. It may be on the `meta` device for an estimate.
         example_inputs: as `distribute` takes them.
@@ -47,9 +50,10 @@ def profile(
         no_split_module_classes: class names, classes or qualified names kept whole.
         rounds: how often the model runs when it is measured.
         source: `"hooks"` runs the model on the CPU and times each layer in place; `"layers"` runs
-            each distinct layer by itself, with made-up values, so that no model is too large;
-            `"estimate"` takes the devices' datasheets; `"auto"` measures if all devices are this
-            machine's CPU: with hooks where the model fits its memory, else layer by layer.
+            each distinct layer by itself, with made-up values, so that no model is too large: on each
+            kind of device if the cluster's are this machine's, else on the CPU; `"estimate"` takes the
+            devices' datasheets; `"auto"` measures if all devices are this machine's: layer by layer on
+            accelerators, and on the CPU with hooks where the model fits its memory.
 
     Returns:
         The layer graph.
@@ -65,14 +69,14 @@ def profile(
     cluster = default_cluster() if cluster is None else cluster
     examples = Inputs.each_of(example_inputs)
     training = model.training if training is None else training
-    with unwatched():
+    with unwatched(), autocast_everywhere():
         arguments: list[dict[str, Arguments]] = [{} for _ in examples]
         graphs = capture_each(
             model,
             examples,
             training=training,
             no_split_module_classes=no_split_module_classes,
-            arguments=arguments if source == "layers" or (source == "auto" and _is_here(cluster)) else None,
+            arguments=arguments if source in ("auto", "layers") and _may_measure(cluster, source) else None,
         )
         if source == "auto":
             source = _best_source(model, graphs, cluster)
@@ -80,22 +84,36 @@ def profile(
             if source == "hooks":
                 measure(model, inputs, graph, rounds=rounds)
             elif source == "layers":
-                measure_layers(model, graph, called_with, rounds=rounds)
+                here = cluster if _is_real(cluster) else None
+                measure_layers(model, graph, called_with, rounds=rounds, cluster=here)
         graph = union(graphs)
+        if source == "layers" and _is_real(cluster):
+            estimate_issue(graph, cluster.launch_s)
         if source == "estimate":
             estimate(graph, cluster.devices, cluster.launch_s)
     return graph
 
 
 def _best_source(model: nn.Module, graphs: list[LayerGraph], cluster: Cluster) -> Source:
-    if not _is_here(cluster):
+    if _is_real(cluster):
+        return "layers"
+    if not _is_cpu(cluster):
         return "estimate"
     return "layers" if is_on_meta(model) or max(map(step_bytes, graphs)) > free_host_bytes() else "hooks"
 
 
-def _is_here(cluster: Cluster) -> bool:
+def _may_measure(cluster: Cluster, source: Source) -> bool:
+    return source == "layers" or _is_real(cluster) or _is_cpu(cluster)
+
+
+def _is_cpu(cluster: Cluster) -> bool:
     """Whether all devices are this machine's CPU, so that layers can be measured on it."""
     return all(device.kind == "cpu" for device in cluster.devices)
+
+
+def _is_real(cluster: Cluster) -> bool:
+    """Whether all devices are in this machine, so that layers can be measured on each kind of them."""
+    return not cluster.emulated and not _is_cpu(cluster) and all(map(is_here, cluster.names))
 
 
 def default_cluster() -> Cluster:

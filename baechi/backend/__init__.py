@@ -3,6 +3,7 @@
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.torch_devices import TorchDevices
+from baechi.backend.torch_streams import is_here
 from baechi.backend.virtual import VirtualDevices, unwatched
 from baechi.records.cluster import Cluster
 
@@ -16,4 +17,4 @@ def backend_of(cluster: Cluster) -> AbstractBackend:
     return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
 
 
-__all__ = ["AbstractBackend", "DeviceMemoryError", "backend_of", "unwatched"]
+__all__ = ["AbstractBackend", "DeviceMemoryError", "backend_of", "is_here", "unwatched"]

@@ -202,6 +202,21 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def at(
+        self, place: str, layer: str | None = None
+    ) -> AbstractContextManager[Callable[[Any], None] | None]:
+        """What this thread launches inside runs at a place, and belongs to a layer.
+
+        Args:
+            place: a device's name, or another place.
+            layer: its name, with the number of its call; empty for glue. None leaves open whose it is.
+
+        Returns:
+            A context manager; what comes from it, if anything, is to be told inside what the layer
+            returned.
+        """
+
+    @abstractmethod
     def enter_layer(self, layer: str) -> str:
         """What this thread launches from now on belongs to a layer, in reports and in errors.
 

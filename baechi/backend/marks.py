@@ -32,7 +32,8 @@ class Mark:
     """What is known of a storage.
 
     Args:
-        place: where it lies on an emulated cluster; None if it belongs nowhere yet.
+        place: where it lies, where torch cannot tell: on an emulated cluster, or in a part of a card;
+            None if it belongs nowhere yet.
         made: the turn in the step at which a layer or glue last wrote it; `WEIGHT` is before them
             all, `UNSET` if nobody has said.
         size_bytes: how large it is, where an emulated cluster counts it.
@@ -90,6 +91,19 @@ def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) ->
     mark.place = mark.place or place
     if renew or mark.made == UNSET:
         mark.made = turn
+
+
+def hand_on_age(tensor: torch.Tensor, copied: torch.Tensor, place: str) -> None:
+    """A copy at a place is as old as what it is a copy of.
+
+    Args:
+        tensor: the original.
+        copied: its copy.
+        place: where the copy lies.
+    """
+    mark = mark_of(copied) or Mark(place)
+    mark.made = made_at(tensor)
+    set_mark(copied, mark)
 
 
 def made_at(tensor: torch.Tensor) -> int:

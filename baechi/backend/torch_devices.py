@@ -1,70 +1,110 @@
-"""Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says."""
+"""Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says.
+
+A card can be split in several devices, `"cuda:0/0"`, `"cuda:0/1"` (and the CPU, `"cpu/0"`). Torch does
+not tell these apart: in which of them a tensor lies is a mark on its storage. A tensor without one
+lies on the card, in none of them: somebody outside of the model made it.
+"""
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from baechi.backend import timing
 from baechi.backend.abstract import AbstractBackend
+from baechi.backend.driver import DRIVER, Driver
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
-from baechi.backend.marks import WEIGHT, Mark, set_mark
+from baechi.backend.marks import WEIGHT, Mark, hand_on_age, mark_of, set_mark
 from baechi.backend.room import room
+from baechi.backend.step_clock import StepClock
 from baechi.backend.thread import started
+from baechi.backend.torch_streams import TorchStreams
+from baechi.backend.trust import is_trusted
 from baechi.records.timeline import Timeline
 
 
 class TorchDevices(AbstractBackend):
-    """The devices of a cluster whose names torch understands.
+    """The devices of a cluster whose names torch understands, or parts of such.
 
-    Transfers between CUDA devices run on streams of their own, a pair for each ordered pair of
+    Transfers between accelerators run on streams of their own, a pair for each ordered pair of
     devices; other devices, the host among them, have no streams, and their copies block.
 
     Args:
-        names: device names, such as `"cuda:0"`.
+        names: device names, such as `"cuda:0"`, or `"cuda:0/0"` for a part of it.
+        driver: who is asked about accelerators.
     """
 
     host = "cpu"
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], driver: Driver = DRIVER) -> None:
         super().__init__()
         self.names = tuple(names)
-        self._transfer: dict[tuple[str, str], tuple[Any, Any]] = {}
+        self._streams = TorchStreams(names, driver)
+        self._driver = driver
+        self._clock: StepClock | None = None
+        self._trusted: dict[tuple[str, str], bool] = {}
+        self._parts = {
+            card: frozenset([name for name in names if name.startswith(f"{card}/")])
+            for card in {str(self._streams.device(name)) for name in names if "/" in name}
+        }
 
     def place_of(self, tensor: torch.Tensor) -> str:
-        return str(tensor.device)
+        card = str(tensor.device)
+        parts = self._parts.get(card)
+        if parts:
+            mark = mark_of(tensor)
+            if mark is not None and mark.place in parts:
+                return mark.place
+        return card
 
     def torch_device(self, place: str) -> torch.device | None:
-        return torch.device(place)
+        return self._streams.device(place)
 
     def is_free(self, tensor: torch.Tensor) -> bool:
-        return False
+        if str(tensor.device) not in self._parts:
+            return False
+        mark = mark_of(tensor)
+        return mark is not None and mark.place is None
 
     def adopt(self, tensor: torch.Tensor, place: str) -> bool:
-        return False
+        if place not in self._parts.get(str(tensor.device), ()):
+            return False
+        mark = mark_of(tensor)
+        in_backward = torch._C._current_graph_task_id() != -1
+        if (mark is None or mark.place is not None) and not (mark is None and in_backward):
+            return False
+        if mark is None:  # autograd made it, and it says nowhere for whom
+            mark = Mark()
+            set_mark(tensor, mark)
+        made_on, used_on = self.compute_stream(str(tensor.device)), self.compute_stream(place)
+        self.wait(used_on, self.record(made_on))
+        self.use(tensor, used_on)
+        mark.place = place
+        return True
 
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         moved: dict[torch.UntypedStorage, torch.UntypedStorage] = {}
         result = []
+        device = self._streams.device(place)
         for tensor in tensors:
             if tensor.layout != torch.strided:  # which has several storages; nobody shares them
-                result.append(tensor.data.to(torch.device(place)))
+                result.append(tensor.data.to(device))
                 continue
             storage = tensor.untyped_storage()
             if storage not in moved:
-                here = str(tensor.device) == place
-                moved[storage] = storage if here else storage.to(device=torch.device(place))
-            data = torch.empty(0, dtype=tensor.dtype, device=place)
+                moved[storage] = storage if tensor.device == device else storage.to(device=device)
+            data = torch.empty(0, dtype=tensor.dtype, device=device)
             data.set_(moved[storage], tensor.storage_offset(), tensor.shape, tensor.stride())
             set_mark(data, Mark(place, WEIGHT))
             result.append(data)
         return result
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
-        made = room(tensors, torch.device(place))
+        made = room(tensors, self._streams.device(place))
         for tensor in made:
             set_mark(tensor, Mark(place, WEIGHT))
         return made
@@ -77,16 +117,10 @@ class TorchDevices(AbstractBackend):
         del tensors  # the driver knows
 
     def compute_stream(self, place: str) -> Any:
-        return torch.cuda.current_stream(torch.device(place)) if _has_streams(place) else None
+        return self._streams.compute(place)
 
     def transfer_streams(self, source: str, target: str) -> tuple[Any, Any]:
-        if (source, target) not in self._transfer:
-            streams = [
-                torch.cuda.Stream(device=torch.device(end)) if _has_streams(end) else None
-                for end in (source, target)
-            ]
-            self._transfer[source, target] = streams[0], streams[1]
-        return self._transfer[source, target]
+        return self._streams.transfer(source, target)
 
     def record(self, stream: Any) -> Any:
         return None if stream is None else stream.record_event()
@@ -96,23 +130,56 @@ class TorchDevices(AbstractBackend):
             stream.wait_event(event)
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
-        if stream is not None and tensor.device.type == "cuda":
-            tensor.record_stream(stream)
+        if stream is not None:
+            self._driver.use(tensor, stream)
 
     def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
+        source, clock = self.place_of(tensor), self._clock
+        if self._is_trusted(source, place):
+            copied = self._copy(tensor, (source, place), streams, clock)
+        else:
+            staged = self._copy(tensor, (source, self.host), (streams[0], None), clock)
+            copied = self._copy(staged, (self.host, place), (None, streams[1]), clock)
+        hand_on_age(tensor, copied, place)
+        return copied
+
+    def _is_trusted(self, source: str, target: str) -> bool:
+        if (source, target) not in self._trusted:
+            both = source in self.names and target in self.names and self.host not in (source, target)
+            self._trusted[source, target] = not both or is_trusted(source, target, self.host, self._test_copy)
+        return self._trusted[source, target]
+
+    def _test_copy(self, tensor: torch.Tensor, source: str, target: str) -> torch.Tensor:
+        streams = self.transfer_streams(source, target)
+        copied = self._copy(tensor, (source, target), streams)
+        for stream in streams:
+            if stream is not None:
+                stream.synchronize()
+        return copied
+
+    def _copy(
+        self,
+        tensor: torch.Tensor,
+        ends: tuple[str, str],
+        streams: tuple[Any, Any],
+        clock: StepClock | None = None,
+    ) -> torch.Tensor:
+        device = self._streams.device(ends[1])
         with ExitStack() as stack:  # a peer copy is ordered with the current streams of both ends
-            for stream in streams:
+            for stream in dict.fromkeys(streams):
                 if stream is not None:
-                    stack.enter_context(torch.cuda.stream(stream))
-            copied = copy_with_layout(tensor, torch.device(place))
-        if not _has_streams(place) and streams[0] is not None:
+                    stack.enter_context(self._driver.on(stream))
+            if clock is not None:
+                stack.enter_context(clock.transfer(tensor, ends))
+            copied = copy_with_layout(tensor, device)
+        if ends[1] == self.host and streams[0] is not None:
             streams[0].synchronize()
         return copied
 
     def idle_s(self) -> float:
-        for name in self.names:
-            if _has_streams(name):
-                torch.cuda.synchronize(torch.device(name))
+        for device in {self._streams.device(name) for name in self.names}:
+            if self._driver.has_streams(device):
+                self._driver.synchronize(device)
         return time.perf_counter()
 
     def flag(self) -> Flag:
@@ -122,12 +189,25 @@ class TorchDevices(AbstractBackend):
         del position
         return started(function)
 
-    def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
-        return nullcontext()
+    @contextmanager
+    def step(self) -> Iterator[Callable[[], Timeline] | None]:
+        if self._clock is not None:
+            self._clock.stop()
+        self._clock = StepClock(self._streams, self.names) if timing.is_on() else None
+        with self._streams.stepping():
+            yield None if self._clock is None else self._clock.timeline
+
+    def at(
+        self, place: str, layer: str | None = None
+    ) -> AbstractContextManager[Callable[[Any], None] | None]:
+        if layer is None or self._clock is None:
+            return self._streams.at(place)
+        return self._timed_at(self._clock, place, layer)
+
+    @contextmanager
+    def _timed_at(self, clock: StepClock, place: str, layer: str) -> Iterator[Callable[[Any], None]]:
+        with self._streams.at(place), clock.layer(place, layer) as note:
+            yield note
 
     def enter_layer(self, layer: str) -> str:
         return ""
-
-
-def _has_streams(place: str) -> bool:
-    return torch.device(place).type == "cuda"

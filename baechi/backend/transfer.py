@@ -63,7 +63,8 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
     """
     way = Way(backend, backend.place_of(tensor), target)
     if torch.is_grad_enabled() and tensor.requires_grad:
-        with temporarily_clear_interpreter_stack():  # for what torch.func transforms it is a constant
+        # for what torch.func transforms it is a constant
+        with temporarily_clear_interpreter_stack(), backend.at(way.source):
             copied: torch.Tensor = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
     else:
         copied = _send(tensor, way)
@@ -82,7 +83,7 @@ def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
     """
     _receive(copied, way.backend, way.target, way.arrived)
     if torch.is_grad_enabled() and copied.requires_grad:
-        with temporarily_clear_interpreter_stack():
+        with temporarily_clear_interpreter_stack(), way.backend.at(way.target):
             arrived: torch.Tensor = _Arrive.apply(copied, way)  # type: ignore[no-untyped-call]
         return arrived
     return copied
@@ -210,6 +211,7 @@ class _Arrive(torch.autograd.Function):
         grad, way = grads[0], ctx.way
         if grad is None or way.backend.place_of(grad) == way.source:
             return grad, None
+        way.backend.adopt(grad, way.target)
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
             return transfer(grad, way.backend, way.source), None
         way.back, way.held = Way(way.backend, way.target, way.source), grad

@@ -98,6 +98,7 @@ def _run(
         del args, kwargs, result
         trace = watch.trace
     if fake:
+        torch.clear_autocast_cache()  # it keeps fake casts of weights
         clear_leftovers(watch.survivors)
     return trace
 

@@ -121,6 +121,8 @@ def _largest(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]
 def _larger(one: Any, other: Any) -> Any:
     if isinstance(one, (int, float)):
         return max(one, other)
+    if isinstance(one, Mapping):  # seconds by kind of device
+        return {kind: max(one.get(kind, 0.0), other.get(kind, 0.0)) for kind in {**one, **other}}
     if isinstance(one, list):
         return list(dict.fromkeys([*one, *other]))
     return one

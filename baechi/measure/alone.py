@@ -16,6 +16,7 @@ from baechi.backend.intercept import set_aside
 from baechi.backend.nest import tensors_in
 from baechi.backend.on_meta import is_on_meta
 from baechi.backend.random_state import random_state_kept
+from baechi.backend.stopwatch import Stopwatch
 from baechi.measure.backward import clocked_backward
 
 LEAST_ROUNDS = 3
@@ -30,14 +31,23 @@ class Seconds:
     Args:
         forward_s, backward_s: medians.
         spread_s: how far the forward rounds lay apart.
+        temp_bytes: what the allocator gave beyond what stays; 0 where none counts.
     """
 
     forward_s: float
     backward_s: float
     spread_s: float
+    temp_bytes: int = 0
 
 
-def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool | None, rounds: int) -> Seconds:
+def time_alone(
+    layer: nn.Module,
+    arguments: Arguments,
+    *,
+    training: bool | None,
+    rounds: int,
+    watch: Stopwatch,
+) -> Seconds:
     """Run a copy of a layer by itself, forward and backward.
 
     The copy has weights of its own: made-up ones if the layer's are on the `meta` device. The first
@@ -48,6 +58,7 @@ def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool | None,
         arguments: what it is called with.
         training: whether it is put into training mode, or out of it; None leaves it and its parts.
         rounds: how often it runs at most.
+        watch: of the device where it runs; nothing else of the model is there.
 
     Returns:
         Its seconds; no backward where nothing requires a gradient.
@@ -55,40 +66,39 @@ def time_alone(layer: nn.Module, arguments: Arguments, *, training: bool | None,
     Raises:
         Exception: whatever it raises; it may not run on made-up values.
     """
-    with _copied(layer) as alone, random_state_kept():
+    with _copied(layer, watch.device) as alone, random_state_kept():
         torch.manual_seed(0)
         if training is not None:
             alone.train(training)
-        maker = _Maker(alone, arguments)
-        taken: list[tuple[float, float]] = []
+        maker = _Maker(alone, arguments, watch.device)
+        taken: list[tuple[float, float, int]] = []
         begun_s = time.perf_counter()
         while len(taken) < rounds:
             if len(taken) >= LEAST_ROUNDS and time.perf_counter() - begun_s > ENOUGH_S:
                 break
-            taken.append(_one_round(alone, maker, arguments))
+            taken.append(_one_round(alone, maker, arguments, watch))
     kept = taken[len(taken) // 4 :]
-    forward_s = [forward for forward, _ in kept]
-    return Seconds(
-        median(forward_s), median([backward for _, backward in kept]), max(forward_s) - min(forward_s)
-    )
+    forward_s, backward_s, temp_bytes = zip(*kept, strict=True)
+    spread_s = max(forward_s) - min(forward_s)
+    return Seconds(median(forward_s), median(backward_s), spread_s, min(temp_bytes))
 
 
 @contextmanager
-def _copied(layer: nn.Module) -> Iterator[nn.Module]:
-    """A copy of a layer, with real weights."""
+def _copied(layer: nn.Module, device: torch.device) -> Iterator[nn.Module]:
+    """A copy of a layer on a device, with real weights."""
     with ExitStack() as stack:
         for module in layer.modules():
             stack.enter_context(set_aside(module))  # another model's runtime, if it is shared
         alone = copy.deepcopy(layer)
     if is_on_meta(alone):
-        alone.to_empty(device="cpu")
+        alone.to_empty(device=device)
         with torch.no_grad():
             for tensor in (*alone.parameters(), *alone.buffers()):
                 if tensor.is_floating_point():
                     tensor.normal_(0, 0.02)
                 else:
                     tensor.zero_()
-    yield alone
+    yield alone.to(device)
 
 
 class _Maker:
@@ -97,9 +107,10 @@ class _Maker:
     Args:
         layer: who gets them.
         arguments: what they stand for.
+        device: where the layer is.
     """
 
-    def __init__(self, layer: nn.Module, arguments: Arguments) -> None:
+    def __init__(self, layer: nn.Module, arguments: Arguments, device: torch.device) -> None:
         embeddings = [m for m in layer.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
         sizes = [module.num_embeddings for module in embeddings]
         for blank in tensors_in(arguments.args, arguments.kwargs):
@@ -107,12 +118,18 @@ class _Maker:
                 sizes += [size for size in blank.shape if size > 1]
         self._indices = min(sizes, default=1)
         self._arguments = arguments
+        self._device = device
         self._made: list[torch.Tensor] = []
 
     def fresh(self) -> tuple[Any, Any]:
         """Arguments for one call, as if somebody had computed them: they may be written in place."""
         made = iter(self._made)
-        return self._arguments.filled(lambda blank: self._next(blank, made))
+        args, kwargs = self._arguments.filled(lambda blank: self._next(blank, made))
+        return tuple(map(self._there, args)), {key: self._there(value) for key, value in kwargs.items()}
+
+    def _there(self, value: Any) -> Any:
+        """A layer that is handed a device is handed its own."""
+        return self._device if isinstance(value, torch.device) else value
 
     def clear(self) -> None:
         """Forget the gradients of what was made."""
@@ -127,7 +144,7 @@ class _Maker:
         return value.clone()
 
     def _make(self, blank: torch.Tensor) -> torch.Tensor:
-        made = torch.empty_strided(blank.size(), blank.stride(), dtype=blank.dtype)
+        made = torch.empty_strided(blank.size(), blank.stride(), dtype=blank.dtype, device=self._device)
         if blank.is_floating_point() or blank.is_complex():
             made.normal_()
         elif blank.dtype == torch.bool:
@@ -137,20 +154,30 @@ class _Maker:
         return made.requires_grad_(blank.requires_grad)
 
 
-def _one_round(layer: nn.Module, maker: _Maker, arguments: Arguments) -> tuple[float, float]:
+def _one_round(
+    layer: nn.Module, maker: _Maker, arguments: Arguments, watch: Stopwatch
+) -> tuple[float, float, int]:
     args, kwargs = maker.fresh()
     dtype = arguments.autocast
-    casting = torch.autocast("cpu", dtype=dtype) if dtype is not None else nullcontext()
+    casting = torch.autocast(watch.device.type, dtype=dtype) if dtype is not None else nullcontext()
     with torch.set_grad_enabled(arguments.grad), casting:
         first = torch._C._autograd._get_sequence_nr()
-        start_s = time.perf_counter()
+        watch.wait()
+        watch.restart_peak()
+        start = watch.now()
         result = layer(*args, **kwargs)
-        forward_s = time.perf_counter() - start_s
+        end = watch.now()
         own = range(first, torch._C._autograd._get_sequence_nr())
+    watch.wait()
+    forward_s, kept_bytes = watch.seconds(start, end), watch.live_bytes()
+    temp_bytes = watch.peak_bytes() - kept_bytes
     outputs = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
     if not outputs:
-        return forward_s, 0.0
-    backward_s = clocked_backward(outputs, lambda number: "layer" if number in own else None)
+        return forward_s, 0.0, temp_bytes
+    watch.restart_peak()
+    backward_s = clocked_backward(outputs, lambda number: "layer" if number in own else None, watch)
+    beside = [*outputs, *[weight for weight in layer.parameters() if weight.grad is not None]]
+    known_bytes = kept_bytes + sum([tensor.numel() * tensor.element_size() for tensor in beside])
     layer.zero_grad()
     maker.clear()
-    return forward_s, backward_s.get("layer", 0.0)
+    return forward_s, backward_s.get("layer", 0.0), max(temp_bytes, watch.peak_bytes() - known_bytes)

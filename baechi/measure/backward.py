@@ -3,55 +3,51 @@
 So what the engine itself takes is nobody's, and short layers are not drowned in it.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from baechi.backend.autograd_nodes import nodes_from
+from baechi.backend.stopwatch import Stopwatch
+
+_Taken = list[tuple[str, Any, Any]]
+
 
 def clocked_backward(
-    outputs: Sequence[torch.Tensor], owner_of: Callable[[int], str | None]
+    outputs: Sequence[torch.Tensor], owner_of: Callable[[int], str | None], watch: Stopwatch
 ) -> dict[str, float]:
     """Run backward, with gradients of ones.
 
     Args:
         outputs: where it begins.
         owner_of: whose the node of a sequence number is; None for nobody's.
+        watch: of the device that runs it.
 
     Returns:
         Seconds by owner.
     """
-    seconds: dict[str, float] = {}
-    for node in _autograd_nodes([output.grad_fn for output in outputs]):
+    taken: _Taken = []
+    for node in nodes_from([output.grad_fn for output in outputs]):
         owner = owner_of(node._sequence_nr())
         if owner is not None:
-            _clock_node(node, owner, seconds)
+            _clock_node(node, owner, watch, taken)
     torch.autograd.backward(list(outputs), [torch.ones_like(output) for output in outputs])
+    watch.wait()
+    seconds: dict[str, float] = {}
+    for owner, first, last in taken:
+        seconds[owner] = seconds.get(owner, 0.0) + watch.seconds(first, last)
     return seconds
 
 
-def _autograd_nodes(roots: list[Any]) -> Iterator[Any]:
-    seen: set[Any] = set()
-    waiting = [root for root in roots if root is not None]
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node
-        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
-
-
-def _clock_node(node: Any, owner: str, seconds: dict[str, float]) -> None:
-    started: list[float] = []
+def _clock_node(node: Any, owner: str, watch: Stopwatch, taken: _Taken) -> None:
+    started: list[Any] = []
 
     def before(grads: Any) -> None:
-        started.append(time.perf_counter())
+        started.append(watch.now())
 
     def after(grads_in: Any, grads_out: Any) -> None:
-        taken_s = time.perf_counter() - started.pop()
-        seconds[owner] = seconds.get(owner, 0.0) + taken_s
+        taken.append((owner, started.pop(), watch.now()))
 
     node.register_prehook(before)
     node.register_hook(after)

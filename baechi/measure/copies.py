@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from statistics import median
 
 import torch
 
-from baechi.backend import AbstractBackend, backend_of
+from baechi.backend import AbstractBackend, backend_of, is_here
+from baechi.backend.link_cache import keep_links
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
 from baechi.measure.progress import shown
@@ -29,7 +31,9 @@ SIZES = tuple([4**power for power in range(5, 14)])
 """Bytes, from a kibibyte to 64 mebibytes."""
 
 
-def links(cluster: Cluster, *, sizes: Sequence[int] = SIZES, rounds: int = 5) -> Cluster:
+def links(
+    cluster: Cluster, *, sizes: Sequence[int] = SIZES, rounds: int = 5, save: bool | str | Path = False
+) -> Cluster:
     """Measure every link of a cluster, those from and to the host among them.
 
     Args:
@@ -37,17 +41,21 @@ def links(cluster: Cluster, *, sizes: Sequence[int] = SIZES, rounds: int = 5) ->
         sizes: of the copies, in bytes, at least two different ones; those that a device cannot
             hold twice are left out.
         rounds: how often each size is copied; the median counts. One copy before them warms up.
+        save: a path to write the measured cluster to; or True to keep its links in the user's cache
+            folder (`$XDG_CACHE_HOME/baechi`), where `Cluster.discover` finds them.
 
     Returns:
         The cluster with measured links; `Link.residual` says how far the times lay from the line.
         What the host takes to ask for a copy is in the latency.
 
     Raises:
-        ValueError: too few sizes or rounds.
+        ValueError: too few sizes or rounds; emulated links to keep for this machine.
         BaechiError: devices that are not here.
     """
     if len(set(sizes)) < 2 or rounds < 1:
         raise ValueError(f"{len(set(sizes))} sizes and {rounds} rounds: a line takes two sizes and a round")
+    if save is True and cluster.emulated:
+        raise ValueError("an emulated cluster has no links of this machine to keep: give save= a path")
     backend = _backend(cluster)
     ends = [*cluster.names] if backend.host in cluster.names else [*cluster.names, HOST]
     pairs = list(permutations(ends, 2))
@@ -61,7 +69,12 @@ def links(cluster: Cluster, *, sizes: Sequence[int] = SIZES, rounds: int = 5) ->
             found[source, target] = fit(fitting, times_s, peer=before.peer)
             advance()
     logger.info("measured %d links", len(found))
-    return replace(cluster, links=found)
+    measured = replace(cluster, links={**cluster.links, **found})
+    if save is True:
+        keep_links(measured)
+    elif save:
+        measured.save(save)
+    return measured
 
 
 def fit(sizes: Sequence[int], times_s: Sequence[float], *, peer: bool = True) -> Link:
@@ -92,15 +105,12 @@ def fit(sizes: Sequence[int], times_s: Sequence[float], *, peer: bool = True) ->
 
 
 def _backend(cluster: Cluster) -> AbstractBackend:
-    if not cluster.emulated:
-        for name in cluster.names:
-            try:
-                torch.empty(0, device=name)
-            except (RuntimeError, AssertionError) as error:  # torch was built without it, or it is not there
-                raise BaechiError(
-                    f"device {name} is not in this machine, so its links cannot be measured ({error}): "
-                    "give them as Link(latency_s, bytes_per_s)"
-                ) from error
+    for name in () if cluster.emulated else cluster.names:
+        if not is_here(name):
+            raise BaechiError(
+                f"device {name} is not in this machine, so its links cannot be measured: "
+                "give them as Link(latency_s, bytes_per_s)"
+            )
     return backend_of(cluster)
 
 

@@ -34,11 +34,24 @@ def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> N
         data["forward_s"] = _others(data, "forward_s") | {
             kind: _seconds(graph, name, device, False) for kind, device in by_kind.items()
         }
-        data["host_forward_s"] = Work.of(graph, name, backward=False).kernels * launch_s
         if graph.training:
             data["backward_s"] = _others(data, "backward_s") | {
                 kind: _seconds(graph, name, device, True) for kind, device in by_kind.items()
             }
+    estimate_issue(graph, launch_s)
+
+
+def estimate_issue(graph: LayerGraph, launch_s: float) -> None:
+    """Put on a graph how long the host takes to issue each layer.
+
+    Args:
+        graph: a captured graph, with `kernels`.
+        launch_s: seconds of host time to issue one kernel.
+    """
+    for name in graph.placed():
+        data = graph.nodes[name]
+        data["host_forward_s"] = Work.of(graph, name, backward=False).kernels * launch_s
+        if graph.training:
             data["host_backward_s"] = Work.of(graph, name, backward=True).kernels * launch_s
 
 

@@ -23,6 +23,7 @@ from baechi.backend.intercept import original_forward, set_aside, stand_in, step
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.on_meta import is_on_meta
+from baechi.backend.stopwatch import Stopwatch
 from baechi.errors import CaptureError
 from baechi.measure.backward import clocked_backward
 from baechi.measure.scale import scale_others
@@ -152,7 +153,7 @@ def _time_backward(result: Any, sample: _Round) -> None:
     outputs = [t for t in tensors_in(result) if t.requires_grad and t.is_floating_point()]
     if not outputs:
         raise CaptureError("the model is in training mode, and no output of it requires a gradient")
-    sample.backward_s = clocked_backward(outputs, sample.owner_of)
+    sample.backward_s = clocked_backward(outputs, sample.owner_of, Stopwatch(torch.device("cpu")))
 
 
 def _write(graph: LayerGraph, attribute: str, samples: list[dict[str, float]]) -> None:

@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from torch import nn
 
 from baechi.backend.arguments import Arguments
+from baechi.backend.stopwatch import Stopwatch
+from baechi.backend.torch_streams import device_behind
 from baechi.measure.alone import Seconds, time_alone
 from baechi.measure.progress import shown
-from baechi.measure.scale import scale_others
+from baechi.measure.scale import put_seconds, scale_others
+from baechi.records.cluster import Cluster
+from baechi.records.device import Device
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 
@@ -21,15 +25,22 @@ logger = logging.getLogger(__name__)
 
 
 def measure_layers(
-    model: nn.Module, graph: LayerGraph, arguments: Mapping[str, Arguments], *, rounds: int = 20
+    model: nn.Module,
+    graph: LayerGraph,
+    arguments: Mapping[str, Arguments],
+    *,
+    rounds: int = 20,
+    cluster: Cluster | None = None,
 ) -> None:
-    """Put measured seconds onto a graph, as one number for each layer.
+    """Put measured seconds onto a graph.
 
     Args:
         model: the model; on the `meta` device, or anywhere.
         graph: its captured graph.
         arguments: what each layer was called with.
         rounds: how often each layer runs at most, at least 1.
+        cluster: real devices of this machine: each kind of them is measured, by its first device, and
+            seconds are by kind. None measures on the CPU: one number for each layer.
 
     Raises:
         ValueError: `rounds` is below 1.
@@ -38,18 +49,22 @@ def measure_layers(
         raise ValueError(f"rounds is {rounds}: measuring takes at least 1")
     modules = {name or ROOT: module for name, module in model.named_modules()}
     training = None if model.training == graph.training else graph.training  # as capture ran it
-    found: dict[str, Seconds] = {}
     distinct = [name for name in graph.placed() if _is_distinct(graph, name)]
-    with shown("measuring layers", len(distinct)) as advance:
-        for name in distinct:
-            layer = modules[graph.nodes[name]["module"]]
-            seconds = _measured(layer, name, arguments.get(name), training=training, rounds=rounds)
-            if seconds is not None:
-                found[name] = seconds
-            advance()
-    measured = _write(graph, found)
-    scale_others(graph, measured)
-    logger.info("measured %d distinct layers of %d", len(found), len(measured))
+    first = {} if cluster is None else {device.kind: device for device in reversed(cluster.devices)}
+    with shown("measuring layers", len(distinct) * max(1, len(first))) as advance:
+        for device in [None] if cluster is None else first.values():
+            watch = Stopwatch(device_behind("cpu" if device is None else device.name))
+            found: dict[str, Seconds] = {}
+            for name in distinct:
+                layer = modules[graph.nodes[name]["module"]]
+                called_with = arguments.get(name)
+                seconds = _measured(layer, name, called_with, training=training, rounds=rounds, watch=watch)
+                if seconds is not None:
+                    found[name] = seconds
+                advance()
+            measured = _write(graph, found, device)
+            scale_others(graph, measured, device)
+            logger.info("measured %d distinct layers of %d", len(found), len(measured))
 
 
 def _is_distinct(graph: LayerGraph, name: str) -> bool:
@@ -58,13 +73,19 @@ def _is_distinct(graph: LayerGraph, name: str) -> bool:
 
 
 def _measured(
-    layer: nn.Module, name: str, arguments: Arguments | None, *, training: bool | None, rounds: int
+    layer: nn.Module,
+    name: str,
+    arguments: Arguments | None,
+    *,
+    training: bool | None,
+    rounds: int,
+    watch: Stopwatch,
 ) -> Seconds | None:
     if arguments is None:
         logger.warning("layer %s is estimated: what it is called with cannot be made up (a cache, say)", name)
         return None
     try:
-        return time_alone(layer, arguments, training=training, rounds=rounds)
+        return time_alone(layer, arguments, training=training, rounds=rounds, watch=watch)
     except Exception as error:  # the model's own code met made-up values: nothing of ours failed
         logger.warning(
             "layer %s is estimated: it does not run alone (%s: %s)", name, type(error).__name__, error
@@ -72,7 +93,7 @@ def _measured(
         return None
 
 
-def _write(graph: LayerGraph, found: Mapping[str, Seconds]) -> set[str]:
+def _write(graph: LayerGraph, found: Mapping[str, Seconds], device: Device | None) -> set[str]:
     """Put seconds on the distinct layers and on those that do the same; returns their names."""
     measured = set()
     for name in graph.placed():
@@ -82,7 +103,9 @@ def _write(graph: LayerGraph, found: Mapping[str, Seconds]) -> set[str]:
             measured.add(name)  # nothing runs
         elif seconds is not None:
             measured.add(name)
-            data["forward_s"], data["spread_s"] = seconds.forward_s, seconds.spread_s
+            put_seconds(data, "forward_s", seconds.forward_s, device)
+            data["spread_s"] = seconds.spread_s
+            data["temp_bytes"] = max(data.get("temp_bytes", 0), seconds.temp_bytes)
             if graph.training:
-                data["backward_s"] = seconds.backward_s
+                put_seconds(data, "backward_s", seconds.backward_s, device)
     return measured

@@ -28,7 +28,8 @@ class Cluster(AbstractRecord):
         link: the link of every pair that `links` does not name.
         reception: `"serial"`: a device receives one transfer at a time (design document, section
             1.3.3); `"free"`: transfers queue on their link only.
-        emulated: the devices are emulated in this process; `with cluster:` turns that on.
+        emulated: the devices are emulated in this process; `with cluster:` turns that on. (Of a real
+            cluster it turns on that steps are timed, for `last_step`.)
         launch_s: seconds of host time to issue one kernel.
 
     Raises:
@@ -176,16 +177,27 @@ class Cluster(AbstractRecord):
         )
 
     @classmethod
-    def discover(cls) -> "Cluster":
+    def discover(cls, split: int = 1, cpu: int | str | None = None) -> "Cluster":
         """The accelerators that this process sees, with the memory that is free on each.
 
+        512 MiB of each card are left out of account. Links that `baechi.measure.links` saved for
+        these devices are taken; others are guessed from datasheets.
+
+        Args:
+            split: in how many devices to split each card, with equal parts of its memory and a
+                stream each, so that several devices can be tried on one card.
+            cpu: how much memory the CPU gives as a device beside them, bytes or text; unless given,
+                nothing is placed there.
+
         Returns:
-            Devices named as torch names them, such as `"cuda:0"`.
+            Devices named as torch names them, such as `"cuda:0"`; parts of one are `"cuda:0/0"`,
+            `"cuda:0/1"`; the CPU is `"cpu"`.
 
         Raises:
             BaechiError: there is none.
+            ValueError: `split` is below 1, or `cpu` is no size.
         """
-        cluster: Cluster = open_door("discover")()
+        cluster: Cluster = open_door("discover")(split, cpu)
         return cluster
 
     def with_memory(self, max_memory: Mapping[int | str, int | str]) -> "Cluster":
@@ -224,9 +236,9 @@ class Cluster(AbstractRecord):
         return replace(self, devices=tuple(left), links=links)
 
     def __enter__(self) -> "Cluster":
-        emulation = open_door("emulate")(self)
-        emulation.__enter__()
-        self._last[:] = [emulation]
+        watched = open_door("watch")(self)
+        watched.__enter__()
+        self._last[:] = [watched]
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -237,9 +249,9 @@ class Cluster(AbstractRecord):
         """What `with cluster:` turned on, open or over: clocks, streams, memory (`Emulation`).
 
         Raises:
-            BaechiError: this cluster was not emulated yet.
+            BaechiError: this cluster was not emulated yet, or is real.
         """
-        if not self._last:
+        if not self._last or not self.emulated:
             raise BaechiError("this cluster was not emulated yet: use `with cluster:`")
         return self._last[0]
 

@@ -2,7 +2,7 @@
 
 Records are data and import nothing above them. Three names of the public interface are still
 verbs on a record: `plan.timeline` (simulates), `Cluster.discover()` (asks the machine) and
-`with cluster:` (emulates it). They go through this table, so that the exceptions to the floors
+`with cluster:` (emulates or times it). They go through this table, so that the exceptions to the floors
 are written in one place, and placing needs no torch.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 DOORS = {
     "simulate": ("baechi.simulate", "simulate"),
     "discover": ("baechi.backend.discover", "discover"),
-    "emulate": ("baechi.backend.virtual", "Emulation"),
+    "watch": ("baechi.backend.watched", "watched"),
 }
 
 

@@ -58,6 +58,7 @@ def assign(
     runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
+        runtime.settled = False  # flat weights are new memory, which has no marks
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     if len(plan.devices_used) > 1:
@@ -130,7 +131,7 @@ def last_step(model: nn.Module) -> Timeline:
     if binding.runtime.measure is None:
         raise BaechiError(
             f"no step of this {type(model).__name__} was measured: call it inside `with cluster:`, where "
-            "cluster is emulated (Cluster.virtual)"
+            "cluster is that of its plan"
         )
     timeline = binding.runtime.measure()
     return replace(timeline, counters={**timeline.counters, **binding.runtime.counts})

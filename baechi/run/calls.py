@@ -114,10 +114,10 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if glue.step.schedule is not None:
         glue.step.schedule.force_values(tensors_in(args, kwargs), "a fused stack takes values")
     first = next(tensors_in(args, kwargs), None)
-    place = runtime.backend.place_of(first) if first is not None else ""
+    place = runtime.backend.place_of(first) if first is not None else runtime.backend.host
     if place in runtime.backend.names:  # what it does between its layers, with a mask
         (args, kwargs), _ = glue.step.lend((args, kwargs), place)
-    with glue.off():
+    with glue.off(), runtime.backend.at(place):
         return original_forward(module)(*args, **kwargs)
 
 
@@ -170,11 +170,10 @@ def _launch(
             step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
             if name not in runtime.writes_given:
                 step.may_write_anything(device)
-        before = backend.enter_layer(call)
-        try:
+        with backend.at(device, call) as note:
             result = original_forward(module)(*args, **kwargs)
-        finally:
-            backend.enter_layer(before)
+            if note is not None:
+                note(result)
         if loans is not None:
             result = loans.settle(result)
         step.stamp(result, device, turn, renew=True)

@@ -152,15 +152,28 @@ class GlueMode(TorchFunctionMode):
         self.step.may_write(_touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
-            result = loans.settle(func(*args, **kwargs), written=name in _WRITE_UNSAID)
+            result = loans.settle(self._at(place, func, args, kwargs), written=name in _WRITE_UNSAID)
         else:
-            result = func(*args, **kwargs)
+            result = self._at(place or self.step.backend.host, func, args, kwargs)
         written = bool(given) and result is given[0]
-        if name not in _MOVE:
+        if name not in _MOVE or self._stayed(result, place):
             self.step.stamp(result, place, turn, renew=written)
         if self.step.schedule is not None:
             self.step.schedule.launcher.note(result)
         return result
+
+    def _at(self, place: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        with self.step.backend.at(place, "") as note:
+            result = func(*args, **kwargs)
+            if note is not None:
+                note(result)
+        return result
+
+    def _stayed(self, result: Any, place: str | None) -> bool:
+        """Whether a result of `to` is still in the part of a card where it was; torch cannot say."""
+        backend = self.step.backend
+        unsaid = place in backend.names and backend.place_of(result) not in backend.names
+        return unsaid and bool(backend.torch_device(str(place)) == result.device)
 
     def _place(
         self, func: Any, name: str, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]

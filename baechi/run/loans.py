@@ -53,10 +53,12 @@ class Loans:
             return result
         for original, copied, version in self._lent:
             if version_of(copied) != version or written:
-                back_home = transfer(copied, self.backend, self.backend.place_of(original))
-                if not written or not torch.equal(back_home, original):
-                    wait_for_readers(original, self.backend)
-                    original.copy_(back_home)
+                home = self.backend.place_of(original)
+                back_home = transfer(copied, self.backend, home)
+                with self.backend.at(home):
+                    if not written or not torch.equal(back_home, original):
+                        wait_for_readers(original, self.backend)
+                        original.copy_(back_home)
         originals = {id(copied): original for original, copied, _ in self._lent}
         originals |= {id(copied): original for original, copied, _ in self._containers}
 

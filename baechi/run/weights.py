@@ -27,6 +27,7 @@ def move(
         optimizer: an optimizer whose existing state moves with its parameters.
     """
     weights = {name: weight for name, weight in weights.items() if not weight.is_meta}
+    torch.clear_autocast_cache()  # casts of weights lie where those lay
     before = {id(tensor): (tensor, tensor.data) for tensor in weights.values()}
     try:
         for place, tensors in _by_storage(weights, homes):

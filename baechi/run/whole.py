@@ -46,8 +46,9 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     step = Step(runtime.backend)
     stack = ExitStack()
     runtime.measure = stack.enter_context(runtime.backend.step())
+    note = stack.enter_context(runtime.backend.at(device, ""))
     lent, loans = step.lend((args, kwargs), device)
-    _stack().append((step, stack, loans, (args, kwargs)))
+    _stack().append((step, stack, loans, (args, kwargs), note))
     return lent[0], lent[1]
 
 
@@ -55,15 +56,17 @@ def _close(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
     del module, args, kwargs
     if not _stack():  # another hook raised before ours was called
         return result
-    step, stack, loans, given = _stack().pop()
+    step, stack, loans, given, note = _stack().pop()
     with stack:
+        if note is not None:
+            note(result)
         result = step.bring_home(loans.settle(result), given)
         step.close()
         return result
 
 
-def _stack() -> list[tuple[Step, ExitStack, Loans, Any]]:
+def _stack() -> list[tuple[Step, ExitStack, Loans, Any, Any]]:
     if not hasattr(_calls, "stack"):
         _calls.stack = []
-    stack: list[tuple[Step, ExitStack, Loans, Any]] = _calls.stack
+    stack: list[tuple[Step, ExitStack, Loans, Any, Any]] = _calls.stack
     return stack

@@ -1,7 +1,9 @@
 """Seconds layer by layer: each distinct layer once, alone."""
 
+import gc
 import logging
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -12,8 +14,12 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import baechi
+from baechi.backend.arguments import Arguments
+from baechi.backend.driver import Driver
+from baechi.backend.stopwatch import Stopwatch
 from baechi.capture import capture_each, union
 from baechi.measure import measure_layers
+from baechi.measure.alone import time_alone
 from baechi.records import Cluster, Device, Inputs, LayerGraph
 
 MEASURED = ("gpt2", "bert", "t5", "vit", "mixtral", "resnet")
@@ -304,3 +310,93 @@ def test_unions_take_the_larger_seconds() -> None:
     assert [both.nodes[name]["forward_s"] for name in "01"] == [2.0, 4.0]
     assert [both.nodes[name]["backward_s"] for name in "01"] == [4.0, 8.0]
     assert [both.nodes[name]["spread_s"] for name in "01"] == [0.25, 0.5]
+
+
+# --- on devices ----------------------------------------------------------------------------------
+
+
+def here(*kinds: str) -> Cluster:
+    """Parts of this machine's CPU, as devices of several kinds."""
+    return Cluster(tuple(Device(f"cpu/{i}", kind, memory_bytes=2**30) for i, kind in enumerate(kinds)))
+
+
+@pytest.mark.parametrize("source", ["auto", "layers"])
+def test_each_kind_of_device_is_measured(source: str) -> None:
+    """Seconds by kind, for glue as well, and what the host takes to issue; several inputs, too. (Nothing
+    runs in the backward of a sum.)"""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return torch.relu(m.a(x)) * 2 + m.b(x)
+
+    model = Net(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8))
+    for inputs in (rows(), [rows(), rows(2, 8)]):
+        graph = profiled(model, inputs, source=source, cluster=here("fast", "slow", "fast"))
+        for name in graph.placed():
+            for attribute in ("forward_s", "backward_s"):
+                assert sorted(graph.nodes[name][attribute]) == ["fast", "slow"]
+                assert all(seconds > 0 for seconds in graph.nodes[name][attribute].values()) or "add" in name
+            assert graph.amount(name, "host_forward_s") > 0
+        assert baechi.place(graph, here("fast", "slow"), "m-etf").timeline.makespan_s > 0
+
+
+class Counting(Driver):
+    """A card whose clock and allocator a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s, self.live, self.peak = 0.0, 1000, 1000
+
+    def has_streams(self, device: torch.device) -> bool:
+        return True
+
+    def synchronize(self, device: torch.device) -> None:
+        pass
+
+    def timed_event(self, device: torch.device) -> Any:
+        return self.now_s
+
+    def elapsed_s(self, first: Any, last: Any) -> float:
+        return float(last - first)
+
+    def live_bytes(self, device: torch.device) -> int:
+        return self.live
+
+    def peak_bytes(self, device: torch.device) -> int:
+        return self.peak
+
+    def restart_peak(self, device: torch.device) -> None:
+        self.peak = self.live
+
+
+def test_a_card_is_asked_for_time_and_memory() -> None:
+    """Seconds are those between its events, temporary bytes what its allocator gave for a while."""
+    driver = Counting()
+
+    class Spy(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            driver.now_s += 3.0
+            driver.live += 128  # the output
+            driver.peak = driver.live + 4096
+            return super().forward(x)
+
+    arguments = Arguments.of((rows(),), {})
+    watch = Stopwatch(torch.device("cpu"), driver)
+    seconds = time_alone(Spy(8, 8), arguments, training=True, rounds=4, watch=watch)
+    assert seconds.forward_s == 3.0 and seconds.temp_bytes == 4096
+
+
+def test_only_one_layer_is_there() -> None:
+    """Copies of layers come and go one by one: the next is made when the one before is gone."""
+    alive: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    most = 0
+
+    class Seen(nn.Linear):
+        def __deepcopy__(self, memo: Any) -> "Seen":
+            nonlocal most
+            gc.collect()
+            copied = Seen(self.in_features, self.out_features)
+            alive.add(copied)
+            most = max(most, len(alive))
+            return copied
+
+    profiled(nn.Sequential(Seen(8, 8), Seen(8, 16), Seen(16, 4)), rows())
+    assert most == 1

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import (
     WEIGHT,
     Mark,
-    made_at,
+    hand_on_age,
     mark_of,
     remove_mark,
     set_mark,
@@ -36,6 +36,7 @@ from baechi.records.cluster import HOST
 from baechi.records.timeline import Timeline
 
 _CPU = torch.device("cpu")
+_NOTHING = nullcontext()
 
 
 class VirtualDevices(AbstractBackend):
@@ -133,15 +134,12 @@ class VirtualDevices(AbstractBackend):
     def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
         with _disable_current_modes():  # a transfer is nobody's operation
             copied = copy_with_layout(tensor, _CPU)
-        made = made_at(tensor)
         emulator = current.at_work()
         if emulator is not None:
             emulator.raise_fault()
             self._send(emulator, tensor, copied, place, streams)
         if place != HOST:
-            mark = mark_of(copied) or Mark(place)
-            mark.made = made
-            set_mark(copied, mark)
+            hand_on_age(tensor, copied, place)
         return copied
 
     def idle_s(self) -> float:
@@ -176,6 +174,10 @@ class VirtualDevices(AbstractBackend):
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return _step()
 
+    def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
+        emulator = current.at_work() if layer else None
+        return _NOTHING if emulator is None else _In(emulator, layer or "")
+
     def enter_layer(self, layer: str) -> str:
         emulator = current.at_work()
         return "" if emulator is None else emulator.enter_layer(layer)
@@ -204,6 +206,21 @@ class VirtualDevices(AbstractBackend):
             emulator.send((source, target), "copy", (read, written), size_bytes, streams)
             if target == host:
                 emulator.wait_for(streams[0].record(), source)
+
+
+class _In:
+    """In a layer, in this thread (a generator would cost the host more)."""
+
+    __slots__ = ("_before", "_emulator", "_layer")
+
+    def __init__(self, emulator: Emulator, layer: str) -> None:
+        self._emulator, self._layer = emulator, layer
+
+    def __enter__(self) -> None:
+        self._before = self._emulator.enter_layer(self._layer)
+
+    def __exit__(self, *exception: object) -> None:
+        self._emulator.enter_layer(self._before)
 
 
 @contextmanager

@@ -45,8 +45,7 @@ class Emulation(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         if not cluster.emulated:
             raise BaechiError(
-                "with cluster: emulates a cluster made by Cluster.virtual(...); this one "
-                f"({', '.join(cluster.names)}) is real or to plan for, and needs no with"
+                f"this cluster ({', '.join(cluster.names)}) is real or to plan for: not emulated"
             )
         self.emulator = Emulator(cluster)
         self._identity = Identity(self.emulator)

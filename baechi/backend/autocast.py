@@ -1,0 +1,24 @@
+"""Autocast for an accelerator, as capturing and measuring on the CPU have to see it."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+_ACCELERATORS = ("cuda", "xpu", "mtia", "hpu")
+
+
+def autocast_everywhere() -> AbstractContextManager[object]:
+    """Cast on the CPU, too, to the dtype that the caller's autocast has for an accelerator.
+
+    A model is captured with tensors of the CPU; there autocast for accelerators does nothing. The
+    lists of operators that are cast differ little between the two.
+
+    Returns:
+        A context manager; it does nothing where autocast is off, or on for the CPU already.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        return nullcontext()
+    for kind in _ACCELERATORS:
+        if torch.is_autocast_enabled(kind):
+            return torch.autocast("cpu", dtype=torch.get_autocast_dtype(kind))
+    return nullcontext()

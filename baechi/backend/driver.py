@@ -1,0 +1,115 @@
+"""What is asked of an accelerator's driver: the one file that a test replaces by a fake.
+
+Everything goes through torch's interface for any accelerator (`torch.accelerator`, `torch.Stream`,
+`torch.Event`), or through the module of the accelerator's own type where that lacks a question: so
+cards of other makers are not excluded.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+class Driver:
+    """The accelerators that torch sees in this process: streams, events, memory, names."""
+
+    @property
+    def kind(self) -> str | None:
+        """The type of the accelerators, such as `"cuda"`; None if there are none."""
+        found = torch.accelerator.current_accelerator(check_available=True)
+        return None if found is None else found.type
+
+    def count(self) -> int:
+        """How many accelerators are visible (`CUDA_VISIBLE_DEVICES` and its like are torch's to read)."""
+        return torch.accelerator.device_count() if self.kind is not None else 0
+
+    def name(self, index: int) -> str:
+        """What an accelerator's maker calls it."""
+        return str(self._module().get_device_name(index))
+
+    def free_bytes(self, index: int) -> int:
+        """Bytes of an accelerator that nobody uses now."""
+        return int(self._module().mem_get_info(index)[0])
+
+    def can_peer(self, source: int, target: int) -> bool:
+        """Whether one accelerator can copy to another directly."""
+        ask = getattr(self._module(), "can_device_access_peer", None)
+        return ask is not None and bool(ask(source, target))
+
+    def identity(self, index: int) -> str:
+        """What tells an accelerator from its equals; its name where the driver does not say."""
+        properties = self._module().get_device_properties(index)
+        return str(getattr(properties, "uuid", "") or self.name(index))
+
+    def version(self) -> str:
+        """The version of torch and of what it drives the accelerators with."""
+        parts = (torch.version.cuda, getattr(torch.version, "hip", None), getattr(torch.version, "xpu", None))
+        return " ".join([torch.__version__, *[part for part in parts if part]])
+
+    # --- streams and events
+
+    def has_streams(self, device: torch.device) -> bool:
+        """Whether work on a device is put on streams, and the host goes on at once."""
+        return device.type not in ("cpu", "meta", "mps") and device.type == self.kind
+
+    def current_stream(self, device: torch.device) -> Any:
+        """The stream on which this thread computes on a device."""
+        return torch.accelerator.current_stream(device)
+
+    def new_stream(self, device: torch.device) -> Any:
+        """A new stream."""
+        return torch.Stream(device=device)
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """This thread computes on a stream, and its device is the current one."""
+        device = torch.accelerator.current_device_index()
+        before = torch.accelerator.current_stream(stream.device)
+        torch.accelerator.set_stream(stream)  # `with stream` cannot be nested in itself
+        try:
+            yield
+        finally:
+            torch.accelerator.set_stream(before)
+            torch.accelerator.set_device_index(device)
+
+    def use(self, tensor: torch.Tensor, stream: Any) -> None:
+        """Tell the allocator that a stream uses a tensor."""
+        if self.has_streams(tensor.device):
+            tensor.record_stream(stream)
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait until nothing runs on a device."""
+        torch.accelerator.synchronize(device)
+
+    def timed_event(self, device: torch.device) -> Any:
+        """An event on what this thread computes on a device, that knows when it happened."""
+        event = torch.Event(device=device, enable_timing=True)
+        event.record(self.current_stream(device))
+        return event
+
+    def elapsed_s(self, first: Any, last: Any) -> float:
+        """Seconds from one timed event to another on the same device; both have happened."""
+        return float(first.elapsed_time(last)) / 1e3
+
+    # --- the allocator's statistics
+
+    def live_bytes(self, device: torch.device) -> int:
+        """Bytes of a device that tensors of this process take."""
+        return int(torch.accelerator.memory_allocated(device))
+
+    def peak_bytes(self, device: torch.device) -> int:
+        """The most that they took since `restart_peak`."""
+        return int(torch.accelerator.max_memory_allocated(device))
+
+    def restart_peak(self, device: torch.device) -> None:
+        """Forget the most that tensors took."""
+        torch.accelerator.reset_peak_memory_stats(device)
+
+    def _module(self) -> Any:
+        return torch.get_device_module(self.kind)
+
+
+DRIVER = Driver()
+"""This machine's."""

@@ -1,0 +1,49 @@
+"""From what ran on devices to a timeline: one rule for emulated and real ones."""
+
+from collections.abc import Iterable, Mapping
+
+from baechi.records.timeline import Span, Timeline
+
+
+def timeline_of(
+    ran: Iterable[Span], peak_bytes: Mapping[str, int], counters: Mapping[str, int], *, merge: bool = True
+) -> Timeline:
+    """The timeline of a step.
+
+    Args:
+        ran: every kernel, or group of them, and every transfer.
+        peak_bytes: by device.
+        counters: what was counted.
+        merge: a span for each stay in a layer, not for each kernel.
+
+    Returns:
+        Spans in order of start. `makespan_s` is the forward window plus the backward window; work
+        around the model has phase `"other"` and no part in it.
+    """
+    spans: list[Span] = []
+    last: dict[str, int] = {}
+    for span in sorted(ran, key=lambda span: span.start_s):
+        place = last.get(span.where)
+        before = spans[place] if place is not None else None
+        if merge and before is not None and place is not None and _goes_on(before, span):
+            end_s = max(before.end_s, span.end_s)
+            spans[place] = Span(span.kind, span.layer, span.where, before.start_s, end_s, span.phase)
+        else:
+            last[span.where] = len(spans)
+            spans.append(span)
+    return Timeline(
+        spans=tuple(spans),
+        makespan_s=_window_s(spans, "forward") + _window_s(spans, "backward"),
+        peak_bytes=dict(peak_bytes),
+        counters=dict(counters),
+    )
+
+
+def _goes_on(before: Span, span: Span) -> bool:
+    same = before.layer == span.layer and before.phase == span.phase
+    return same and before.kind == span.kind == "compute"
+
+
+def _window_s(spans: list[Span], phase: str) -> float:
+    own = [span for span in spans if span.phase == phase]
+    return max(span.end_s for span in own) - min(span.start_s for span in own) if own else 0.0
