@@ -1,4 +1,4 @@
-"""Hooks on layers, containers, tensors and weights: each sees, and may change, what it would in the plain model."""
+"""Hooks on layers, containers, tensors, weights: each sees, and may change, what the plain model shows."""
 
 from contextlib import ExitStack
 from typing import Any

@@ -1,4 +1,4 @@
-"""Everything that a caller may do around a call: modes, other inputs, threads, parts alone, a second backward."""
+"""What a caller may do around a call: modes, other inputs, threads, parts alone, a second backward."""
 
 import threading
 from collections.abc import Callable
