@@ -5,11 +5,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from run.every_way import WAYS, assert_equal, batch, left_by, rig
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from baechi.errors import BaechiError
-from run.every_way import WAYS, assert_equal, batch, left_by, rig
 
 
 def train(model: nn.Module) -> list[Any]:

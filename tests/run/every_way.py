@@ -42,7 +42,9 @@ every_way = pytest.mark.parametrize("way", WAYS, ids=str)
 
 
 @functools.cache
-def _plan(build: Callable[[], nn.Module], inputs: Callable[[], Any], training: bool, placer: str) -> baechi.Plan:
+def _plan(
+    build: Callable[[], nn.Module], inputs: Callable[[], Any], training: bool, placer: str
+) -> baechi.Plan:
     cluster = baechi.Cluster.virtual(DEVICES, link=baechi.Link(latency_s=1e-9, bytes_per_s=1e15))
     cluster = replace(cluster, launch_s=1e-9)  # so that it is worth to spread even these
     graph = baechi.profile(build(), inputs(), cluster=cluster, training=training)

@@ -1,4 +1,4 @@
-"""Hooks on layers, containers, tensors and weights: each sees, and may change, what it would in the plain model."""
+"""Hooks on modules, tensors and weights: each sees, and may change, what it does in the plain model."""
 
 from contextlib import ExitStack
 from typing import Any

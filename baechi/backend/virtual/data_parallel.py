@@ -23,7 +23,8 @@ def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> I
     Args:
         lies_on_a_device: whether a tensor lies on an emulated device.
     """
-    make, call = DistributedDataParallel.__init__, DistributedDataParallel.forward
+    wrappers: Any = DistributedDataParallel
+    make, call = wrappers.__init__, wrappers.forward
 
     def refuse(module: nn.Module) -> None:
         if any(map(lies_on_a_device, module.parameters())):
@@ -42,10 +43,8 @@ def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> I
         refuse(wrapper.module)
         return call(wrapper, *args, **kwargs)
 
-    DistributedDataParallel.__init__ = checked_make  # type: ignore[method-assign]
-    DistributedDataParallel.forward = checked_call  # type: ignore[method-assign]
+    wrappers.__init__, wrappers.forward = checked_make, checked_call
     try:
         yield
     finally:
-        DistributedDataParallel.__init__ = make  # type: ignore[method-assign]
-        DistributedDataParallel.forward = call  # type: ignore[method-assign]
+        wrappers.__init__, wrappers.forward = make, call
