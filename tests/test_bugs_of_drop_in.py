@@ -43,9 +43,9 @@ def values() -> Tensor:
     return torch.linspace(-1, 1, 12).view(3, 4)
 
 
-def spread(model: nn.Module, order: str = "cab") -> baechi.Cluster:
+def spread(model: nn.Module) -> baechi.Cluster:
     """Distribute a model over two devices, in this order; returns them."""
-    return distribute(model, values(), {"a": 0, "act": 0, "b": 1, "c": 0}, order)
+    return distribute(model, values(), {"a": 0, "act": 0, "b": 1, "c": 0}, ("c", "a", "act", "b"))
 
 
 def test_hooks_saw_what_hooks_before_them_had_deferred() -> None:
