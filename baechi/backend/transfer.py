@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
@@ -104,23 +105,36 @@ def transfer(
     Returns:
         A copy with the same values and layout, differentiable (twice, too) if the tensor is.
     """
+    if _is_dual(tensor):
+        primal, tangent = forward_ad.unpack_dual(tensor)
+        primal, tangent = (transfer(one, backend, target, beside=beside) for one in (primal, tangent))
+        dual: torch.Tensor = forward_ad.make_dual(primal, tangent)
+        return dual
     if beside and takes_two_nodes(tensor):
         return arrive(*depart(tensor, backend, target))
-    # what a functorch tensor wraps may require a gradient though the wrapper says no
+    # what a functorch tensor wraps may be differentiated, forward or backward, though nothing says so
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    if torch.is_grad_enabled() and (tensor.requires_grad or wrapped):
+    if wrapped or (torch.is_grad_enabled() and tensor.requires_grad):
         copied: torch.Tensor = _Transfer.apply(tensor, backend, target, beside)  # type: ignore[no-untyped-call]
         return copied
     return _go(tensor, backend, target, beside=beside)
 
 
 def takes_two_nodes(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can depart and arrive; functorch's wrappers and sparse tensors go in one step.
+    """Whether a tensor can depart and arrive; duals, functorch's wrappers, sparse ones go in one step.
 
     Args:
         tensor: any tensor.
     """
-    return tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.layout == torch.strided and not wrapped and not _is_dual(tensor)
+
+
+def _is_dual(tensor: torch.Tensor) -> bool:
+    """Whether a tensor carries a tangent (forward-mode differentiation, but not that of functorch)."""
+    if forward_ad._current_level < 0 or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
@@ -215,7 +229,10 @@ class _Arrive(torch.autograd.Function):
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
             return transfer(grad, way.backend, way.source), None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
-        return _send(grad, way.back), None
+        sent = _send(grad, way.back)
+        if torch.is_anomaly_check_nan_enabled():  # autograd looks for NaN in what each node returns
+            _receive(sent, way.backend, way.source, way.back.arrived)
+        return sent, None
 
 
 class _Transfer(torch.autograd.Function):
@@ -229,7 +246,7 @@ class _Transfer(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        tensor, ctx.backend, _, ctx.beside = inputs
+        tensor, ctx.backend, ctx.target, ctx.beside = inputs
         ctx.set_materialize_grads(False)
         ctx.source = ctx.backend.place_of(tensor)
 
@@ -239,6 +256,11 @@ class _Transfer(torch.autograd.Function):
         if grad is None or ctx.backend.place_of(grad) == ctx.source:
             return grad, None, None, None
         return transfer(grad, ctx.backend, ctx.source, beside=ctx.beside), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> torch.Tensor | None:
+        tangent: torch.Tensor | None = tangents[0]
+        return None if tangent is None else transfer(tangent, ctx.backend, ctx.target, beside=ctx.beside)
 
 
 def _go(tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: bool) -> torch.Tensor:

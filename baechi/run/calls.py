@@ -14,6 +14,7 @@ from baechi.run.call import Call
 from baechi.run.deferred import force_all
 from baechi.run.glue import GlueMode
 from baechi.run.layer_state import tensors_on
+from baechi.run.refusal import refuse_tracing
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
@@ -98,6 +99,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         runtime.step_until_backward_ends()
     if runtime.glue is not None:
         return run(*args, **kwargs)
+    refuse_tracing(module)
     force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
     with runtime.step(module) as step:

@@ -1,4 +1,4 @@
-"""A distributed model does not go to one device: `model.to("cuda:1")` is refused, with the reason."""
+"""What a distributed model does not do: go to one device, be traced or exported. It says why."""
 
 import functools
 from typing import Any
@@ -25,6 +25,22 @@ def allow_moves(model: nn.Module) -> None:
     """Undo `refuse_moves`."""
     for name in _MOVERS:
         model.__dict__.pop(name, None)
+
+
+def refuse_tracing(model: nn.Module) -> None:
+    """Raise if calls are being recorded: what would be recorded are transfers, not the model.
+
+    Args:
+        model: a distributed model, or a part of it, that is called.
+
+    Raises:
+        BaechiError: they are.
+    """
+    if torch._C._is_tracing() or torch.compiler.is_exporting():
+        raise BaechiError(
+            f"this {type(model).__name__} is distributed, and cannot be traced or exported: "
+            "call baechi.restore(model) first, and distribute it again afterwards"
+        )
 
 
 def _cast_only(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Weights of a copied or unpickled model, back on their devices."""
+"""Weights that are astray, back on their devices: of a copy, loaded ones, those that were cast elsewhere."""
 
 from collections.abc import Mapping
 
@@ -16,8 +16,9 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
     """The runtime of a module, after its weights are where the plan has them, and counted.
 
     On real devices a copy lies where the original lay. On emulated ones where a tensor lies is a mark
-    on its storage, which a deep copy or a pickle of a buffer does not carry. Weights that were on `meta`
-    when the model was assigned may have been replaced by others since, which lie anywhere.
+    on its storage, which a deep copy or a pickle of a buffer does not carry, nor what `model.half()`
+    makes outside of `with cluster:`. Weights that were on `meta` when the model was assigned may have been
+    replaced by others since, which lie anywhere.
 
     Args:
         module: the root, a part or a layer.
@@ -30,7 +31,8 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         BaechiError: a weight is on `meta`.
     """
     runtime = binding.runtime
-    if not runtime.settled:
+    entered = runtime.session is not runtime.backend.session
+    if entered or not runtime.settled:
         prefix = "" if binding.name == ROOT else f"{binding.name}."
         weights = {f"{prefix}{name}": weight for name, weight in weights_of(module).items()}
         _refuse_meta(weights)
@@ -42,7 +44,7 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         }
         move(astray, homes, runtime.backend)
         runtime.settled = binding.name == ROOT
-    if runtime.session is not runtime.backend.session:
+    if entered:
         tensors = weights_of(module).values()
         runtime.backend.count([*tensors, *[t.grad for t in tensors if t.is_leaf and t.grad is not None]])
         if binding.name == ROOT:

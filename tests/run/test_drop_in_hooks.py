@@ -1,4 +1,4 @@
-"""Hooks on layers, containers, tensors, weights: each sees, and may change, what the plain model shows."""
+"""Hooks on modules, tensors and weights: each sees, and may change, what it does in the plain model."""
 
 from contextlib import ExitStack
 from typing import Any

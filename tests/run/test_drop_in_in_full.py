@@ -1,4 +1,4 @@
-"""What a caller may do around a call: modes, other inputs, threads, parts alone, a second backward."""
+"""What a caller may do around a call: modes, other inputs, threads, parts alone, checkpointing."""
 
 import threading
 from collections.abc import Callable
@@ -192,18 +192,3 @@ def test_two_threads(way: Way) -> None:
 
     model = same(way, run)
     assert_equal(run(rig()), run(model))  # outside, where they really run at once
-
-
-@every_way
-def test_second_backward(way: Way) -> None:
-    """A second backward through one graph, with `retain_graph`, and a gradient asked for in between."""
-
-    def run(model: nn.Module) -> Any:
-        x = batch().requires_grad_()
-        loss = loss_of(model, x)
-        loss.backward(retain_graph=True)
-        (grad,) = torch.autograd.grad(loss, x, retain_graph=True)
-        loss.backward()
-        return loss.detach(), grad, x.grad
-
-    same(way, run)

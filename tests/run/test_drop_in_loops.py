@@ -23,6 +23,8 @@ from .every_way import WAYS, Rig, Way, batch, every_way, rig, same
 
 T5 = next(architecture for architecture in HELD_IN if architecture.name == "t5")
 GPT2 = next(architecture for architecture in HELD_IN if architecture.name == "gpt2")
+HOW: tuple[dict[str, Any], ...] = ({}, {"num_beams": 2}, {"do_sample": True})
+"""Ways to choose the next word."""
 
 
 def in_double() -> nn.Module:
@@ -69,9 +71,7 @@ def test_trainer(way: Way, recompute: bool, tmp_path: Path) -> None:
     assert len(set(model.hf_device_map.values())) == 3
 
 
-@pytest.mark.parametrize(
-    "how", [{"num_beams": 2}, {"do_sample": True}, {}], ids=["beams", "sampling", "greedy"]
-)
+@pytest.mark.parametrize("how", HOW, ids=["greedy", "beams", "sampling"])
 @every_way
 def test_generate(way: Way, how: dict[str, Any]) -> None:
     """`generate()` with a cache, of an encoder with a decoder."""

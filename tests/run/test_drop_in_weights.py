@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
-from .every_way import Rig, Way, batch, every_way, left_by, same
+from .every_way import Rig, Way, assert_equal, batch, every_way, left_by, rig, same
 
 
 def train(model: nn.Module, steps: int = 2, each: Callable[[], Any] = lambda: None) -> list[Tensor]:
@@ -223,21 +223,6 @@ def test_parametrizations_that_come_and_go(way: Way) -> None:
 
 
 @every_way
-def test_functional_call(way: Way) -> None:
-    """A call with other weights and buffers computes with those, and gradients reach them."""
-
-    def run(model: Any) -> Any:
-        weights = {name: (2 * weight.detach()).requires_grad_() for name, weight in model.named_parameters()}
-        buffers = {name: buffer.clone() + 1 for name, buffer in model.named_buffers()}
-        out = torch.func.functional_call(model, (weights, buffers), (batch(),), {"scale": 0.5})
-        grads = torch.autograd.grad(out.sum(), list(weights.values()))
-        again = torch.func.functional_call(model, {"head.bias": torch.ones_like(model.head.bias)}, (batch(),))
-        return out.detach(), grads, buffers, again.detach()
-
-    same(way, run)
-
-
-@every_way
 def test_frozen_parts(way: Way) -> None:
     """Parts that are frozen, and trained again, between steps."""
 
@@ -276,3 +261,25 @@ def test_frozen_when_planned(way: Way) -> None:
         return outs + train(model)
 
     same(way, run, build=frozen)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
+@every_way
+def test_casts(way: Way, inside: bool) -> None:
+    """`double()` and `to(dtype)`, of the model and of a part, inside of `with` or before it."""
+
+    def cast(model: Any) -> None:
+        model.side.half().float()
+        model.to(torch.float64)
+
+    plain, (model, cluster) = rig(), way.distribute(rig, batch)
+    cast(plain)
+    if not inside:
+        cast(model)
+    with cluster:
+        if inside:
+            cast(model)
+        outs = [each(batch().double()) for each in (plain, model)]
+        for out in outs:
+            out.pow(2).sum().backward()
+    assert_equal((outs[0].detach(), left_by(plain)), (outs[1].detach(), left_by(model)))

@@ -23,7 +23,8 @@ def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> I
     Args:
         lies_on_a_device: whether a tensor lies on an emulated device.
     """
-    make, call = DistributedDataParallel.__init__, DistributedDataParallel.forward
+    wrappers: Any = DistributedDataParallel
+    make, call = wrappers.__init__, wrappers.forward
 
     def refuse(module: nn.Module) -> None:
         if any(map(lies_on_a_device, module.parameters())):
@@ -40,12 +41,10 @@ def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> I
     @functools.wraps(call)
     def checked_call(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
         refuse(wrapper.module)
-        return call(wrapper, *args, **kwargs)  # type: ignore[no-untyped-call]
+        return call(wrapper, *args, **kwargs)
 
-    DistributedDataParallel.__init__ = checked_make  # type: ignore[assignment, method-assign]
-    DistributedDataParallel.forward = checked_call  # type: ignore[assignment, method-assign]
+    wrappers.__init__, wrappers.forward = checked_make, checked_call
     try:
         yield
     finally:
-        DistributedDataParallel.__init__ = make  # type: ignore[method-assign]
-        DistributedDataParallel.forward = call  # type: ignore[method-assign]
+        wrappers.__init__, wrappers.forward = make, call
