@@ -28,6 +28,30 @@ def test_second_backward(way: Way) -> None:
     same(way, run)
 
 
+def in_double() -> nn.Module:
+    """Its weights are used in forward and, for a second derivative, in backward."""
+    return rig().double()
+
+
+def doubles() -> Tensor:
+    """A batch for it."""
+    return batch().double()
+
+
+@every_way
+def test_gradients_of_gradients(way: Way) -> None:
+    """A penalty on the gradient by the input."""
+
+    def run(model: nn.Module) -> Any:
+        x = doubles().requires_grad_()
+        out = model(x)
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (grad.pow(2).sum() + out.pow(2).sum()).backward()
+        return out.detach(), grad.detach()
+
+    same(way, run, build=in_double, inputs=doubles, tolerance=1e-10)
+
+
 @every_way
 def test_functional_call(way: Way) -> None:
     """A call with other weights and buffers computes with those, and gradients reach them."""
