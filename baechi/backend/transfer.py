@@ -230,7 +230,9 @@ class _Arrive(torch.autograd.Function):
             return transfer(grad, way.backend, way.source), None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
         sent = _send(grad, way.back)
-        if torch.is_anomaly_check_nan_enabled():  # autograd looks for NaN in what each node returns
+        if (
+            torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+        ):  # autograd looks for NaN in what each node returns
             _receive(sent, way.backend, way.source, way.back.arrived)
         return sent, None
 

@@ -52,7 +52,7 @@ def find(placer: str | Callable[..., Any]) -> Placer:
         return SEEDED[name](int(seed))
     if name in SEEDED:
         raise ValueError(f"placer {placer!r} needs a seed, a whole number: write '{name}:7'")
-    known = ", ".join([*map(repr, PLACERS), *(f"'{family}:SEED'" for family in SEEDED)])
+    known = ", ".join(["'auto'", *map(repr, PLACERS), *(f"'{family}:SEED'" for family in SEEDED)])
     raise ValueError(f"there is no placer {placer!r}: there are {known}, or pass a function")
 
 

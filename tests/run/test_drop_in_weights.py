@@ -15,10 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
-import baechi
-from baechi.errors import BaechiError
-
-from .every_way import WAYS, Rig, Way, assert_equal, batch, every_way, left_by, rig, same
+from .every_way import Rig, Way, assert_equal, batch, every_way, left_by, rig, same
 
 
 def train(model: nn.Module, steps: int = 2, each: Callable[[], Any] = lambda: None) -> list[Tensor]:
@@ -286,12 +283,3 @@ def test_casts(way: Way, inside: bool) -> None:
         for out in outs:
             out.pow(2).sum().backward()
     assert_equal((outs[0].detach(), left_by(plain)), (outs[1].detach(), left_by(model)))
-
-
-def test_a_model_on_meta_is_refused() -> None:
-    """There is nothing to move yet; the model is as it was."""
-    plan = baechi.plan_of(WAYS[0].distribute(rig, batch)[0])
-    model = rig().to("meta")
-    with pytest.raises(BaechiError, match="load its weights"):
-        baechi.assign(model, plan)
-    baechi.assign(model.to_empty(device="cpu"), plan)

@@ -237,7 +237,7 @@ def trap(place: str, error: type[BaseException] = Broken) -> Iterator[None]:
 def threads_end() -> None:
     """Every thread has ended, or is about to."""
     for thread in threading.enumerate():
-        if thread is not threading.main_thread():
+        if thread is not threading.main_thread() and thread.name != "tqdm_monitor":  # of progress bars
             thread.join(timeout=60)
             assert not thread.is_alive()
 
