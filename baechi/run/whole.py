@@ -1,4 +1,5 @@
-"""A model that is placed whole on one device: plain, but for its inputs, which may come from elsewhere.
+"""A model that is placed whole on one device (or on none, if it computes nothing): plain, but for its
+inputs, which may come from elsewhere.
 
 Its `forward` is nobody's business. Two hooks on the root bring what it is given to the device, and
 what it returns back to where that came from, as for a model on several devices.
@@ -42,12 +43,14 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     binding = binding_of(module)
     assert binding is not None
     runtime = settled(module, binding)
-    (device,) = runtime.plan.devices_used
+    used = runtime.plan.devices_used
     step = Step(runtime.backend)
     stack = ExitStack()
     runtime.measure = stack.enter_context(runtime.backend.step())
-    note = stack.enter_context(runtime.backend.at(device, ""))
-    lent, loans = step.lend((args, kwargs), device)
+    lent, loans, note = (args, kwargs), Loans(runtime.backend), None
+    if used:  # a model that computes nothing is nowhere
+        note = stack.enter_context(runtime.backend.at(used[0], ""))
+        lent, loans = step.lend(lent, used[0])
     _stack().append((step, stack, loans, (args, kwargs), note))
     return lent[0], lent[1]
 

@@ -23,6 +23,7 @@ from torch import nn
 
 import baechi
 from baechi.backend.transfer import transfer
+from baechi.backend.virtual.clock import Task
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.errors import StreamRaceError
 
@@ -331,6 +332,28 @@ def test_every_said_use_is_waited_for() -> None:
         zeros("cpu:1", 2)[0].item()
         assert (host_s(), live()) == (14.0, 0)
         after(compute("cpu:0"), slow)
+
+
+@pytest.mark.parametrize("sent", [10, 100])
+def test_many_blocks_that_wait_cost_no_more_than_one(sent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks come back in the order of their streams, so that only the first of them is looked at."""
+    looked: list[Task] = []
+
+    def timed(task: Task) -> bool:
+        looked.append(task)
+        return task.waiters is None
+
+    with cluster_of():
+        for _ in range(sent):
+            copy(zeros("cpu:0", 4), "cpu:1")
+        assert live() == 4 * sent
+        with monkeypatch.context() as patched:
+            patched.setattr(Task, "timed", property(timed))
+            x = zeros("cpu:0", 1)
+        assert len(looked) == 2  # for either device
+        zeros("cpu:0", 1)[0].item()
+        (x + copy(zeros("cpu:1"), "cpu:0")).item()  # after all transfers
+        assert live() == 1
 
 
 def test_the_copy_is_held_on_the_other_end() -> None:
