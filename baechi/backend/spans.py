@@ -6,7 +6,12 @@ from baechi.records.timeline import Span, Timeline
 
 
 def timeline_of(
-    ran: Iterable[Span], peak_bytes: Mapping[str, int], counters: Mapping[str, int], *, merge: bool = True
+    ran: Iterable[Span],
+    peak_bytes: Mapping[str, int],
+    counters: Mapping[str, int],
+    *,
+    merge: bool = True,
+    before_s: Mapping[str, float] | None = None,
 ) -> Timeline:
     """The timeline of a step.
 
@@ -15,10 +20,12 @@ def timeline_of(
         peak_bytes: by device.
         counters: what was counted.
         merge: a span for each stay in a layer, not for each kernel.
+        before_s: by device, when it was done with what came before the step; 0 unless given.
 
     Returns:
         Spans in order of start. `makespan_s` is the forward window plus the backward window; work
-        around the model has phase `"other"` and no part in it.
+        around the model has phase `"other"` and no part in it. So the forward window is not open while
+        a device that forward needs is still at work for the step before, such as its optimizer's.
     """
     spans: list[Span] = []
     last: dict[str, int] = {}
@@ -33,7 +40,7 @@ def timeline_of(
             spans.append(span)
     return Timeline(
         spans=tuple(spans),
-        makespan_s=_window_s(spans, "forward") + _window_s(spans, "backward"),
+        makespan_s=_window_s(spans, "forward", before_s or {}) + _window_s(spans, "backward", {}),
         peak_bytes=dict(peak_bytes),
         counters=dict(counters),
     )
@@ -44,6 +51,9 @@ def _goes_on(before: Span, span: Span) -> bool:
     return same and before.kind == span.kind == "compute"
 
 
-def _window_s(spans: list[Span], phase: str) -> float:
+def _window_s(spans: list[Span], phase: str, before_s: Mapping[str, float]) -> float:
     own = [span for span in spans if span.phase == phase]
-    return max(span.end_s for span in own) - min(span.start_s for span in own) if own else 0.0
+    if not own:
+        return 0.0
+    start_s = max([min(span.start_s for span in own), *(before_s.get(span.where, 0.0) for span in own)])
+    return max(span.end_s for span in own) - start_s

@@ -250,7 +250,7 @@ class Emulator:
         self.raise_fault()
         self._record.peak_bytes = self.allocator.peak_bytes
         self.allocator.restart_peaks()
-        self._record = StepRecord(self.cluster.names, self._issuer(self.index_of_host).now_s)
+        self._record = self._record.next(self._issuer(self.index_of_host).now_s)
         thread = self.thread
         thread.depth += 1
         try:

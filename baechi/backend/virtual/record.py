@@ -17,13 +17,24 @@ class StepRecord:
     Args:
         names: the devices' names.
         start_s: the host's clock at its beginning.
+        last: by device, the last kernel that was issued to it before.
     """
 
-    def __init__(self, names: Sequence[str], start_s: float) -> None:
+    def __init__(self, names: Sequence[str], start_s: float, last: Mapping[int, Task] | None = None) -> None:
         self.ends = (*names, HOST)
         self.start_s = start_s
+        self.last = last or {}
         self.peak_bytes: Mapping[str, int] = {}
         self.tasks: deque[Task] = deque(maxlen=_TASKS_KEPT)  # nobody who runs no steps fills the memory
+
+    def next(self, start_s: float) -> "StepRecord":
+        """The record of the step after this one.
+
+        Args:
+            start_s: the host's clock at its beginning.
+        """
+        last = {task.device: task for task in self.tasks if task.target == COMPUTE}
+        return StepRecord(self.ends[:-1], start_s, {**self.last, **last})
 
     def timeline(self, *, by_operator: bool = False) -> Timeline:
         """The step as a timeline. All its tasks must be timed.
@@ -41,7 +52,8 @@ class StepRecord:
             "transfer_bytes": sum([int(task.amount) for task in sent]),
         }
         ran = [self._span(task, by_operator=by_operator) for task in self.tasks]
-        return timeline_of(ran, self.peak_bytes, counters, merge=not by_operator)
+        before_s = {self.ends[device]: task.end_s - self.start_s for device, task in self.last.items()}
+        return timeline_of(ran, self.peak_bytes, counters, merge=not by_operator, before_s=before_s)
 
     def _span(self, task: Task, *, by_operator: bool) -> Span:
         where = self.ends[task.device]
