@@ -25,13 +25,16 @@ def test_the_window_opens_when_the_devices_are_done() -> None:
 
 
 def test_an_optimizer_still_at_work_is_not_the_step() -> None:
-    """A loop that never waits for the devices measures the same steps as one that does."""
+    """A loop that never waits for the devices measures no longer steps than one that does.
+
+    They are shorter by what the optimizer's work hides: the upload, and the host's first launches.
+    """
 
     def step_s(*, wait: bool) -> float:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+        model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048))
         cluster = baechi.Cluster.virtual(2, like="A100-80GB")
-        x = torch.randn(8, 64)
+        x = torch.randn(8, 2048)
         baechi.distribute(model, x, cluster=cluster, device_map={"0": 0, "1": 0, "2": 1})
         optimizer = torch.optim.Adam(model.parameters())
         with cluster:
@@ -42,4 +45,4 @@ def test_an_optimizer_still_at_work_is_not_the_step() -> None:
                     cluster.emulation.synchronize()
             return baechi.last_step(model).makespan_s
 
-    assert step_s(wait=False) == step_s(wait=True)
+    assert 0.75 < step_s(wait=False) / step_s(wait=True) <= 1.0
