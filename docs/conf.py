@@ -1,5 +1,10 @@
 """The site: `sphinx-build -W docs site`. Pages are Markdown; the reference comes from docstrings."""
 
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+
 import baechi
 
 project = "baechi"
@@ -10,8 +15,6 @@ html_title = f"baechi {version}"
 html_show_copyright = False
 html_copy_source = False
 
-nitpicky = False  # types of torch and networkx have no page here
-default_role = "code"  # docstrings write names in single backticks, as Markdown does
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -19,3 +22,12 @@ autodoc_typehints = "none"  # the docstrings say types where names do not
 autodoc_preserve_defaults = True
 napoleon_use_ivar = True
 napoleon_numpy_docstring = False
+
+
+def setup(app: Sphinx) -> None:
+    """Docstrings write code in single backticks, as Markdown does; the reference is made from two."""
+
+    def two_backticks(app: Sphinx, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
+        lines[:] = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", "\n".join(lines)).split("\n")
+
+    app.connect("autodoc-process-docstring", two_backticks, priority=400)  # before its sections are read

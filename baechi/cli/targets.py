@@ -105,7 +105,10 @@ def _from_zoo(name: str) -> tuple[Any, Any]:
     from baechi.zoo import MODELS
 
     if name not in MODELS:
-        raise BaechiError(f"no model {name!r} in the zoo: it has {', '.join(MODELS)}")
+        raise BaechiError(
+            f"no model {name!r} in the zoo: it has {', '.join(MODELS)}; "
+            f"`place` and `report` take graphs as well: {', '.join(shipped('graph'))}"
+        )
     return MODELS[name]("full", device="meta")
 
 

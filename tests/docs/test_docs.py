@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.pages import PAGES, ROOT
 from rich.console import Console
 
 import baechi
 from baechi import demo, zoo
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 

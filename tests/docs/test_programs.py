@@ -1,0 +1,121 @@
+"""The programs of the documentation run, and print what stands below them."""
+
+import ast
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from docs.pages import blocks, without_figures
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+import baechi
+
+
+def printed_by(program: str, names: dict[str, Any]) -> str:
+    """Run a program, and return what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, names)
+    return printed.getvalue()
+
+
+def test_the_tutorial() -> None:
+    """All of it, in order; the losses on two devices are those on one."""
+    names: dict[str, Any] = {}
+    printed = [""]
+    compared = 0
+    for language, code in blocks("docs/tutorial.md", "python", "text"):
+        if language == "python":
+            printed.append(printed_by(code, names))
+        else:
+            compared += 1
+            assert without_figures(printed[-1]) == without_figures(code)
+    assert compared == len(printed) - 1 == 8
+    assert printed[1] == printed[2]
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder, called as the snippets call a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
+        self.decoder = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 10))
+
+    def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        scores: Tensor = self.decoder(self.encoder(input_ids))
+        return scores if labels is None else nn.functional.cross_entropy(scores.transpose(1, 2), labels)
+
+
+TINY = LlamaConfig(
+    hidden_size=16,
+    intermediate_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    vocab_size=32,
+    tie_word_embeddings=False,
+)
+
+
+def given() -> dict[str, Any]:
+    """What the snippets take for granted."""
+    ids = torch.zeros(2, 3, dtype=torch.long)
+    by_count: dict[str, Any] = {}
+    exec(blocks("docs/adding-a-placer.md", "python")[0][1], by_count)
+    return {
+        "baechi": baechi,
+        "torch": torch,
+        "model": Translator(),
+        "batch": ids,
+        "ids": ids,
+        "cluster": baechi.Cluster.virtual(2, memory="1GiB"),
+        "by_count": by_count["by_count"],
+        "config": TINY,
+        "LlamaForCausalLM": LlamaForCausalLM,
+        "LlamaRotaryEmbedding": LlamaRotaryEmbedding,
+    }
+
+
+SNIPPETS = [
+    (name, number, code)
+    for name in ("README.md", "docs/guide.md", "docs/slow-step.md")
+    for number, (_, code) in enumerate(blocks(name, "python"))
+]
+
+
+@pytest.mark.parametrize(
+    "name, number, code", SNIPPETS, ids=[f"{name}-{number}" for name, number, _ in SNIPPETS]
+)
+def test_the_snippets(
+    name: str, number: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line runs; a line that distributes a model gets a plain one, as a reader's would be."""
+    names = given()
+    monkeypatch.chdir(tmp_path)
+    model, cluster, batch = names["model"], names["cluster"], names["batch"]
+    Path("checkpoint").mkdir()
+    save_file(model.state_dict(), "checkpoint/model.safetensors")
+    Path("folder/of/the/checkpoint").mkdir(parents=True)
+    save_file(LlamaForCausalLM(TINY).state_dict(), "folder/of/the/checkpoint/model.safetensors")
+    baechi.place(baechi.profile(model, batch, cluster=cluster), cluster).save("plan.json")
+    if name == "docs/slow-step.md":
+        baechi.distribute(model, batch, cluster=cluster)
+        with cluster:
+            model(batch)
+    plain_again = "LlamaForCausalLM" not in code
+    for statement in ast.parse(code).body:
+        line = ast.unparse(statement)
+        if "discover()" in line and not torch.accelerator.is_available():
+            with pytest.raises(baechi.BaechiError, match="no accelerator"):
+                exec(line, names)
+        else:
+            if any(verb in line for verb in ("distribute(", "profile(", "fits(")) and plain_again:
+                names["model"] = Translator()
+            printed_by(line, names)

@@ -1,0 +1,33 @@
+"""The site builds without a warning, and has what people look for."""
+
+from pathlib import Path
+
+import pytest
+from docs.pages import ROOT
+from sphinx.cmd.build import build_main
+
+import baechi
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ["--quiet", "--fail-on-warning", "--doctree-dir", str(folder / "doctrees")]
+    assert build_main([*options, str(ROOT / "docs"), str(folder / "html")]) == 0
+    return folder / "html"
+
+
+def test_every_page_is_there(site: Path) -> None:
+    """Each Markdown file is a page, reached from the index."""
+    index = (site / "index.html").read_text()
+    for file in (ROOT / "docs").glob("*.md"):
+        assert (site / f"{file.stem}.html").is_file()
+        assert f'href="{file.stem}.html"' in index or file.stem == "index"
+
+
+def test_every_public_name_is_there(site: Path) -> None:
+    """The reference has an entry, with a link to it, for each."""
+    reference = (site / "api.html").read_text()
+    for name in baechi.__all__:
+        assert f'id="baechi.{name}"' in reference, name
