@@ -1,10 +1,11 @@
 """The site builds without a warning, and has what people look for."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from docs.pages import ROOT
-from sphinx.cmd.build import build_main
 
 import baechi
 
@@ -13,8 +14,19 @@ import baechi
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site; a warning is an error."""
     folder = tmp_path_factory.mktemp("site")
-    options = ["--quiet", "--fail-on-warning", "--doctree-dir", str(folder / "doctrees")]
-    assert build_main([*options, str(ROOT / "docs"), str(folder / "html")]) == 0
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--quiet",
+        "--fail-on-warning",
+        "--doctree-dir",
+        str(folder / "doctrees"),
+    ]
+    done = subprocess.run(
+        [*build, str(ROOT / "docs"), str(folder / "html")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
     return folder / "html"
 
 
