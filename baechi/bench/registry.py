@@ -8,6 +8,7 @@ from baechi.bench.figures import Figures
 BENCHES = {
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
+    "steps": "emulated steps beside one device, and beside a plain device map",
     "truth": "whether predicted steps and peaks are those of an emulated run",
 }
 

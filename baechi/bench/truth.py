@@ -107,22 +107,31 @@ def truth(*, quick: bool = False) -> Iterator[Row]:
                         yield _row(runnable, graphs[mode != "inference"], cluster, placer, mode)
 
 
-def emulated(plan: Plan, runnable: Runnable, mode: str) -> Timeline:
+def emulated(
+    plan: Plan,
+    runnable: Runnable,
+    mode: str,
+    *,
+    run: Callable[[nn.Module, Plan], nn.Module] = assign,
+    steps: int = _STEPS,
+) -> Timeline:
     """Run a plan on its emulated cluster.
 
     Args:
         plan: a plan for an emulated cluster.
         runnable: the model that it is for.
         mode: `"inference"`, or the optimizer that trains it.
+        run: makes the model follow the plan.
+        steps: how many.
 
     Returns:
-        The last of some steps, the optimizer's step included, each begun when the devices were idle.
+        The last of the steps, the optimizer's step included, each begun when the devices were idle.
     """
-    model = assign(runnable.build().train(mode != "inference"), plan)
+    model = run(runnable.build().train(mode != "inference"), plan)
     inputs = runnable.inputs()
     step = _training(model, mode) if mode != "inference" else _inference(model)
     with plan.cluster:
-        for _ in range(_STEPS):
+        for _ in range(steps):
             plan.cluster.emulation.synchronize()
             step(inputs)
         last: Timeline = plan.cluster.emulation.timeline()
