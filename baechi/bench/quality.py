@@ -73,9 +73,9 @@ def quality(*, quick: bool = False) -> Iterator[Row]:
     for name, (model, inputs) in models(quick=quick):
         graph = profile(model, inputs, cluster=Cluster((FULL, HALF)), training=True, source="estimate")
         graph = with_optimizer(graph, OPTIMIZER)
-        needed_bytes = _needed_bytes(graph)
+        model_bytes = needed_bytes(graph)
         for setting in SETTINGS[:: len(SETTINGS) - 1] if quick else SETTINGS:
-            yield _row(name, model, graph, setting, needed_bytes, effort=0 if quick else 1)
+            yield _row(name, model, graph, setting, model_bytes, effort=0 if quick else 1)
 
 
 def table(rows: list[Row]) -> Table:
@@ -97,9 +97,9 @@ def table(rows: list[Row]) -> Table:
 
 
 def _row(
-    name: str, model: nn.Module, graph: LayerGraph, setting: Setting, needed_bytes: int, *, effort: int
+    name: str, model: nn.Module, graph: LayerGraph, setting: Setting, model_bytes: int, *, effort: int
 ) -> Row:
-    cluster = setting.cluster(needed_bytes)
+    cluster = setting.cluster(model_bytes)
     ways: dict[str, Callable[[], Plan]] = {way: partial(place, graph, cluster, way) for way in PLACERS}
     if is_installed():
         ways["accelerate"] = partial(accelerate_plan, model, graph, cluster)
@@ -119,7 +119,11 @@ def _cell(make: Callable[[], Plan]) -> tuple[Cell, str]:
     return Cell(plan.timeline.makespan_s, plan.candidates[0].note if alone else ""), plan.placer
 
 
-def _needed_bytes(graph: LayerGraph) -> int:
-    """What the model needs on one device."""
+def needed_bytes(graph: LayerGraph) -> int:
+    """What a model needs on one device.
+
+    Args:
+        graph: its layer graph, optimizer included.
+    """
     alone = Cluster.uniform(1, memory_bytes=_UNBOUNDED, like=FULL.kind)
     return max(place(graph, alone, "single").timeline.peak_bytes.values())

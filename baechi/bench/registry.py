@@ -6,6 +6,7 @@ from importlib import import_module
 from baechi.bench.figures import Figures
 
 BENCHES = {
+    "batches": "the largest batch that trains, by placer and by accelerate's map",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
     "steps": "emulated steps beside one device, and beside a plain device map",

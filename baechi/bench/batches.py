@@ -1,0 +1,138 @@
+"""How much fits: the largest batch that trains on a cluster under each placement, by simulation."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+
+from rich.table import Table
+
+from baechi.bench.accelerate_map import accelerate_plan, is_installed
+from baechi.bench.clusters import FULL, HALF, Setting
+from baechi.bench.figures import Figures, table_of
+from baechi.bench.models import Maker, makers
+from baechi.bench.quality import needed_bytes
+from baechi.errors import PlacementError, PlanError
+from baechi.planning import place, with_optimizer
+from baechi.profiling import profile
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+
+PLACERS = ("single", "m-topo", "m-etf", "m-sct", "chain", "even")
+OPTIMIZER = "adam"
+SETTINGS = (
+    Setting(2, "PCIe", equal=True, roomy=False),
+    Setting(2, "PCIe", equal=False, roomy=False),
+    Setting(4, "NVLink", equal=True, roomy=False),
+    Setting(4, "NVLink", equal=False, roomy=False),
+)
+USUAL = {
+    "inception-v3": 32, "gnmt": 128, "transformer": 64, "bert-large": 16, "t5-large": 8, "clip-large": 32,
+}  # fmt: skip
+"""The batch for which the devices together have 1.8 times of what it needs on one."""
+
+_LARGEST = 4
+_STEPS = 16
+"""How finely the usual batch is divided."""
+
+Make = Callable[[LayerGraph], Plan]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model on a cluster.
+
+    Args:
+        model: its name.
+        cluster: the setting.
+        usual: the batch for which its memory was chosen.
+        largest: by placer, the largest batch that trains; 0 if none does.
+    """
+
+    model: str
+    cluster: str
+    usual: int
+    largest: Mapping[str, int]
+
+
+def measure(*, quick: bool = False) -> Figures:
+    """Search, and show.
+
+    Args:
+        quick: the first model and cluster only.
+    """
+    rows = list(batches(quick=quick))
+    return Figures((table(rows),), [asdict(row) for row in rows])
+
+
+def batches(*, quick: bool = False) -> Iterator[Row]:
+    """Find the largest batches.
+
+    Args:
+        quick: the first model and cluster only.
+
+    Yields:
+        One row after the other. Accelerate's map is in it if it is installed.
+    """
+    for name, make in makers():
+        graph_of = cache(partial(_graph, make))
+        usual_bytes = needed_bytes(graph_of(USUAL[name]))
+        for setting in SETTINGS[:1] if quick else SETTINGS:
+            cluster = setting.cluster(usual_bytes)
+            step = max(1, USUAL[name] // _STEPS)
+            largest = {
+                way: _largest(graph_of, step, USUAL[name] * _LARGEST // step, place_it)
+                for way, place_it in _ways(make, cluster).items()
+            }
+            yield Row(name, str(setting), USUAL[name], largest)
+        if quick:
+            return
+
+
+def table(rows: list[Row]) -> Table:
+    """The rows as a table.
+
+    Args:
+        rows: what was found.
+    """
+    placers = list(rows[0].largest) if rows else []
+    shown = table_of(f"Largest batch that trains with {OPTIMIZER}", ("model", "cluster"), ("usual", *placers))
+    for row in rows:
+        cells = [str(row.largest[placer] or "none") for placer in placers]
+        shown.add_row(row.model, row.cluster.removesuffix(", tight"), str(row.usual), *cells)
+    return shown
+
+
+def _ways(make: Maker, cluster: Cluster) -> dict[str, Make]:
+    ways: dict[str, Make] = {
+        way: partial(place, cluster=cluster, placer=way, effort=0) for way in (*PLACERS, "auto")
+    }
+    if is_installed():
+        ways["accelerate"] = partial(accelerate_plan, make()[0], cluster=cluster)
+    return ways
+
+
+def _graph(make: Maker, batch: int) -> LayerGraph:
+    model, inputs = make(batch)
+    graph = profile(model, inputs, cluster=Cluster((FULL, HALF)), training=True, source="estimate")
+    return with_optimizer(graph, OPTIMIZER)
+
+
+def _largest(graph_of: Callable[[int], LayerGraph], step: int, most: int, place_it: Make) -> int:
+    """The largest multiple of a step that is placed, by bisection; what fits is taken to fit when smaller."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _places(place_it, graph_of(middle * step)):
+            low = middle
+        else:
+            high = middle
+    return low * step
+
+
+def _places(place_it: Make, graph: LayerGraph) -> bool:
+    try:
+        place_it(graph)
+    except (PlacementError, PlanError):
+        return False
+    return True
