@@ -31,6 +31,7 @@ USUAL = {
 }  # fmt: skip
 """The batch for which the devices together have 1.8 times of what it needs on one."""
 
+_QUICK = 4
 _LARGEST = 4
 _STEPS = 16
 """How finely the usual batch is divided."""
@@ -59,7 +60,7 @@ def measure(*, quick: bool = False) -> Figures:
     """Search, and show.
 
     Args:
-        quick: the first model and cluster only.
+        quick: small models on the first cluster.
     """
     rows = list(batches(quick=quick))
     return Figures((table(rows),), [asdict(row) for row in rows])
@@ -69,24 +70,23 @@ def batches(*, quick: bool = False) -> Iterator[Row]:
     """Find the largest batches.
 
     Args:
-        quick: the first model and cluster only.
+        quick: small models on the first cluster.
 
     Yields:
         One row after the other. Accelerate's map is in it if it is installed.
     """
-    for name, make in makers():
+    for name, make in makers(quick=quick):
+        usual = _QUICK if quick else USUAL[name]
         graph_of = cache(partial(_graph, make))
-        usual_bytes = needed_bytes(graph_of(USUAL[name]))
+        usual_bytes = needed_bytes(graph_of(usual))
         for setting in SETTINGS[:1] if quick else SETTINGS:
             cluster = setting.cluster(usual_bytes)
-            step = max(1, USUAL[name] // _STEPS)
+            step = max(1, usual // _STEPS)
             largest = {
-                way: _largest(graph_of, step, USUAL[name] * _LARGEST // step, place_it)
+                way: _largest(graph_of, step, usual * _LARGEST // step, place_it)
                 for way, place_it in _ways(make, cluster).items()
             }
-            yield Row(name, str(setting), USUAL[name], largest)
-        if quick:
-            return
+            yield Row(name, str(setting), usual, largest)
 
 
 def table(rows: list[Row]) -> Table:

@@ -29,9 +29,9 @@ def test_bisection() -> None:
 
 
 def test_quick() -> None:
-    """One row; the map of accelerate, which counts weights only, trains no larger batch than auto's plan."""
-    (row,) = batches.batches(quick=True)
-    assert row.model == "inception-v3"
-    assert 0 < row.largest["single"] < row.largest["auto"]
-    assert row.largest["accelerate"] <= row.largest["auto"] >= row.largest["m-sct"]
-    assert batches.table([row]).row_count == 1
+    """The map of accelerate, which counts weights only, trains no larger batch than auto's plan."""
+    rows = list(batches.batches(quick=True))
+    assert [row.model for row in rows] == ["inception-v3", "gnmt", "transformer"]
+    for row in rows:
+        assert row.largest["single"] < row.usual < row.largest["auto"]
+        assert row.largest["accelerate"] <= row.largest["auto"] >= row.largest["m-sct"] > 0
