@@ -9,6 +9,7 @@ from rich.console import Console
 
 from baechi import __version__
 from baechi.cli import planning, plans
+from baechi.cli.progress import progress
 from baechi.cli.told import told
 
 _WIDE = 140  # columns of a table that goes to a file
@@ -46,7 +47,7 @@ def bench(
     from baechi.bench.registry import find
 
     measure = find(what)
-    with Console(stderr=True).status(f"measuring {what}"):
+    with progress(f"measuring {what}"):
         figures = measure(quick=quick)
     if as_json or markdown:
         print(figures.as_json() if as_json else figures.as_markdown())

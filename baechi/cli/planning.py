@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from baechi import planning, report
+from baechi.cli.progress import progress
 from baechi.cli.targets import ZOO, cluster_of, graph_of, model_of, shipped
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
 from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
 from baechi.units import format_bytes, format_seconds
 
 TargetArgument = Annotated[
@@ -27,6 +29,7 @@ TargetArgument = Annotated[
 ClusterOption = Annotated[
     str, typer.Option(help="A file, a shipped name (see `baechi clusters`), or devices: 4xA100-80GB.")
 ]
+PlacerOption = Annotated[str, typer.Option(help="auto, single, m-topo, m-etf, m-sct, chain, ...")]
 OptimizerOption = Annotated[str | None, typer.Option(help="Whose state counts in training, such as adam.")]
 TrainingOption = Annotated[
     bool | None, typer.Option("--training/--inference", help="As the model stands unless given.")
@@ -58,7 +61,7 @@ def place(
         str, typer.Argument(help="A graph's file, a shipped graph, or a target as for `profile`.")
     ],
     cluster: ClusterOption = USUAL,
-    placer: Annotated[str, typer.Option(help="auto, single, m-topo, m-etf, m-sct, chain, ...")] = "auto",
+    placer: PlacerOption = "auto",
     optimizer: OptimizerOption = None,
     effort: Annotated[str, typer.Option(help="Of auto: 0, 1, 2, ... or max.")] = "1",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the plan goes.")] = None,
@@ -69,8 +72,7 @@ def place(
     Example: baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
     """
     devices = cluster_of(cluster)
-    found = graph_for(graph, devices)
-    plan = planning.place(found, devices, placer, optimizer=optimizer, effort=_effort(effort))
+    plan = plan_for(graph, devices, placer, optimizer, _effort(effort))
     if output is not None:
         plan.save(output)
     if as_json:
@@ -93,7 +95,8 @@ def fits(
     from baechi.fitting import fits as whether_fits
 
     model, batch = model_of(target)
-    answer = whether_fits(model, batch, cluster_of(cluster), optimizer=optimizer, training=training)
+    with progress("trying batches"):
+        answer = whether_fits(model, batch, cluster_of(cluster), optimizer=optimizer, training=training)
     if as_json:
         print(json.dumps(asdict(answer), indent=1))
     else:
@@ -133,7 +136,8 @@ def links(
     """
     from baechi.measure import links as measured_links
 
-    cluster = measured_links(Cluster.discover())
+    with progress("copying"):
+        cluster = measured_links(Cluster.discover())
     if output is not None:
         cluster.save(output)
     if as_json:
@@ -149,7 +153,8 @@ def _profiled(target: str, cluster: Cluster, training: bool | None, source: Any)
     from baechi.profiling import profile as profile_model
 
     model, inputs = model_of(target)
-    return profile_model(model, inputs, cluster=cluster, training=training, source=source)
+    with progress("capturing"):
+        return profile_model(model, inputs, cluster=cluster, training=training, source=source)
 
 
 def graph_for(text: str, cluster: Cluster) -> LayerGraph:
@@ -162,6 +167,21 @@ def graph_for(text: str, cluster: Cluster) -> LayerGraph:
     if Path(text).suffix == ".json" or text.removeprefix(ZOO) in shipped("graph"):
         return timed(graph_of(text), cluster)
     return _profiled(text, cluster, None, "estimate")
+
+
+def plan_for(text: str, cluster: Cluster, placer: str, optimizer: str | None, effort: Any = 1) -> Plan:
+    """A plan of a graph or a model, made now.
+
+    Args:
+        text: what a person typed for it.
+        cluster: the devices.
+        placer: who places.
+        optimizer: whose state counts.
+        effort: how long `auto` searches.
+    """
+    graph = graph_for(text, cluster)
+    with progress("placing"):
+        return planning.place(graph, cluster, placer, optimizer=optimizer, effort=effort)
 
 
 def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:

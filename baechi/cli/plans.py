@@ -8,9 +8,8 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from baechi import report
-from baechi.cli.planning import USUAL, ClusterOption, graph_for
+from baechi.cli.planning import USUAL, ClusterOption, OptimizerOption, PlacerOption, plan_for
 from baechi.cli.targets import ZOO, cluster_of, shipped
-from baechi.planning import place
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.difference import Difference
@@ -30,6 +29,8 @@ def report_command(
         typer.Argument(metavar="PLAN|TARGET", help="A plan's file, or a graph or model to place first."),
     ],
     cluster: ClusterOption = USUAL,
+    placer: PlacerOption = "auto",
+    optimizer: OptimizerOption = None,
     measured: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="A measured step (last_step(model).save(FILE)), to show beside."),
@@ -42,7 +43,8 @@ def report_command(
 ) -> None:
     """Say why a plan's step is not faster, how full the devices are, where layers lie, what travels.
 
-    Prints text, or writes the files that it is asked for (- is the standard output).
+    Prints text, or writes the files that it is asked for (- is the standard output). What is no plan yet
+    is placed first, as `baechi place` does.
 
     Examples:
 
@@ -50,11 +52,11 @@ def report_command(
 
       baechi report plan.json --html report.html --trace trace.json
 
-      baechi report zoo:bert-large --cluster 2xRTX-4090-pcie --html report.html
+      baechi report zoo:bert-large --cluster 2xRTX-4090-pcie --optimizer sgd --html report.html
 
       baechi report plan.json --json - | jq .reading
     """
-    loaded = _plan(plan, cluster)
+    loaded = _plan(plan, cluster, placer, optimizer)
     step = None if measured is None else Timeline.load(measured)
     wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
     for file, form in wanted:
@@ -100,12 +102,11 @@ def compare_command(one: PlanFile, other: PlanFile, as_json: AsJson = False) -> 
     _show(difference.sentence, difference.tables())
 
 
-def _plan(text: str, cluster: str) -> Plan:
+def _plan(text: str, cluster: str, placer: str, optimizer: str | None) -> Plan:
     """A plan from its file, or of a model that is placed now."""
     if text.removeprefix(ZOO) not in shipped("graph") and not text.partition(".py:")[1] and ZOO not in text:
         return Plan.load(text)
-    devices = cluster_of(cluster)
-    return place(graph_for(text, devices), devices)
+    return plan_for(text, cluster_of(cluster), placer, optimizer)
 
 
 def _show(sentence: str, shown: list[Table]) -> None:
