@@ -1,6 +1,8 @@
 """One model run three ways: on one device, in the code's order, in the planner's order."""
 
 import copy
+import json
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -37,6 +39,16 @@ class Ran:
     forced: tuple[str, ...]
     deferred: int
 
+    def body(self) -> dict[str, Any]:
+        """The run as JSON-able data."""
+        return {
+            "name": self.name,
+            "timeline": None if self.timeline is None else self.timeline.body(),
+            "launched": {device: list(layers) for device, layers in self.launched.items()},
+            "forced": list(self.forced),
+            "deferred": self.deferred,
+        }
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -45,7 +57,8 @@ class Comparison:
     Args:
         ran: the three ways.
         equal: whether outputs and buffers are the same bit for bit.
-        gradient_difference: the largest difference of any gradient, relative to the largest gradient.
+        gradient_difference: the largest difference of any gradient, relative to the largest gradient;
+            infinite where one run made gradients that another did not.
         in_plan_order: whether each device launched its layers as the plan has them.
     """
 
@@ -72,6 +85,20 @@ class Comparison:
         lines += ["forced:", *(f"  {line}" for line in forced)] if forced else []
         return "\n".join(lines)
 
+    def body(self) -> dict[str, Any]:
+        """The comparison as JSON-able data; what is not finite is None, since JSON has no such number."""
+        comparable = math.isfinite(self.gradient_difference)
+        return {
+            "equal": self.equal,
+            "gradient_difference": self.gradient_difference if comparable else None,
+            "in_plan_order": self.in_plan_order,
+            "ran": [one.body() for one in self.ran],
+        }
+
+    def to_json(self) -> str:
+        """The comparison as JSON text: what the table says, and launch orders and timelines in full."""
+        return json.dumps({"baechi": "comparison", **self.body()}, indent=1) + "\n"
+
 
 def compare(model: nn.Module, inputs: Any, *, seed: int = 0) -> Comparison:
     """Run a distributed model three ways, each on a copy of it, and compare.
@@ -83,8 +110,8 @@ def compare(model: nn.Module, inputs: Any, *, seed: int = 0) -> Comparison:
         seed: of the random numbers, the same for each run.
 
     Returns:
-        A comparison; `print` shows it as a table. In training mode a backward of the sum of all
-        outputs is part of the step.
+        A comparison; `print` shows it as a table, `to_json()` gives all of it. In training mode a
+        backward of the sum of all outputs is part of the step.
 
     Raises:
         BaechiError: the model is not distributed, or a cluster is emulated already.
