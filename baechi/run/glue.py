@@ -1,7 +1,6 @@
 """Glue over several devices: `x + y` runs where `cost.anchor` says, and the others travel there."""
 
 import functools
-import inspect
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +11,13 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.backend.marks import made_at
 from baechi.backend.nest import tensors_in
-from baechi.backend.operators import facts_of, writes_of
 from baechi.backend.uncompiled import uncompiled
-from baechi.cost.anchor import anchor, writes_first
+from baechi.cost.anchor import anchor
 from baechi.run.call import Call
 from baechi.run.deferred import QUESTIONS
 from baechi.run.schedule import Schedule
 from baechi.run.step import Step
+from baechi.run.writes import touched, writes_unsaid, written_in_place
 
 _QUERIES = frozenset(
     {"__get__", "__set__", "dim", "size", "numel", "is_floating_point", "stride", "untyped_storage"}
@@ -46,9 +45,6 @@ _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 """Properties that are no questions: they make a view."""
 
 _HOST = torch.device("cpu")
-
-_WRITE_UNSAID = frozenset({"batch_norm", "instance_norm", "native_batch_norm", "batch_norm_update_stats"})
-"""Write running statistics, and no version counter moves."""
 
 
 class GlueMode(TorchFunctionMode):
@@ -139,7 +135,7 @@ class GlueMode(TorchFunctionMode):
             schedule.force_values(given, f"{_described(func)} needs values")
             return func(*args, **self._gradients_there(args, kwargs))
         turn = self.step.next_turn()
-        written = _touched(func, name, args, kwargs)
+        written = touched(func, name, args, kwargs)
         run = functools.partial(self._run, func, name, turn)
         foresee = functools.partial(self.step.runtime.foresight.function, func, args, kwargs)
         place, _ = self._place(func, name, args, kwargs, given)
@@ -149,10 +145,10 @@ class GlueMode(TorchFunctionMode):
     def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in(args, kwargs))
         place, mixed = self._place(func, name, args, kwargs, given)
-        self.step.may_write(_touched(func, name, args, kwargs))
+        self.step.may_write(touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
-            result = loans.settle(self._at(place, func, args, kwargs), written=name in _WRITE_UNSAID)
+            result = loans.settle(self._at(place, func, args, kwargs), written=writes_unsaid(name))
         else:
             result = self._at(place or self.step.backend.host, func, args, kwargs)
         written = bool(given) and result is given[0]
@@ -188,7 +184,7 @@ class GlueMode(TorchFunctionMode):
         if not on_devices:
             bound = any(not backend.is_free(tensor) for tensor in given)
             return (places[0] if bound else None), False
-        written = next(iter(_written(func, name, args, kwargs)), None)
+        written = next(iter(written_in_place(func, name, args, kwargs)), None)
         if written is not None and not backend.is_free(written):
             target = backend.place_of(written)
         else:
@@ -259,40 +255,6 @@ def _described(func: Any) -> str:
 
 def _names_device(args: Any, kwargs: dict[str, Any]) -> bool:
     return any(isinstance(value, (str, torch.device)) for value in (*args, *kwargs.values()))
-
-
-def _written(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a function writes in place: by its name, `out=`, `inplace=`, `max_norm=`."""
-    written = list(tensors_in(kwargs.get("out")))
-    if not args:
-        return written
-    if not written and writes_first(name):
-        written = list(tensors_in(args[0]))
-    for argument, index in (("inplace", 0), ("max_norm", 1)):
-        position = _position(func, argument)
-        asked = kwargs.get(argument) or (position is not None and position < len(args) and args[position])
-        if asked and index < len(args) and isinstance(args[index], torch.Tensor):
-            written.append(args[index])
-    return written
-
-
-def _touched(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a function writes in place, those among them of which it does not say so."""
-    touched = _written(func, name, args, kwargs)
-    if name in _WRITE_UNSAID:
-        touched += tensors_in(args[1:], kwargs)  # the statistics are some of these
-    elif isinstance(func, torch._ops.OpOverload):  # a custom operator, whatever its name
-        touched += writes_of(facts_of(func), args, kwargs)
-    return touched
-
-
-@functools.cache
-def _position(func: Any, argument: str) -> int | None:
-    """Where a function of `torch.nn.functional` takes an argument by position."""
-    if not inspect.isfunction(func):
-        return None
-    names = list(inspect.signature(func, follow_wrapped=False).parameters)
-    return names.index(argument) if argument in names else None
 
 
 def _push_below(mode: TorchFunctionMode, depth: int) -> None:

@@ -35,11 +35,11 @@ from baechi.run import (
     caller_state,
     calls,
     code_order,
-    glue,
     random_draws,
     schedule,
     step,
     storage_use,
+    writes,
 )
 from baechi.run.caller_state import CallerState
 from baechi.run.host_launcher import HostLauncher
@@ -152,7 +152,7 @@ def written_without_saying_so(net: Any, x: Tensor) -> Tensor:
 
 
 def unsaid(names: Collection[str]) -> tuple[Any, str, Any]:
-    return glue, "_WRITE_UNSAID", frozenset(names)
+    return writes, "_WRITE_UNSAID", frozenset(names)
 
 
 @scenario(
@@ -208,7 +208,7 @@ def _(x: Tensor, scale: Tensor) -> Tensor:
 
 
 @scenario(
-    row("a custom operator says what it writes", NUMBERS, (glue, "writes_of", none_of)),
+    row("a custom operator says what it writes", NUMBERS, (writes, "writes_of", none_of)),
     layers=shifts("bc"),
     order="bc",
     launched="b c",
