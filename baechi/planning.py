@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from baechi.cost.memory import state_per_grad_byte
 from baechi.errors import PlacementError
-from baechi.place import find
+from baechi.place import find, fit
 from baechi.place.auto import best, check_effort
+from baechi.place.registry import uses_several
 from baechi.place.rounds import Effort
+from baechi.place.task import Task
 from baechi.records.cluster import Cluster
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
@@ -21,6 +23,12 @@ from baechi.units import format_bytes
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
 _TIGHTENINGS = 8
+"""So often a plan whose simulated peaks are too high is made again with so much less memory."""
+
+_LOOSENINGS, _LOOSE_TIGHTENINGS = (0.05, 0.15, 0.3, 0.5), 4
+"""Parts by which a placer that found no room is told that devices are larger; as above, with those."""
+
+_ALL = 2**62
 
 
 def place(
@@ -39,7 +47,7 @@ def place(
         placer: as `distribute` takes it.
         optimizer: name of the optimizer whose state counts; the graph's own unless given.
         effort: how long `"auto"` searches, counted in simulations (1: about two seconds for 300 layers);
-            0 not at all, `"max"` until nothing improves.
+            0 not at all, `"max"` until nothing improves. With 0 no placer looks long for the last bytes.
 
     Returns:
         A plan whose simulated peaks keep every device's memory.
@@ -51,11 +59,11 @@ def place(
     state_per_grad_byte(optimizer)
     check_effort(effort)
     graph = with_optimizer(graph, optimizer)
-    if placer == "auto":
-        one_by_one = functools.partial(_place_within_memory, graph, cluster)
-        rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
-        return best(graph, cluster, one_by_one, rehearse, effort=effort, enough_s=enough_s)
-    return _place_within_memory(graph, cluster, placer)
+    if placer != "auto":
+        return _place_within_memory(graph, cluster, placer, thorough=effort != 0)
+    one_by_one = functools.partial(_by_its_rule, graph, cluster)
+    rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
+    return best(graph, cluster, one_by_one, rehearse, effort=effort, enough_s=enough_s)
 
 
 def simulate(plan: Plan) -> Timeline:
@@ -84,14 +92,48 @@ def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:
     return noted
 
 
-def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
-    """Place; where the simulated peak is above a device's memory, place again with less of it.
+def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *, thorough: bool) -> Plan:
+    """Place; where the placer finds no room, by memory alone, if it is one that does such things."""
+    try:
+        return _by_its_rule(graph, cluster, placer)
+    except PlacementError as error:
+        if not uses_several(placer):
+            raise
+        task = Task(graph, cluster)
+        found = fit(task, Rehearsal(graph, cluster), thorough=thorough)
+        note = f"{str(error).split(chr(10))[0]}: placed by memory alone instead"
+        return task.plan(str(placer), found.device_of, found.order, note)
 
-    Placers keep memory by a ledger of their own; the simulator, which knows when things happen,
-    has the last word.
+
+def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
+    """Place as the placer does; where it finds no room, as if there were more.
+
+    Placers keep memory by a ledger of their own, which may count too much or too little; the
+    simulator, which knows when things happen, has the last word.
     """
-    budget, make = cluster, find(placer)
-    for _ in range(_TIGHTENINGS):
+    if placer == "single":
+        return _on_one_device(graph, cluster)
+    make = find(placer)
+    try:
+        return _tightened(graph, cluster, make, cluster, _TIGHTENINGS)
+    except PlacementError as error:
+        refused = error
+    for more in _LOOSENINGS if uses_several(placer) else ():
+        budget = replace(
+            cluster, devices=tuple(_smaller(d, round(-more * d.memory_bytes)) for d in cluster.devices)
+        )
+        try:
+            return _tightened(graph, cluster, make, budget, _LOOSE_TIGHTENINGS)
+        except PlacementError:
+            continue
+    raise refused
+
+
+def _tightened(
+    graph: LayerGraph, cluster: Cluster, make: Callable[..., Plan], budget: Cluster, times: int
+) -> Plan:
+    """Place on devices of other memory; where the simulated peak is above what there really is, with less."""
+    for _ in range(times):
         plan = make(graph, budget)
         if plan.cluster is not cluster:
             plan = replace(plan, cluster=cluster)
@@ -100,6 +142,34 @@ def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer) ->
             return plan
         budget = replace(budget, devices=tuple(_smaller(d, excess.get(d.name, 0)) for d in budget.devices))
     return within_memory(plan)
+
+
+def _on_one_device(graph: LayerGraph, cluster: Cluster) -> Plan:
+    """Everything on the fastest of the devices that hold it, as the simulator sees it."""
+    make = find("single")
+    try:
+        plan = make(graph, cluster)
+        if not _excess_bytes(plan):
+            return plan
+    except PlacementError as error:
+        refused = error
+    else:
+        refused = _too_full(plan)
+    plans = []
+    for device in cluster.devices:
+        only = tuple(
+            _smaller(d, d.memory_bytes) if d is not device else replace(d, memory_bytes=_ALL)
+            for d in cluster.devices
+        )
+        try:
+            plan = replace(make(graph, replace(cluster, devices=only)), cluster=cluster)
+        except PlacementError:
+            continue  # something is pinned elsewhere
+        if not _excess_bytes(plan):
+            plans.append(plan)
+    if not plans:
+        raise refused
+    return min(plans, key=lambda plan: plan.timeline.makespan_s)
 
 
 def _smaller(device: Device, by_bytes: int) -> Device:
@@ -121,12 +191,16 @@ def within_memory(plan: Plan) -> Plan:
     Raises:
         PlacementError: a peak is above a device's memory.
     """
-    excess = _excess_bytes(plan)
-    if excess:
-        short = ", ".join(f"{name} by {format_bytes(excess[name])} ({excess[name]} bytes)" for name in excess)
-        raise PlacementError(
-            f"the {plan.placer} placement needs more memory than there is on {short}: use more or larger "
-            "devices, a smaller batch, or another placer",
-            short_bytes=excess,
-        )
+    if _excess_bytes(plan):
+        raise _too_full(plan)
     return plan
+
+
+def _too_full(plan: Plan) -> PlacementError:
+    excess = _excess_bytes(plan)
+    short = ", ".join(f"{name} by {format_bytes(excess[name])} ({excess[name]} bytes)" for name in excess)
+    return PlacementError(
+        f"the {plan.placer} placement needs more memory than there is on {short}: use more or larger "
+        "devices, a smaller batch, or another placer",
+        short_bytes=excess,
+    )

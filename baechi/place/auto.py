@@ -1,6 +1,7 @@
 """The best that is found: every placer, orders by bottom level, then a search, by the predicted step.
 
 one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by bottom level
+    └─ if none finds room, by memory alone   `tight`
     └─ a search from the best of them        `rounds`; every plan there is, where they are few
           └─ the best of all                 the first of several equals; so one device wins
                                              unless more are faster
@@ -17,12 +18,13 @@ from baechi.place.exact import exact
 from baechi.place.found import Found, Rehearsal, evaluate
 from baechi.place.rounds import Effort, Rounds, Try
 from baechi.place.task import Task
+from baechi.place.tight import FEW_PLACEMENTS, fit
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
 
 TRIED = ("single", "m-topo", "m-etf", "m-sct", "chain")
 
-FEW_PLACEMENTS = 2_000
-"""Where there are so few, every plan is tried, if that takes no longer than a search."""
+PACKED = "by memory"
+"""What is improved where no placer found a placement."""
 
 SIMULATIONS = 400
 """That an exact search may take."""
@@ -51,24 +53,21 @@ def best(
         The best plan, with every candidate's predicted step and peaks.
 
     Raises:
-        PlacementError: no placer found a placement; the last one's.
+        PlacementError: no placement was found; it says why.
     """
     task = Task(graph, cluster)
     check = partial(evaluate, task, rehearse)
     tries: list[Try] = []
     candidates: list[Candidate] = []
-    failed: PlacementError | None = None
     for name in TRIED:
         try:
             plan = place(name)
         except PlacementError as error:
-            failed = error
             candidates.append(Candidate(name, note=str(error).split("\n")[0]))
             continue
         tries += _tries(task, check, plan, name)
     if not tries:
-        assert failed is not None
-        raise failed
+        tries = [Try(PACKED, fit(task, rehearse, thorough=effort != 0))]
     if effort:
         tries += _the_best(task, rehearse, enough_s) or Rounds(task, check, tries, enough_s).run(effort)
     chosen = min(tries, key=lambda one: one.step_s)

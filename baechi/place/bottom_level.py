@@ -6,8 +6,8 @@ ACM Computing Surveys 31(4), 1999).
 """
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
+from baechi.place.priority import order_by
 from baechi.place.task import Task
 
 
@@ -21,26 +21,7 @@ def bottom_level_order(task: Task, device_of: Sequence[int]) -> list[int]:
     Returns:
         Layers; of equals the first in topological order.
     """
-    indexed = task.indexed
-    levels = bottom_levels(task, device_of)
-    missing = [0] * len(indexed)
-    followers: list[list[int]] = []
-    for layer in range(len(indexed)):
-        after = {reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]}
-        followers.append(sorted(after | set(indexed.after[layer])))
-        for follower in followers[layer]:
-            missing[follower] += 1
-    ready = [(-levels[layer], layer) for layer, count in enumerate(missing) if count == 0]
-    heapify(ready)
-    order = []
-    while ready:
-        _, layer = heappop(ready)
-        order.append(layer)
-        for follower in followers[layer]:
-            missing[follower] -= 1
-            if missing[follower] == 0:
-                heappush(ready, (-levels[follower], follower))
-    return order
+    return order_by(task, [-level for level in bottom_levels(task, device_of)])
 
 
 def bottom_levels(task: Task, device_of: Sequence[int]) -> list[float]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.found import Found, Rehearsal, evaluate
+from baechi.place.least_bytes import least_bytes, least_peaks
 from baechi.place.task import ANYWHERE, Task
 
 MOST_SIMULATIONS = 200_000
@@ -32,10 +33,13 @@ def exact(task: Task, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int =
         ValueError: it would take more simulations.
     """
     best: Found | None = None
-    tried = 0
+    tried, least = 0, least_bytes(task)
     for bound_s, device_of in sorted(_placements(task)):
         if best is not None and (bound_s >= best.step_s * (1 - 1e-12) or best.step_s <= enough_s):
             break
+        needed = least_peaks(task, least, device_of)
+        if any(peak > memory for peak, memory in zip(needed, task.memory_bytes, strict=True)):
+            continue
         for order in _orders(task, device_of):
             tried += 1
             if tried > most:
@@ -43,7 +47,7 @@ def exact(task: Task, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int =
             found = evaluate(task, rehearse, device_of, order)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
-            if best is not None and best.step_s <= bound_s * (1 + 1e-12):
+            if best is not None and best.step_s <= max(enough_s, bound_s * (1 + 1e-12)):
                 break  # no order of this placement is better
     if best is None:
         raise PlacementError("no placement of these layers keeps every device's memory, in any order")

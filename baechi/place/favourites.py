@@ -17,15 +17,12 @@ solutions; a small second term prefers many favourites, then the largest transfe
 one as a rule, and solvers agree.
 """
 
-import functools
-import logging
 from collections.abc import Mapping
 
 import pulp
 
+from baechi.place.solver import linear_solver
 from baechi.place.task import Task
-
-logger = logging.getLogger(__name__)
 
 THRESHOLD = 0.1
 """Up to which x an edge may be a favourite (`--sct_threshold` of the original's TensorFlow version)."""
@@ -106,7 +103,7 @@ def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int
     for earlier, later in _inside_groups(task, edges):
         terms = [(starts[later], 1.0), (starts[earlier], -1.0)]
         problem += pulp.LpAffineExpression(terms) >= work[earlier] / unit
-    problem.solve(_solver())
+    problem.solve(linear_solver())
     return {edge: float(variable.value() or 0.0) for edge, variable in apart.items()}
 
 
@@ -121,13 +118,3 @@ def _inside_groups(task: Task, edges: Mapping[tuple[int, int], float]) -> list[t
     }
     pairs |= {(layer, follower) for layer, after in enumerate(indexed.after) for follower in after}
     return sorted(pairs - edges.keys())
-
-
-@functools.cache
-def _solver() -> pulp.LpSolver:
-    """HiGHS; CBC, which PuLP brings along, where it is missing."""
-    solver = pulp.HiGHS(msg=False, threads=1)
-    if solver.available():
-        return solver
-    logger.warning("HiGHS is not installed (pip install highspy): m-SCT solves its program with CBC")
-    return pulp.PULP_CBC_CMD(msg=False)

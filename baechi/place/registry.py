@@ -56,6 +56,15 @@ def find(placer: str | Callable[..., Any]) -> Placer:
     raise ValueError(f"there is no placer {placer!r}: there are {known}, or pass a function")
 
 
+def uses_several(placer: str | Callable[..., Any]) -> bool:
+    """Whether a placer may be helped where it finds no room: ours, as far as they use several devices.
+
+    Args:
+        placer: as `find` takes it.
+    """
+    return isinstance(placer, str) and placer != "single"
+
+
 def _as_placer(function: Callable[..., Any]) -> Placer:
     takes_optimizer = _takes_optimizer(function)
 

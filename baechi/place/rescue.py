@@ -10,7 +10,8 @@ quarter of memory to spare the originals placed 2 to 40 of 100 graphs). In turn:
    the end, then fuller and fuller (which of the caps fits is a matter of luck with the cuts);
 3. one device for everything, which sends nothing.
 
-What none of them places is refused, with the dead end of the packing as the reason.
+What none of them places is refused: with a proof if there is a short one, else with the dead end of
+the packing. Who can simulate goes on from there: `tight`.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from baechi.place.filling import Filling
 from baechi.place.ledger import Ledger
 from baechi.place.listing import Listing
 from baechi.place.packing import pack
+from baechi.place.proof import prove
 from baechi.place.refusal import no_room
 from baechi.place.single import fastest_that_holds_all
 from baechi.place.task import Task
@@ -51,6 +53,7 @@ def rescue(task: Task, placer: str, stuck: int) -> Plan:
         if found is not None:
             note = f"found no room for {task.indexed.names[stuck]}: placed by {name} instead"
             return task.plan(placer, *found, note)
+    prove(task)
     raise no_room(task, *_dead_end(task))
 
 

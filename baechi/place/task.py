@@ -64,6 +64,11 @@ class Task:
         return groups
 
     @cached_property
+    def named(self) -> set[int]:
+        """The layers whose output a variable of the model's code holds for a while."""
+        return {maker for makers in self.indexed.lets_go.values() for maker in makers}
+
+    @cached_property
     def group_reads(self) -> list[Sequence[int]]:
         """By group: the tensors that it reads and does not make."""
         indexed = self.indexed
@@ -94,6 +99,15 @@ class Task:
                 if one != other:
                     near[one][other] = near[other][one] = None
         return [list(groups) for groups in near]
+
+    @cached_property
+    def followers(self) -> list[list[int]]:
+        """By layer: those that run after it, for a tensor or for the order alone."""
+        indexed = self.indexed
+        return [
+            sorted({reader for tensor in made for reader in indexed.consumers[tensor]} | set(after))
+            for made, after in zip(indexed.makes, indexed.after, strict=True)
+        ]
 
     @cached_property
     def work_s(self) -> list[list[float]]:

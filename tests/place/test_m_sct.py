@@ -14,7 +14,7 @@ from place.checker import check
 from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, graph_of, late_groups
 from place.strategies import clusters, layer_graphs
 
-from baechi.place import favourites
+from baechi.place import solver
 from baechi.place.favourites import favourite_children
 from baechi.place.m_etf import m_etf
 from baechi.place.m_sct import m_sct
@@ -245,10 +245,10 @@ def test_order_of_edges(seed: int) -> None:
 @pytest.fixture
 def no_highs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if HiGHS were not installed."""
-    favourites._solver.cache_clear()
+    solver._has_highs.cache_clear()
     monkeypatch.setattr(pulp.HiGHS, "available", lambda self: False)
     yield
-    favourites._solver.cache_clear()
+    solver._has_highs.cache_clear()
 
 
 @pytest.mark.usefixtures("no_highs")

@@ -1,0 +1,145 @@
+"""What a placement needs at least, in any order and at any speed: what proofs and programs count on.
+
+Ledgers and simulator say what a plan takes. This says what none can do without:
+
+    always      weights; in training gradients and optimizer state
+    kept        what is there when forward is over: that, what autograd and variables keep, and what
+                the model returns
+    moment      what is there beside `always` while one layer runs: what it makes and needs, and
+                what it reads, in its own memory or as a copy, whichever is less
+
+Uploads, and in training copies from other devices, are kept as well; they depend on the placement.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from baechi.cost.indexed import FROM_HOST
+from baechi.cost.memory import update_peak_bytes
+from baechi.place.task import Task
+
+
+class LeastBytes(NamedTuple):
+    """What a group takes of its device, whatever else lies there.
+
+    Args:
+        always_bytes: beginning to end.
+        kept_bytes: when forward is over, `always_bytes` included.
+        moment_bytes: the most beside `always_bytes` while one of its layers runs.
+        update_bytes: of all its layers together, beside `always_bytes`, when the optimizer steps.
+        largest_update_bytes: the most of one layer.
+        top_bytes: the most that one of its layers may need beside `kept_bytes`.
+    """
+
+    always_bytes: int
+    kept_bytes: int
+    moment_bytes: int
+    update_bytes: int
+    largest_update_bytes: int
+    top_bytes: int
+
+    @property
+    def alone_bytes(self) -> int:
+        """What it takes of a device where nothing else lies."""
+        stepping = update_peak_bytes(self.update_bytes, self.largest_update_bytes)
+        return max(self.kept_bytes, self.always_bytes + max(self.moment_bytes, stepping))
+
+    def with_other(self, other: "LeastBytes") -> "LeastBytes":
+        """What two groups on one device take.
+
+        Args:
+            other: another group.
+        """
+        return LeastBytes(
+            self.always_bytes + other.always_bytes,
+            self.kept_bytes + other.kept_bytes,
+            max(self.moment_bytes, other.moment_bytes),
+            self.update_bytes + other.update_bytes,
+            max(self.largest_update_bytes, other.largest_update_bytes),
+            max(self.top_bytes, other.top_bytes),
+        )
+
+
+def least_bytes(task: Task) -> list[LeastBytes]:
+    """By group, what it takes at least.
+
+    Args:
+        task: what is to be placed.
+    """
+    return [of_members(task, members) for members in task.indexed.members]
+
+
+def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
+    """What some layers take at least that share a device.
+
+    Args:
+        task: what is to be placed.
+        members: the layers.
+    """
+    parts = [task.footprints[layer] for layer in members]
+    always = sum([part.resident_bytes for part in parts])
+    returned = [task.footprints[layer].output_bytes for layer in members if _is_returned(task, layer)]
+    return LeastBytes(
+        always_bytes=always,
+        kept_bytes=always + sum([part.saved_bytes for part in parts]) + sum(returned),
+        moment_bytes=max([moment_bytes(task, layer) for layer in members]),
+        update_bytes=sum([part.update_bytes for part in parts]),
+        largest_update_bytes=max([part.update_bytes for part in parts]),
+        top_bytes=max([max(part.forward_bytes, part.backward_bytes) for part in parts]),
+    )
+
+
+def moment_bytes(task: Task, layer: int) -> int:
+    """What is there beside what always is, while a layer runs.
+
+    Args:
+        task: what is to be placed.
+        layer: the layer.
+    """
+    indexed, part = task.indexed, task.footprints[layer]
+    sizes: dict[int, int] = {}
+    for tensor in indexed.reads[layer]:
+        maker = indexed.source[tensor]
+        sizes[maker] = sizes.get(maker, 0) + indexed.size_bytes[tensor]
+    read, kept = sizes.pop(FROM_HOST, 0), 0
+    kept = read
+    for maker, size in sizes.items():
+        home = task.footprints[maker]
+        saved = home.saved_bytes if task.training else 0
+        beside = indexed.group_of[maker] == indexed.group_of[layer]
+        read += home.output_bytes + saved if beside else min(size, home.output_bytes + saved)
+        kept += saved if beside else min(size, saved)
+    forward = part.saved_bytes + part.forward_bytes + read
+    return max(forward, part.saved_bytes + part.backward_bytes + kept) if task.training else forward
+
+
+def _is_returned(task: Task, layer: int) -> bool:
+    """Whether nobody reads its output, and no variable of the model's code lets it go."""
+    return not task.indexed.makes[layer] and layer not in task.named
+
+
+def least_peaks(task: Task, least: Sequence[LeastBytes], device_of: Sequence[int]) -> list[int]:
+    """Bytes that each device has at least at its fullest.
+
+    Args:
+        task: what is placed.
+        least: by group.
+        device_of: by group, its device.
+    """
+    always, kept = [0] * len(task.devices), [0] * len(task.devices)
+    moment, update, largest = ([0] * len(task.devices) for _ in range(3))
+    for part, device in zip(least, device_of, strict=True):
+        always[device] += part.always_bytes
+        kept[device] += part.kept_bytes
+        moment[device] = max(moment[device], part.moment_bytes)
+        update[device] += part.update_bytes
+        largest[device] = max(largest[device], part.largest_update_bytes)
+    for tensor, readers in enumerate(task.indexed.consumers):
+        maker = task.indexed.source[tensor]
+        if maker == FROM_HOST or task.training:
+            home = task.host if maker == FROM_HOST else device_of[task.indexed.group_of[maker]]
+            for there in {device_of[task.indexed.group_of[reader]] for reader in readers} - {home}:
+                kept[there] += task.indexed.size_bytes[tensor]
+    stepping = [update_peak_bytes(*pair) for pair in zip(update, largest, strict=True)]
+    tops = [max(pair) for pair in zip(moment, stepping, strict=True)]
+    return [max(k, a + top) for k, a, top in zip(kept, always, tops, strict=True)]

@@ -1,0 +1,34 @@
+"""Topological orders by priority: of the layers that could come next, the first does."""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from baechi.place.task import Task
+
+
+def order_by(task: Task, keys: Sequence[float]) -> list[int]:
+    """All layers, each after those it depends on.
+
+    Args:
+        task: what is placed.
+        keys: by layer, the smaller the sooner; of equals the first in topological order.
+
+    Returns:
+        Layers.
+    """
+    followers = task.followers
+    missing = [0] * len(followers)
+    for after in followers:
+        for follower in after:
+            missing[follower] += 1
+    ready = [(keys[layer], layer) for layer, count in enumerate(missing) if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        _, layer = heappop(ready)
+        order.append(layer)
+        for follower in followers[layer]:
+            missing[follower] -= 1
+            if missing[follower] == 0:
+                heappush(ready, (keys[follower], follower))
+    return order
