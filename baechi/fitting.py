@@ -2,12 +2,13 @@
 
 A model is captured with its batch and with twice that. Bytes and work grow linearly between, layer by
 layer; so any other batch is a graph without another capture, and placing it says whether it fits. The
-largest batch that fits is captured as well, to be sure.
+largest batch that fits is captured as well, to be sure: on `meta`, since the host may have no room for
+it. Where the model's code looks at values, that cannot be, and the line through the two is the answer.
 """
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.errors import PlacementError
+from baechi.errors import CaptureError, PlacementError
 from baechi.planning import place
 from baechi.profiling import Names, profile
 from baechi.records.cluster import Cluster
@@ -102,8 +103,11 @@ def fits(
     if size:
         double = capture(_resized(inputs, size, 2 * size))
         largest = _largest(graph, double, size, cluster, optimizer)
-        while largest and _refusal(capture(_resized(inputs, size, largest)), cluster, optimizer):
-            largest -= 1
+        try:
+            while largest and _refusal(capture(_on_meta(inputs, size, largest)), cluster, optimizer):
+                largest -= 1
+        except CaptureError as error:
+            logger.info("the largest batch (%d) is reckoned from smaller ones: %s", largest, error)
         if refusal is None:
             largest = max(largest, size)
     if refusal is None:
@@ -129,13 +133,30 @@ def _resized(inputs: Inputs, size: int, wanted: int) -> Inputs:
     """The inputs with another batch: rows repeated, or left out."""
 
     def resize(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or tensor.shape[0] != size:
-            return tensor
         if tensor.is_meta:
             return tensor.new_empty((wanted, *tensor.shape[1:]))
         return tensor[torch.arange(wanted) % size]
 
-    args, kwargs = map_tensors(resize, (inputs.args, inputs.kwargs))
+    return _each_of_batch(resize, inputs, size)
+
+
+def _on_meta(inputs: Inputs, size: int, wanted: int) -> Inputs:
+    """Inputs of another batch that take no memory."""
+
+    def resize(tensor: torch.Tensor) -> torch.Tensor:
+        shape = (wanted, *tensor.shape[1:])
+        return tensor.new_empty(shape, device="meta", requires_grad=tensor.requires_grad)
+
+    return _each_of_batch(resize, inputs, size)
+
+
+def _each_of_batch(change: Callable[[torch.Tensor], torch.Tensor], inputs: Inputs, size: int) -> Inputs:
+    """The inputs, with the tensors changed that have a row for each item of the batch."""
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        return change(tensor) if tensor.dim() and tensor.shape[0] == size else tensor
+
+    args, kwargs = map_tensors(changed, (inputs.args, inputs.kwargs))
     return Inputs(*args, **kwargs)
 
 

@@ -70,3 +70,15 @@ def test_on_meta_and_without_a_batch() -> None:
     answer = baechi.fits(Scalar(), torch.tensor(1.0), cluster, training=False)
     assert answer and answer.batch is None and answer.largest_batch is None
     assert str(answer) == "fits with a batch"
+
+
+def test_a_model_that_looks_at_values_with_meta_inputs_is_refused() -> None:
+    """There is nothing in a tensor on `meta` to look at, and the error says what would help."""
+
+    class Looks(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if float(x.sum()) > -1e9 else x
+
+    cluster = baechi.Cluster.uniform(2, memory_bytes="1MiB")
+    with pytest.raises(baechi.CaptureError, match=r"inputs are on the meta device .* with real inputs"):
+        baechi.fits(Looks(8, 8), torch.ones(4, 8, device="meta"), cluster)

@@ -14,7 +14,7 @@ from baechi.backend.arguments import Arguments
 from baechi.backend.complaints import complaints_muted
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.leftovers import clear_caches, clear_leftovers
-from baechi.backend.nest import map_tensors, named_tensors
+from baechi.backend.nest import map_tensors, named_tensors, tensors_in
 from baechi.backend.on_meta import is_on_meta
 from baechi.capture.backward import run_backward
 from baechi.capture.observe import watching
@@ -54,6 +54,11 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool, arguments: Kep
             raise CaptureError(
                 f"the model is on the meta device and does not run with fake tensors ({_line(refused)}): "
                 "load its weights to capture it with real ones"
+            ) from refused
+        if any(tensor.is_meta for tensor in tensors_in(inputs.args, inputs.kwargs)):
+            raise CaptureError(
+                "inputs are on the meta device and the model does not run with fake tensors "
+                f"({_line(refused)}): capture it with real inputs"
             ) from refused
         clear_caches()
         logger.info("capturing with real tensors: fake ones cannot go here (%s)", _line(refused))
