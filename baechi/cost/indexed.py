@@ -192,6 +192,8 @@ def _by_layer(found: Mapping[int, Sequence[int]], layers: int) -> list[tuple[int
 
 
 def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[tuple[int, ...]], list[int]]:
+    if all([data.get("colocate") is None for _, data in graph.nodes(data=True)]):
+        return [(layer,) for layer in range(len(index))], list(range(len(index)))
     members = sorted([tuple(sorted([index[name] for name in group])) for group in graph.groups().values()])
     group_of = [0] * len(index)
     for number, group in enumerate(members):

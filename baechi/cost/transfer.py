@@ -49,6 +49,11 @@ def tensors(graph: LayerGraph) -> list[Tensor]:
     """
     found = []
     for source, edges in graph.adjacency():
+        if not any(["tensor" in data or "order_only" in data for data in edges.values()]):
+            if edges:  # one tensor: nearly always
+                largest = max([data.get("bytes") or 0 for data in edges.values()])
+                found.append(Tensor(source, ceil(largest), tuple(edges)))
+            continue
         sizes: dict[Any, float] = {}
         readers: dict[Any, list[str]] = {}
         for target, data in edges.items():

@@ -27,6 +27,9 @@ class Schedule(Protocol):
     ledger: Ledger
     clock: Clock
 
+    def start_s(self, layer: int, device: int) -> float | None:
+        """See `Listing`."""
+
     def starts_s(self, layer: int) -> dict[int, float]:
         """When a layer could start, by device with room for it."""
 
@@ -125,7 +128,10 @@ class Awake:
                 continue
             if where == ANYWHERE and everywhere_s > until_s:
                 continue
-            starts = listing.starts_s(layer)
-            if device in starts and (when_s := max(starts.values())) <= until_s:
+            here_s = listing.start_s(layer, device)
+            if here_s is None or here_s > until_s:  # most are not, and need no look at other devices
+                continue
+            when_s = max(listing.starts_s(layer).values())
+            if when_s <= until_s:
                 found.append((max(when_s, listing.clock.free_s[device]), layer))
         return min(found, default=None)

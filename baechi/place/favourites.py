@@ -9,7 +9,7 @@ with transfer time c; x is 0 where j is i's favourite child, so follows it witho
     s_i + p_i + c_ij x_ij <= s_j            j starts when i has run, and its output is there
     sum over children of x_ij >= their number - 1       at most one favourite child
     sum over parents of x_ij >= their number - 1        favourite of at most one parent
-    s_i + p_i <= w,   0 <= x <= 1,   s >= 0
+    s_i + p_i <= w      for layers that nothing follows;   0 <= x <= 1,   s >= 0
 
 The solution is fractional. Edges are taken by growing x, up to the threshold, each where neither
 end is taken: so the two rules hold whatever the solver returns. A linear program may have many
@@ -99,7 +99,8 @@ def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int
         if len(variables) > 1:
             problem += pulp.lpSum(variables) >= len(variables) - 1
     for layer in layers:
-        problem += pulp.LpAffineExpression([(end, 1.0), (starts[layer], -1.0)]) >= work[layer] / unit
+        if not task.followers[layer]:  # the others end before these do
+            problem += pulp.LpAffineExpression([(end, 1.0), (starts[layer], -1.0)]) >= work[layer] / unit
     for earlier, later in _inside_groups(task, edges):
         terms = [(starts[later], 1.0), (starts[earlier], -1.0)]
         problem += pulp.LpAffineExpression(terms) >= work[earlier] / unit

@@ -37,6 +37,8 @@ class GroupBytes(NamedTuple):
             parts: of its layers.
             final_bytes: what they return from the model.
         """
+        if len(parts) == 1:
+            return cls._alone(parts[0], final_bytes)
         permanent = forward = backward = resident = update = largest = 0
         for part in parts:
             resident += part.resident_bytes
@@ -48,3 +50,13 @@ class GroupBytes(NamedTuple):
         stepping = resident + update_peak_bytes(update, largest)
         total = max(permanent + forward, permanent + final_bytes + backward, stepping)
         return cls(permanent, forward, final_bytes, backward, resident, update, largest, total)
+
+    @classmethod
+    def _alone(cls, part: Footprint, final_bytes: int) -> "GroupBytes":
+        """What a single layer takes: as most groups are, so without sums."""
+        resident, saved, output, temp, upstream, update = part
+        permanent, forward, backward = resident + saved, output + temp, upstream + temp
+        total = permanent + max(forward, final_bytes + backward)
+        if update:
+            total = max(total, resident + update_peak_bytes(update, update))
+        return cls(permanent, forward, final_bytes, backward, resident, update, update, total)

@@ -105,11 +105,19 @@ class Listing:
         """
         where = self.ledger.device_of[self.task.indexed.group_of[layer]]
         devices = self.task.devices if where == ANYWHERE else (where,)
-        return {
-            device: max(self.clock.free_s[device], self.clock.inputs_there_s(layer, device))
-            for device in devices
-            if self.ledger.short_bytes(layer, device) <= 0
-        }
+        starts = {device: self.start_s(layer, device) for device in devices}
+        return {device: start_s for device, start_s in starts.items() if start_s is not None}
+
+    def start_s(self, layer: int, device: int) -> float | None:
+        """When a layer could start on a device; None if there is no room for it and its group.
+
+        Args:
+            layer: a layer, all of whose predecessors have run.
+            device: a device.
+        """
+        if self.ledger.short_bytes(layer, device) > 0:
+            return None
+        return max(self.clock.free_s[device], self.clock.inputs_there_s(layer, device))
 
     def _announce(self, layer: int) -> None:
         """A layer whose predecessors have run could run on any device, or on that of its group."""

@@ -8,7 +8,7 @@ memory they have, and put what is left over at the end wherever it fits.
 """
 
 from baechi.place.books import open_ledger
-from baechi.place.filling import Filling
+from baechi.place.filling import Filling, filled
 from baechi.place.rescue import rescue
 from baechi.place.task import Task
 from baechi.place.walk import walk
@@ -30,8 +30,12 @@ def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
         PlacementError: no plan was found that fits.
     """
     task = Task(graph, cluster, optimizer)
+    cap = cap_bytes(task)
+    device_of = filled(task, cap)
+    if device_of is not None:
+        return task.plan("m-topo", device_of, range(len(task.indexed)))
     ledger = open_ledger(task)
-    stuck = walk(task, ledger, Filling(task, ledger, [cap_bytes(task)] * len(cluster)).choose)
+    stuck = walk(task, ledger, Filling(task, ledger, [cap] * len(cluster)).choose)
     if stuck is not None:
         return rescue(task, "m-topo", stuck)
     return task.plan("m-topo", ledger.device_of, range(len(task.indexed)))

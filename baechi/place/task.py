@@ -55,12 +55,11 @@ class Task:
     @cached_property
     def group_bytes(self) -> list[GroupBytes]:
         """By group: what it takes of its device."""
-        stays = self._stays()
+        stays, parts = self._stays(), self.footprints
         groups = []
         for members in self.indexed.members:
-            parts = [self.footprints[layer] for layer in members]
-            final_bytes = sum([self.footprints[layer].output_bytes for layer in members if stays[layer]])
-            groups.append(GroupBytes.of(parts, final_bytes))
+            final_bytes = sum([parts[layer].output_bytes for layer in members if stays[layer]])
+            groups.append(GroupBytes.of([parts[layer] for layer in members], final_bytes))
         return groups
 
     @cached_property
