@@ -38,7 +38,8 @@ class Fit:
         fits: whether some placement keeps every device's memory.
         batch: the size of the batch that was asked about.
         short_bytes: if not, the bytes that are missing, by device; of the attempt that came closest.
-        largest_batch: the largest batch that fits; 0 if none does, None if the batch has no size.
+        largest_batch: the largest batch that fits; 0 if none does, None if the batch has no size, or the
+            model does not run with twice that.
         reason: why not.
     """
 
@@ -99,17 +100,9 @@ def fits(
     graph = capture(inputs)
     refusal = _refusal(graph, cluster, optimizer)
     size = _batch_size(inputs)
-    largest = None
-    if size:
-        double = capture(_resized(inputs, size, 2 * size))
-        largest = _largest(graph, double, size, cluster, optimizer)
-        try:
-            while largest and _refusal(capture(_on_meta(inputs, size, largest)), cluster, optimizer):
-                largest -= 1
-        except CaptureError as error:
-            logger.info("the largest batch (%d) is reckoned from smaller ones: %s", largest, error)
-        if refusal is None:
-            largest = max(largest, size)
+    largest = _largest(capture, graph, inputs, size, cluster, optimizer) if size else None
+    if largest is not None and size is not None and refusal is None:
+        largest = max(largest, size)
     if refusal is None:
         return Fit(True, size, {}, largest)
     return Fit(False, size, refusal.short_bytes, largest, str(refusal).split("\n")[0])
@@ -160,15 +153,40 @@ def _each_of_batch(change: Callable[[torch.Tensor], torch.Tensor], inputs: Input
     return Inputs(*args, **kwargs)
 
 
-def _largest(one: LayerGraph, double: LayerGraph, size: int, cluster: Cluster, optimizer: str | None) -> int:
-    """The largest batch whose graph can be placed: doubled until it cannot, then halved in."""
+def _largest(
+    capture: Callable[[Inputs], LayerGraph],
+    one: LayerGraph,
+    inputs: Inputs,
+    size: int,
+    cluster: Cluster,
+    optimizer: str | None,
+) -> int | None:
+    """The largest batch that fits; None if what looks like the batch cannot be doubled."""
+    try:
+        double = capture(_resized(inputs, size, 2 * size))
+    except CaptureError as error:
+        logger.info("the first dimension of the first tensor is no batch, it seems: %s", error)
+        return None
     if list(one) != list(double) or list(one.edges) != list(double.edges):
         logger.warning("the model takes another path with another batch: only this one is answered")
         return size if _refusal(one, cluster, optimizer) is None else 0
 
-    def fitting(batch: int) -> bool:
+    def reckoned(batch: int) -> bool:
         return _refusal(_between(one, double, size, batch), cluster, optimizer) is None
 
+    def captured(batch: int) -> bool:
+        return _refusal(capture(_on_meta(inputs, size, batch)), cluster, optimizer) is None
+
+    largest = _up(reckoned)
+    try:
+        return _down(captured, largest)
+    except CaptureError as error:
+        logger.info("the largest batch (%d) is reckoned from smaller ones: %s", largest, error)
+        return largest
+
+
+def _up(fitting: Callable[[int], bool]) -> int:
+    """The largest batch that fits: doubled until one does not, then halved in."""
     if not fitting(1):
         return 0
     low, high = 1, 2
@@ -176,6 +194,19 @@ def _largest(one: LayerGraph, double: LayerGraph, size: int, cluster: Cluster, o
         if not fitting(high):
             break
         low, high = high, 2 * high
+    return _halved_in(fitting, low, high)
+
+
+def _down(fitting: Callable[[int], bool], largest: int) -> int:
+    """The largest batch that fits and is not above one: in strides that double, then halved in."""
+    low, high, stride = largest, largest + 1, 1
+    while low and not fitting(low):
+        low, high, stride = max(0, low - stride), low, 2 * stride
+    return _halved_in(fitting, low, high)
+
+
+def _halved_in(fitting: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest number that fits, of those from one that does to below one that does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fitting(middle) else (low, middle)
