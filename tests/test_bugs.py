@@ -14,6 +14,7 @@ from same import identical
 from torch import nn
 
 import baechi
+from baechi.backend.virtual.record import StepRecord
 
 
 class Two(nn.Module):
@@ -268,3 +269,21 @@ def test_running_statistics_of_a_module_in_a_plain_list() -> None:
         return Two(lambda m, x: m.b(m.norms[0](m.a(x))) + m.norms[0].running_mean, norms=[nn.BatchNorm1d(4)])
 
     same_on_two_devices(build, steps=3)
+
+
+def test_measurements_of_old_steps_were_kept() -> None:
+    """The emulator notes for the last 100,000 layers which autograd nodes they made, so that backward's work
+    is that of their step. With each note it kept all that was measured of the step: 90 KB a step of
+    a small model, 180 MB in 2,000 steps. A backward of such a step still counts with no other."""
+    model, x = Two(lambda m, x: m.b(torch.relu(m.a(x)))), torch.ones(3, 4)
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, x, cluster=cluster, device_map={"a": 0, "b": 1, "": 1})
+    with cluster:
+        first = model(x).sum()
+        for _ in range(10):
+            model(x)
+        forward = baechi.last_step(model).counters["kernels"]
+        first.backward()
+        assert baechi.last_step(model).counters["kernels"] == forward
+        gc.collect()
+        assert sum(type(one) is StepRecord for one in gc.get_objects()) <= 2

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 
@@ -44,9 +45,10 @@ class Thread:
         self.streams: dict[int, Stream] = {}
         self._backwards: list[_Backward] = []
         self._task = FORWARD
-        # by sequence number: autograd nodes made from there on belong to a layer of a step
+        # by sequence number: autograd nodes made from there on belong to a layer of a step. What was
+        # measured of a step is as large as the step, so it is not kept for those whom nobody can ask
         self._starts: deque[int] = deque(maxlen=_OWNERS_KEPT)
-        self._owners: deque[tuple[str, StepRecord]] = deque(maxlen=_OWNERS_KEPT)
+        self._owners: deque[tuple[str, ReferenceType[StepRecord]]] = deque(maxlen=_OWNERS_KEPT)
 
     @property
     def in_backward(self) -> bool:
@@ -80,17 +82,23 @@ class Thread:
         before, self.layer = self.layer, layer
         if torch.is_grad_enabled():
             self._starts.append(torch._C._autograd._get_sequence_nr())
-            self._owners.append((layer, record))
+            self._owners.append((layer, ref(record)))
         return before
 
     def owner(self) -> tuple[str, StepRecord | None]:
-        """The layer whose backward is running, and the record of its step, if they are known."""
+        """The layer whose backward is running, and the record of its step, if they are known.
+
+        A step whose record is gone has an empty one: its work is not another step's.
+        """
         node: Any = torch._C._current_autograd_node()
         number = node._sequence_nr() if node is not None else _LEAF
         if number >= _LEAF:
             return self.layer, None
         place = bisect_right(self._starts, number) - 1
-        return self._owners[place] if place >= 0 else ("", None)
+        if place < 0:
+            return "", None
+        layer, record = self._owners[place]
+        return layer, record() or StepRecord((), 0.0)
 
     def _enter(self, task: int) -> None:
         """The thread is in another backward than before, or in none: those that ended hand over."""
