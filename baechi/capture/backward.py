@@ -122,9 +122,21 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
+        draft.backward_net_bytes = _net_bytes(part, trace.gradients, draft)
 
 
 def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
     """The most bytes that were alive at once of what a part made, the gradients of weights left out."""
     made = [(s, number) for number, op in part for s in op.makes if s.index not in gradients]
     return peak_bytes(made, part[-1][0]) if part else 0
+
+
+def _net_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int], draft: Draft) -> int:
+    """The same beyond what the draft keeps for it, which is let go meanwhile."""
+    if not part:
+        return 0
+    kept = [
+        (s, part[0][0] - 1) for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent
+    ]
+    made = [(s, number) for number, op in part for s in op.makes if s.index not in gradients]
+    return max(0, peak_bytes([*kept, *made], part[-1][0]) - sum([s.size_bytes for s, _ in kept]))

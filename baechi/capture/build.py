@@ -60,7 +60,7 @@ class Builder:
         self.drafts, self.groups, self.given = self.found.drafts, self.found.groups, self.found.given
         self.states = {storage.index: _State() for storage in trace.storages}
         self.tensors: dict[str, dict[Any, str]] = {}
-        self.on_host: set[str] = set()
+        self.on_host = self.found.on_host
         self.homeless = 0  # kernels of what belongs nowhere yet: the host issues them before the next node's
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
@@ -101,9 +101,24 @@ class Builder:
                 self._enter(call, event.uses, number)
             else:
                 self._exit(call, event.uses, number)
+                if event.alone:
+                    self.found.alone[call.node] = event.uses[0]
         if call.parent is None and event.kind == "exit":
             for use in event.uses:
                 self._escape(use.storage)
+            self._return(event.uses)
+
+    def _return(self, uses: tuple[Use, ...]) -> None:
+        """What the model returns goes to where its inputs came from; backward begins there."""
+        distinct = list({(use.storage.index, use.view): use for use in uses}.values())
+        trained = [use for use in distinct if use.requires_grad]
+        losses = [use for use in trained if use.is_one_number] or trained
+        for place, use in enumerate(distinct):
+            writer = self.states[use.storage.index].writer
+            if writer in self.drafts and writer not in self.on_host:
+                self.drafts[writer].returned[str(place)] = use.size_bytes
+                if use in losses:
+                    self.drafts[writer].losses[str(place)] = use.size_bytes
 
     def _enter(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
         module = call.module or ROOT
@@ -236,7 +251,7 @@ class Builder:
         if source is not None and source != name and not source.startswith(ELSEWHERE):
             known = self.tensors.setdefault(source, {})
             tensor = known.setdefault((storage.index, use.view), str(len(known)))
-            self.found.edges.setdefault((source, name), {})[tensor] = use.size_bytes
+            self.found.edges.setdefault((source, name), {})[tensor] = use
             self._escape(storage)
         self.found.read_by.setdefault(storage.index, set()).add(name)
         if name not in state.readers:

@@ -22,6 +22,9 @@ class Draft:
         escaped: storages of `made` that something outside of it reads or gets.
         held: storages of `made` that somebody holds beyond their last use: to the end of forward.
         held_until: the node during which the last of the others is let go, if none of their readers.
+        lent: those of `escaped` that autograd keeps for readers only, not for this node.
+        returned: what the model returns of it: bytes, by the place among all that it returns.
+        losses: those of them where backward begins.
         given_grad_bytes: gradients of what it was given, which its backward makes.
         second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
         kernels: how many operations it launched.
@@ -29,6 +32,7 @@ class Draft:
         flops, moved_bytes: by dtype name.
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
+        backward_net_bytes: the same beyond what autograd keeps for it, which is let go meanwhile.
         work: its operations: what two layers have in common that take the same time.
     """
 
@@ -43,6 +47,9 @@ class Draft:
     escaped: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     held_until: str = ""
+    lent: set[int] = field(default_factory=set)
+    returned: dict[str, int] = field(default_factory=dict)
+    losses: dict[str, int] = field(default_factory=dict)
     given_grad_bytes: int = 0
     second_grad_bytes: int = 0
     kernels: int = 0
@@ -53,6 +60,7 @@ class Draft:
     backward_flops: int = 0
     backward_moved_bytes: int = 0
     backward_temp_bytes: int | None = None
+    backward_net_bytes: int | None = None
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def note(self, op: Op, event: int) -> None:
@@ -95,7 +103,12 @@ class Draft:
         if training:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
             amounts["saved_bytes"] = _size(s for s, _ in self.made.values() if s.saved)
+            amounts["lent_bytes"] = _size(self.made[index][0] for index in self.lent)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
+            amounts["forward_temp_bytes"] = amounts["temp_bytes"]
+            amounts["backward_temp_bytes"] = self._backward_bytes()
+            if self.backward_net_bytes is not None:
+                amounts["backward_temp_bytes"] = self.backward_net_bytes + self.second_grad_bytes
             amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_bytes())
             amounts["backward_kernels"] = self.backward_kernels
             amounts["backward_flops"] = self.backward_flops
@@ -110,6 +123,10 @@ class Draft:
             )
         if self.held_until:
             attributes["held_until"] = self.held_until
+        if self.returned:
+            attributes["returned"] = dict(self.returned)
+        if training and self.losses:
+            attributes["losses"] = dict(self.losses)
         if self.writes:
             attributes["writes"] = self.writes
         if self.weights:

@@ -22,24 +22,28 @@ class Drafted:
         trace: the run.
         drafts: nodes by name.
         groups: nodes that must share a device.
-        edges: by source and target, the bytes of each tensor that goes along.
+        edges: by source and target, each tensor that goes along.
+        alone: by layer, what it returned, if that was one tensor and nothing else.
         after: pairs of nodes that must keep their order.
         inputs: bytes of the model's inputs, by node.
         read_by: by storage, the nodes that read it.
         written: what was written in place that the writer did not make.
         given: what a layer got as arguments, and glue through its function.
+        on_host: glue that reads inputs of the model only, so runs where they lie.
         owners: by number of an event, the node that an operation belongs to.
     """
 
     trace: Trace
     drafts: dict[str, Draft] = field(default_factory=dict)
     groups: Groups = field(default_factory=Groups)
-    edges: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    edges: dict[tuple[str, str], dict[str, Use]] = field(default_factory=dict)
+    alone: dict[str, Use] = field(default_factory=dict)
     after: dict[tuple[str, str], None] = field(default_factory=dict)
     inputs: dict[str, int] = field(default_factory=dict)
     read_by: dict[int, set[str]] = field(default_factory=dict)
     written: list[tuple[Draft, Storage]] = field(default_factory=list)
     given: dict[str, tuple[Use, ...]] = field(default_factory=dict)
+    on_host: set[str] = field(default_factory=set)
     owners: dict[int, Draft] = field(default_factory=dict)
 
     def graph(self, weights_below: Mapping[str, list[Storage]]) -> LayerGraph:
@@ -57,6 +61,9 @@ class Drafted:
         self._say_what_is_written()
         self._count_second_gradients()
         self._say_what_is_held()
+        for name, draft in self.drafts.items():
+            made = [(index, draft.made[index][0]) for index in draft.escaped & draft.made.keys()]
+            draft.lent = {index for index, s in made if s.saved and name not in self._savers(s)}
         if self.trace.backward is not None:
             share_out(self.trace, self.drafts.values(), self.owners)
             graph.graph["backward_captured"] = True
@@ -70,6 +77,8 @@ class Drafted:
             attributes = draft.attributes(training=self.trace.training, names=names)
             if draft.first == len(self.trace.events):
                 attributes["unread"] = True
+            if name in self.on_host:
+                attributes["on_host"] = True
             if sizes[self.groups.first(name)] > 1:
                 attributes["colocate"] = self.groups.first(name)
             twin = first_of.setdefault(self._work_of(draft, weights_below), name)
@@ -77,11 +86,35 @@ class Drafted:
                 attributes["twin"] = twin
             graph.add_node(name, **attributes)
         for (source, target), tensors in self.edges.items():
-            graph.add_edge(source, target, bytes=sum(tensors.values()), tensor="+".join(sorted(tensors)))
+            graph.add_edge(source, target, **self._edge(source, target, tensors))
         for source, target in self.after:
             if not graph.has_edge(source, target):
                 graph.add_edge(source, target, order_only=True)
         return LayerGraph.from_networkx(graph)
+
+    def _edge(self, source: str, target: str, tensors: Mapping[str, Use]) -> dict[str, Any]:
+        uses, alone = list(tensors.values()), self.alone.get(source)
+        attributes: dict[str, Any] = {
+            "bytes": sum([use.size_bytes for use in uses]),
+            "tensor": "+".join(sorted(tensors)),
+        }
+        if len(uses) > 1:
+            attributes["parts"] = {tensor: use.size_bytes for tensor, use in tensors.items()}
+        if source in self.inputs:
+            return attributes
+        if alone is None or any(use.object != alone.object for use in uses):
+            attributes["on_demand"] = True
+        if self.trace.training and not any(use.requires_grad for use in uses):
+            attributes["no_grad"] = True
+        if self.trace.training and not any(target in self._savers(use.storage) for use in uses):
+            attributes["unsaved"] = True
+        return attributes
+
+    def _savers(self, storage: Storage) -> set[str]:
+        """The nodes whose part of autograd keeps some memory; all that use it, if nobody watched."""
+        if storage.saved and not storage.savers:
+            return set(self.drafts)
+        return {self.owners[event].name for event in storage.savers if event in self.owners}
 
     def _say_what_is_written(self) -> None:
         for draft, storage in self.written:  # a layer's own statistics are nobody else's business
@@ -107,7 +140,10 @@ class Drafted:
                 elif index in draft.escaped and died > read + 1:
                     until = max(until, died - 1)
             if until > draft.last:
-                draft.held_until = nodes[min(bisect_left(lasts, until), len(nodes) - 1)].name
+                place = min(bisect_left(lasts, until), len(nodes) - 1)
+                if until <= nodes[place].first and nodes[place - 1] is not draft:
+                    place -= 1  # it goes before that one has begun to work
+                draft.held_until = nodes[max(place, 0)].name
 
     def _given_grad_bytes(self, draft: Draft) -> int:
         """Gradients that its backward makes for what it was given; weights have theirs anyway."""

@@ -90,7 +90,8 @@ def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     watch.call, watch.function = call, None
     try:
         result = original_forward(module)(*args, **kwargs)
-        watch.trace.events.append(Boundary("exit", call, watch.uses(result)))
+        alone = isinstance(result, torch.Tensor)
+        watch.trace.events.append(Boundary("exit", call, watch.uses(result), alone))
         return result
     finally:
         whole = function is not None and function.whole
@@ -104,7 +105,13 @@ def _is_leaf(module: nn.Module) -> bool:
 
 def _saver(watch: Watch) -> Any:
     def save(tensor: torch.Tensor) -> torch.Tensor:
-        watch.storage_of(tensor).saved = True
+        storage = watch.storage_of(tensor)
+        storage.saved = True
+        events = watch.trace.events
+        # what an operation read is kept when its node has a number, what it made when it is over
+        last = events[-1] if events else None
+        over = isinstance(last, Op) and last.sequence == torch._C._autograd._get_sequence_nr()
+        storage.savers.add(len(events) - over)
         return tensor.detach()  # itself, an output would hold the node that holds it, for ever
 
     return save

@@ -27,6 +27,7 @@ class Storage:
         trained: whether a parameter in it requires a gradient.
         input: path of the model input it came in with, if it did.
         saved: whether autograd kept it for backward.
+        savers: numbers of the operations for whose backward it was kept.
         requires_grad: whether a tensor in it takes part in backward.
         died: number of the event (those of backward counted on) at which nobody held it any more;
             None if it outlived the run.
@@ -39,6 +40,7 @@ class Storage:
     trained: bool = False
     input: str | None = None
     saved: bool = False
+    savers: set[int] = field(default_factory=set)
     requires_grad: bool = False
     died: int | None = None
 
@@ -52,12 +54,20 @@ class Use:
         view: offset, sizes and strides, which tell two views of one storage apart.
         size_bytes: elements times their size: what travels if it is sent.
         requires_grad: whether it sends a gradient back.
+        object: a number for the very tensor: a view of the same shape is another one.
     """
 
     storage: Storage
     view: tuple[object, ...]
     size_bytes: int
     requires_grad: bool
+    object: int
+
+    @property
+    def is_one_number(self) -> bool:
+        """Whether it has one element, as a loss has."""
+        dimensions = (len(self.view) - 1) // 2
+        return bool(self.view) and all(size == 1 for size in self.view[1 : 1 + dimensions])
 
 
 @dataclass(slots=True, eq=False)
@@ -105,11 +115,19 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Control enters a call with its arguments, or leaves it with its outputs."""
+    """Control enters a call with its arguments, or leaves it with its outputs.
+
+    Args:
+        kind: which of both.
+        call: the call.
+        uses: the tensors among them.
+        alone: whether a tensor is all there is, in no tuple or other container.
+    """
 
     kind: Literal["enter", "exit"]
     call: Call
     uses: tuple[Use, ...]
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 Tensors are known by their storage: the record hangs on the `UntypedStorage` object.
 """
 
+import itertools
 import logging
 import weakref
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from baechi.capture.trace import Call, Function, Storage, Trace, Use
 logger = logging.getLogger(__name__)
 
 _RECORD = "_baechi_record"
+_NUMBER = "_baechi_number"
 
 
 class Watch:
@@ -41,6 +43,7 @@ class Watch:
         self.turns: dict[str, int] = {}
         self.call: Call | None = None
         self.function: Function | None = None
+        self._numbers = itertools.count(1)
         self.marked: list[tuple[weakref.ref[Any], Storage]] = []
         self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._note_weights(model)
@@ -100,7 +103,17 @@ class Watch:
         if tensor.layout == torch.strided and not tensor.is_nested:
             view = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
         size_bytes = tensor.numel() * tensor.element_size()
-        return Use(self.storage_of(tensor), view, size_bytes, tensor.requires_grad)
+        storage = self.storage_of(tensor)
+        return Use(storage, view, size_bytes, tensor.requires_grad, self._number_of(tensor, storage))
+
+    def _number_of(self, tensor: torch.Tensor, storage: Storage) -> int:
+        """A number for the very tensor; weights have none, since nothing is to be left on them."""
+        if storage.weight is not None:
+            return 0
+        number: int | None = vars(tensor).get(_NUMBER)
+        if number is None:
+            number = vars(tensor)[_NUMBER] = next(self._numbers)
+        return number
 
     def uses(self, *values: Any) -> tuple[Use, ...]:
         """Every tensor in the values."""

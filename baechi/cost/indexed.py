@@ -5,15 +5,31 @@ is topological (it is, for captured graphs), else the topological order nearest 
 decide ties, and equal graphs are treated equally whatever sets and hashes do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import ceil
+from typing import NamedTuple
 
-from baechi.cost.transfer import tensors
+from baechi.cost.transfer import Tensor, tensors
 from baechi.records import Device, LayerGraph
 
 FROM_HOST = -1
-"""The source of a tensor that is an input of the model."""
+"""The source of a tensor that is an input of the model, or that glue makes of inputs on the host."""
+
+
+class Returned(NamedTuple):
+    """A tensor that the model returns: it goes to the host.
+
+    Args:
+        maker: the layer that makes it.
+        size_bytes: what travels.
+        is_loss: whether backward begins there.
+    """
+
+    maker: int
+    size_bytes: int
+    is_loss: bool
 
 
 @dataclass(frozen=True)
@@ -26,9 +42,13 @@ class IndexedGraph:
         source: by tensor, the layer that makes it, or `FROM_HOST`.
         size_bytes: by tensor.
         consumers: by tensor, the layers that read it.
+        graded: by tensor, those of them that send a gradient back.
+        keepers: by tensor, those whose part of autograd may keep it.
+        ahead: by tensor, whether it is sent as soon as it is made.
         reads, makes: by layer, tensors; inputs of the model are read and not made.
         borrows: by layer, whether it hands on memory of its inputs (a view, a write in place).
         before, after: by layer, the layers that it is only ordered behind, and in front of.
+        returned: what the model returns, in its order.
         lets_go: by layer, those whose output variables hold until it has run.
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
@@ -39,11 +59,15 @@ class IndexedGraph:
     source: Sequence[int]
     size_bytes: Sequence[int]
     consumers: Sequence[Sequence[int]]
+    graded: Sequence[Sequence[int]]
+    keepers: Sequence[Collection[int]]
+    ahead: Sequence[bool]
     reads: Sequence[Sequence[int]]
     makes: Sequence[Sequence[int]]
     borrows: Sequence[bool]
     before: Sequence[Sequence[int]]
     after: Sequence[Sequence[int]]
+    returned: Sequence[Returned]
     lets_go: Mapping[int, Sequence[int]]
     members: Sequence[Sequence[int]]
     group_of: Sequence[int]
@@ -52,18 +76,24 @@ class IndexedGraph:
         return len(self.names)
 
     @classmethod
-    def of(cls, graph: LayerGraph) -> "IndexedGraph":
+    def of(cls, graph: LayerGraph, *, spread: bool = False) -> "IndexedGraph":
         """Index a graph.
 
         Args:
             graph: the layer graph.
+            spread: whether it is placed on several devices; see `transfer.tensors`.
         """
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
         reads: list[tuple[int, ...]] = [()] * len(names)
         makes: list[tuple[int, ...]] = [()] * len(names)
-        found = tensors(graph)
-        source = [index.get(tensor.source, FROM_HOST) for tensor in found]
+        found = tensors(graph, spread=spread)
+        from_layers = {
+            name: number
+            for name, number in index.items()
+            if not (spread and graph.nodes[name].get("on_host", False))
+        }
+        source = [from_layers.get(tensor.source, FROM_HOST) for tensor in found]
         consumers = [tuple(sorted([index[name] for name in tensor.consumers])) for tensor in found]
         for number, maker in enumerate(source):
             if maker != FROM_HOST:
@@ -74,17 +104,22 @@ class IndexedGraph:
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
         members, group_of = _groups(graph, index)
         before, after = _order_only(graph, index)
+        returned = _returned(graph, index)
         return cls(
             names=names,
             origin=[tensor.source for tensor in found],
             source=source,
             size_bytes=sizes,
             consumers=consumers,
+            graded=_graded(found, consumers, makes, returned),
+            keepers=[frozenset([index[name] for name in tensor.keepers]) for tensor in found],
+            ahead=[tensor.ahead for tensor in found],
             reads=reads,
             makes=makes,
             borrows=_borrows(graph, names, made_bytes),
             before=before,
             after=after,
+            returned=returned,
             lets_go=_lets_go(graph, index),
             members=members,
             group_of=group_of,
@@ -162,6 +197,33 @@ def _borrows(graph: LayerGraph, names: Sequence[str], made_bytes: Sequence[int])
     """Whether layers hand on more than the new memory they made; what they return counts as 1 byte."""
     new_bytes = {name: data.get("output_bytes") or 0 for name, data in graph.nodes(data=True)}
     return [made > new_bytes[name] for name, made in zip(names, made_bytes, strict=True)]
+
+
+def _returned(graph: LayerGraph, index: Mapping[str, int]) -> list[Returned]:
+    found: list[tuple[int, Returned]] = []
+    for name, layer in index.items():
+        losses = graph.nodes[name].get("losses", {})
+        for place, size in graph.nodes[name].get("returned", {}).items():
+            found.append((int(place), Returned(layer, ceil(size), place in losses)))
+    return [returned for _, returned in sorted(found)]
+
+
+def _graded(
+    found: Sequence[Tensor],
+    consumers: Sequence[Sequence[int]],
+    makes: Sequence[Sequence[int]],
+    returned: Sequence[Returned],
+) -> list[tuple[int, ...]]:
+    """By tensor, the readers that send a gradient back: those that a loss depends on, if one is known."""
+    losses = {tensor.maker for tensor in returned if tensor.is_loss}
+    trained = [not losses or layer in losses for layer in range(len(makes))]
+    graded: list[tuple[int, ...]] = [()] * len(found)
+    for layer in reversed(range(len(makes))):
+        for tensor in makes[layer]:
+            if found[tensor].has_grad:
+                graded[tensor] = tuple([reader for reader in consumers[tensor] if trained[reader]])
+                trained[layer] |= bool(graded[tensor])
+    return graded
 
 
 def _lets_go(graph: LayerGraph, index: dict[str, int]) -> dict[int, list[int]]:

@@ -3,9 +3,10 @@
 A tensor travels to a device once, however many layers read it there: transfers are keyed by
 (source layer, tensor, target device). The original charged every edge by itself, in time and in
 memory. Edges that only order two layers carry nothing; edges from inputs are uploads from the host.
-Downloads of outputs to the host are not modelled here: a plan does not know what is returned.
+What the model returns goes to the host, where its inputs come from (`returned` of a node).
 """
 
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -20,11 +21,18 @@ class Tensor(NamedTuple):
         source: the node that makes it; an input if it comes from the host.
         size_bytes: what travels, the largest of its edges.
         consumers: the layers that read it, in code order.
+        ahead: whether it is sent as soon as it is made, to every device that will read it; else when
+            somebody there asks for it.
+        has_grad: whether a gradient comes back.
+        keepers: those of the consumers whose part of autograd may keep it.
     """
 
     source: str
     size_bytes: int
     consumers: tuple[str, ...]
+    ahead: bool = True
+    has_grad: bool = True
+    keepers: tuple[str, ...] = ()
 
 
 def transfer_s(link: Link, size_bytes: float) -> float:
@@ -37,12 +45,23 @@ def transfer_s(link: Link, size_bytes: float) -> float:
     return link.latency_s + size_bytes / link.bytes_per_s
 
 
-def tensors(graph: LayerGraph) -> list[Tensor]:
+def _parts(data: Mapping[str, Any]) -> Iterable[tuple[Any, float]]:
+    """The tensors of an edge, with their bytes: one, if it does not say otherwise."""
+    parts: Mapping[Any, float] | None = data.get("parts")
+    if parts:
+        return parts.items()
+    key = data.get("tensor")
+    return [(tuple(key) if isinstance(key, list) else key, data.get("bytes") or 0)]  # lists are JSON's
+
+
+def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
     """The tensors that layers hand to each other.
 
     Args:
         graph: the layer graph. Edges of one source with the same `tensor` are one tensor; edges
             without the attribute are one tensor together; `order_only` edges are none.
+        spread: whether it is placed on several devices: then glue that reads inputs of the model only
+            (`on_host`) runs on the host, and what it reads does not travel.
 
     Returns:
         Tensors by the code order of their sources.
@@ -51,23 +70,25 @@ def tensors(graph: LayerGraph) -> list[Tensor]:
     for source, edges in graph.adjacency():
         if not any(["tensor" in data or "order_only" in data for data in edges.values()]):
             if edges:  # one tensor: nearly always
-                largest = max([data.get("bytes") or 0 for data in edges.values()])
-                found.append(Tensor(source, ceil(largest), tuple(edges)))
+                largest, readers = max([data.get("bytes") or 0 for data in edges.values()]), tuple(edges)
+                found.append(Tensor(source, ceil(largest), readers, keepers=readers))
             continue
-        sizes: dict[Any, float] = {}
-        readers: dict[Any, list[str]] = {}
+        of_source: dict[Any, list[tuple[str, float, Mapping[str, Any]]]] = {}
         for target, data in edges.items():
-            if data.get("order_only"):
-                continue
-            key, size = data.get("tensor"), data.get("bytes") or 0
-            key = tuple(key) if isinstance(key, list) else key  # as JSON gives it back
-            if key not in sizes:
-                sizes[key], readers[key] = size, [target]
-            else:
-                sizes[key] = max(sizes[key], size)
-                readers[key].append(target)
-        for key, names in readers.items():
-            found.append(Tensor(source, ceil(sizes[key]), tuple(names)))
+            if not data.get("order_only") and not (spread and graph.nodes[target].get("on_host")):
+                for key, size in _parts(data):
+                    of_source.setdefault(key, []).append((target, size, data))
+        for reads in of_source.values():
+            found.append(
+                Tensor(
+                    source,
+                    ceil(max([size for _, size, _ in reads])),
+                    tuple([target for target, _, _ in reads]),
+                    ahead=not any([data.get("on_demand") for _, _, data in reads]),
+                    has_grad=not all([data.get("no_grad") for _, _, data in reads]),
+                    keepers=tuple([target for target, _, data in reads if not data.get("unsaved")]),
+                )
+            )
     return found
 
 

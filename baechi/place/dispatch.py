@@ -29,14 +29,16 @@ def dispatch(
     layers, makes, after = tables.layers, tables.makes, tables.task.indexed.after
     seconds, travel_s, to_end_s = tables.seconds[0], tables.travel_s, tables.to_end_s[0]
     host_s, launch_s, stride = tables.host_s[0], tables.launch_s[0], tables.stride
+    last_part = tables.last_part[0]
     left_s = tables.work_s(0, device_of)
     missing = tables.missing[:]
     free_s = [0.0] * tables.channels
     ready_s = _uploaded_s(tables, device_of, priority, free_s)
     waiting: list[list[tuple[float, int]]] = [[] for _ in left_s]
     idle = [True for _ in left_s]
+    through_s = [0.0 for _ in left_s]  # by device, when the last layer so far ended
     order: list[int] = []
-    issued_s = end_s = 0.0
+    issued_s, end_s = -launch_s, 0.0
     # a layer ends; from `layers` on, a layer's inputs are there
     events = [(ready_s[layer], layer + layers) for layer in range(layers) if not missing[layer]]
     events.sort()
@@ -48,6 +50,7 @@ def dispatch(
         else:
             end_s, device = now_s, device_of[layer]
             idle[device] = True
+            through_s[device] = now_s
             for tensor, readers in makes[layer]:
                 arrivals_s = {device: now_s}
                 for reader in readers:
@@ -87,8 +90,20 @@ def dispatch(
             if launch_s:
                 begin_s = max(now_s, issued_s + min(launch_s, host_s[layer]))
                 issued_s += host_s[layer]
-            heappush(events, (max(begin_s + work_s, issued_s) if launch_s else begin_s + work_s, layer))
-    return end_s, order
+                heappush(events, (max(begin_s + work_s, issued_s + work_s * last_part[layer]), layer))
+            else:
+                heappush(events, (begin_s + work_s, layer))
+    return max(end_s, _downloaded_s(tables, device_of, through_s, issued_s)), order
+
+
+def _downloaded_s(
+    tables: Tables, device_of: Sequence[int], through_s: Sequence[float], now_s: float
+) -> float:
+    """When the host has fetched what the model returns, one after the other."""
+    for maker, _, ways_s in tables.returned:
+        device = device_of[maker]
+        now_s = max(now_s + tables.launch_s[0], through_s[device]) + ways_s[device][0]
+    return now_s
 
 
 def _uploaded_s(

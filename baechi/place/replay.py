@@ -25,6 +25,7 @@ def replay(
     source = tables.task.indexed.source
     seconds, travel_s, to_end_s = tables.seconds[1], tables.travel_s, tables.to_end_s[1]
     host_s, launch_s, stride = tables.host_s[1], tables.launch_s[1], tables.stride
+    last_part = tables.last_part[1]
     left_s = tables.work_s(1, device_of)
     queues: list[list[int]] = [[] for _ in left_s]  # the last runs first
     for layer in order:
@@ -32,7 +33,12 @@ def replay(
     gives, missing = _gradients(tables, device_of, order)
     ready_s = [start_s] * tables.layers
     free_s = [start_s] * tables.channels
-    issued_s = [start_s for _ in left_s]
+    issued_s = [start_s - launch_s for _ in left_s]
+    for maker, is_loss, ways_s in tables.returned:
+        if is_loss:  # its gradient comes from the host
+            channel = stride * tables.task.host + device_of[maker]
+            free_s[channel] += ways_s[device_of[maker]][1]
+            ready_s[maker] = max(ready_s[maker], free_s[channel])
     idle_s = [start_s for _ in left_s]  # since when; `NEVER` while it runs a layer
     events: list[tuple[float, int]] = []
     looked = list(range(len(queues)))
@@ -52,7 +58,7 @@ def replay(
             if launch_s:
                 first_s = issued_s[device] + min(launch_s, host_s[layer])
                 issued_s[device] += host_s[layer] + launch_s * len(gives[layer])
-                now_s = max(now_s, first_s, issued_s[device] - work_s)
+                now_s = max(now_s, first_s, issued_s[device] - work_s * (1 - last_part[layer]))
             heappush(events, (now_s + work_s, layer))
         if not events:
             return end_s
@@ -81,13 +87,14 @@ def _gradients(
     place = [0] * tables.layers
     for number, layer in enumerate(order):
         place[layer] = number
+    graded = tables.task.indexed.graded
     gives: list[list[int]] = [[] for _ in place]
     missing = [0] * tables.layers
     for layer, made in enumerate(tables.makes):
         home = device_of[layer]
-        for tensor, readers in made:
+        for tensor, _ in made:
             first: dict[int, int] = {}
-            for reader in readers:
+            for reader in graded[tensor]:
                 there = device_of[reader]
                 if there != home and (there not in first or place[reader] < place[first[there]]):
                     first[there] = reader

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from baechi.cost.indexed import FROM_HOST, seconds_by_device
+from baechi.cost.machine import last_part
 from baechi.cost.transfer import transfer_s
 from baechi.place.task import Task
 
@@ -23,9 +24,16 @@ class Tables:
         self.seconds = [seconds_by_device(graph, names, devices, f"{phase}_s") for phase in phases]
         self.host_s = [[graph.amount(name, f"host_{phase}_s") for name in names] for phase in phases]
         self.launch_s = [task.cluster.launch_s if any(host_s) else 0.0 for host_s in self.host_s]
+        self.last_part = [
+            [last_part(s, launch_s) for s in host_s]
+            for host_s, launch_s in zip(self.host_s, self.launch_s, strict=True)
+        ]
         self.makes = [[(tensor, indexed.consumers[tensor]) for tensor in made] for made in indexed.makes]
         uploaded = [tensor for tensor, maker in enumerate(indexed.source) if maker == FROM_HOST]
         self.uploads = [(tensor, indexed.consumers[tensor]) for tensor in uploaded]
+        self.returned = [
+            (maker, is_loss, _ways_s(task, size_bytes)) for maker, size_bytes, is_loss in indexed.returned
+        ]
         self.missing = [
             sum([indexed.source[tensor] != FROM_HOST for tensor in reads]) + len(before)
             for reads, before in zip(indexed.reads, indexed.before, strict=True)
@@ -55,6 +63,17 @@ def _travel_s(task: Task) -> list[list[list[float]]]:
     sizes, links = task.indexed.size_bytes, {link for row in task.links for link in row}
     known = {link: [transfer_s(link, size) for size in sizes] for link in links}
     return [[known[link] for link in row] for row in task.links]
+
+
+def _ways_s(task: Task, size_bytes: int) -> list[tuple[float, float]]:
+    """By device, how long bytes travel to the host, and from there."""
+    return [
+        (
+            transfer_s(task.links[device][task.host], size_bytes),
+            transfer_s(task.links[task.host][device], size_bytes),
+        )
+        for device in range(len(task.cluster))
+    ]
 
 
 def _to_end_s(task: Task, seconds: Sequence[Sequence[float]]) -> list[float]:

@@ -235,13 +235,16 @@ def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """By layer, the other devices that read its output, in the order in which the code does."""
+    """By layer, the other devices that read what it returns, in the order in which the code does.
+
+    A view of that, or one of several tensors, is another tensor: it travels when somebody asks for it.
+    """
     for node in plan.graph.placed():
         own = plan.device_of[node]
         reading = [
             plan.device_of[reader]
             for reader, data in plan.graph.adj[node].items()
-            if not data.get("order_only")
+            if not data.get("order_only") and not data.get("on_demand")
         ]
         others = tuple(dict.fromkeys([device for device in reading if device != own]))
         if others:

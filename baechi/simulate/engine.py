@@ -40,7 +40,7 @@ class Engine:
         self._seconds = seconds
         self._issued = issued
         self._queues = queues
-        self._parcels = parcels
+        self.parcels = parcels
         self._machine = machine
         self._watcher = watcher
         self._heap: list[tuple[float, int, int, Callable[[float, int], None], int]] = []
@@ -55,11 +55,29 @@ class Engine:
         self._ungiven = [len(parcel.givers) for parcel in parcels]
         self._missing = [0] * len(seconds)
         self._gives: list[list[int]] = [[] for _ in seconds]
+        self._next_on_stream: dict[int, int] = {}
         for number, parcel in enumerate(parcels):
             for layer in parcel.takers:
                 self._missing[layer] += 1
             for layer in parcel.givers:
                 self._gives[layer].append(number)
+        self._follow_streams()
+
+    def _follow_streams(self) -> None:
+        """What streams make wait: what was issued first comes first."""
+        for number, layer in self._issued.behind.items():
+            self._ungiven[number] += 1
+            self._gives[layer].append(number)
+        for layers in self._issued.holds.values():
+            for layer in layers:
+                self._missing[layer] += 1
+        last: dict[tuple[int, int], int] = {}
+        for number in self._issued.sequence:
+            pair = self.parcels[number].source, self.parcels[number].target
+            if pair in last:
+                self._next_on_stream[last[pair]] = number
+                self._ungiven[number] += 1
+            last[pair] = number
 
     def run(self, start_s: float) -> float:
         """Run the phase.
@@ -71,9 +89,8 @@ class Engine:
             When its last event is over.
         """
         now_s = start_s
-        for number, parcel in enumerate(self._parcels):
-            if not parcel.givers:
-                self._give(start_s, number)
+        for number in [number for number, ungiven in enumerate(self._ungiven) if not ungiven]:
+            self._give(start_s, number)
         for device in range(len(self._queues)):
             self._at(start_s, 2, self._start, device)
         while self._heap:
@@ -101,7 +118,9 @@ class Engine:
             return
         self._busy[device] = True
         self._next[device] += 1
-        _, end_s = self._machine.compute(device, now_s, max(self._seconds[layer], last_s - now_s))
+        work_s = self._seconds[layer]
+        least_s = last_s + work_s * self._issued.last_part[layer] - now_s  # the last kernel has to run, too
+        _, end_s = self._machine.compute(device, now_s, max(work_s, least_s))
         self.ran.append((layer, now_s, end_s))
         self._watcher.started(layer)
         self._at(end_s, 0, self._end, layer)
@@ -111,15 +130,13 @@ class Engine:
         self._busy[device] = False
         self._watcher.ended(layer)
         for number in self._gives[layer]:
-            self._ungiven[number] -= 1
-            if self._ungiven[number] == 0:
-                self._give(now_s, number)
+            self._less_ungiven(now_s, number)
         self._at(now_s, 2, self._start, device)
 
     def _give(self, now_s: float, number: int) -> None:
-        parcel = self._parcels[number]
+        parcel = self.parcels[number]
         if not parcel.travels:
-            self._take(now_s, parcel)
+            self._take(now_s, number)
             return
         asked_s = self._issued.parcels[number]
         if asked_s > now_s:
@@ -132,15 +149,23 @@ class Engine:
 
     def _leave(self, now_s: float, number: int) -> None:
         del now_s
-        self._watcher.left(self._parcels[number])
+        self._watcher.left(self.parcels[number])
         self._at(self._end_s[number], 0, self._arrive, number)
 
     def _arrive(self, now_s: float, number: int) -> None:
-        self._watcher.arrived(self._parcels[number])
-        self._take(now_s, self._parcels[number])
+        self._watcher.arrived(self.parcels[number])
+        self._take(now_s, number)
+        following = self._next_on_stream.get(number)
+        if following is not None:
+            self._less_ungiven(now_s, following)
 
-    def _take(self, now_s: float, parcel: Parcel) -> None:
-        for layer in parcel.takers:
+    def _less_ungiven(self, now_s: float, number: int) -> None:
+        self._ungiven[number] -= 1
+        if self._ungiven[number] == 0:
+            self._give(now_s, number)
+
+    def _take(self, now_s: float, number: int) -> None:
+        for layer in (*self.parcels[number].takers, *self._issued.holds.get(number, ())):
             self._missing[layer] -= 1
             if self._missing[layer] == 0:
                 self._at(now_s, 2, self._start, self._device[layer])

@@ -18,6 +18,8 @@ A gradient that waits on the device where it was computed is not counted: the la
 has given back what it had saved.
 """
 
+from heapq import heappop, heappush
+
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.simulate.parcels import NO_TENSOR, Parcel
@@ -32,6 +34,7 @@ class Memory:
 
     Attributes:
         stepping_bytes: while the optimizer steps, beside what is always there.
+        curve: by device, `(seconds, bytes)` after each change, where the ledgers say when that is.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -42,6 +45,9 @@ class Memory:
             live + update for live, update in zip(self.live_bytes, _update_bytes(stage), strict=True)
         ]
         self.peak_bytes = list(self.stepping_bytes)
+        self.curve = [[(0.0, live)] for live in self.live_bytes]
+        self._limit_bytes = [device.memory_bytes for device in stage.cluster.devices]
+        self._pending: list[list[tuple[float, int]]] = [[] for _ in self.live_bytes]
 
     def take(self, device: int, size_bytes: int) -> None:
         """Count bytes that are allocated on a device."""
@@ -51,6 +57,38 @@ class Memory:
     def free(self, device: int, size_bytes: int) -> None:
         """Count bytes that are freed on a device."""
         self.live_bytes[device] -= size_bytes
+
+    def issue(self, device: int, size_bytes: int, now_s: float) -> None:
+        """Count bytes that the host asks for: what is over by then comes back first.
+
+        Args:
+            device: where.
+            size_bytes: how many.
+            now_s: the host's clock.
+        """
+        pending = self._pending[device]
+        while pending and pending[0][0] <= now_s:
+            self.free(device, heappop(pending)[1])
+        if self.live_bytes[device] + size_bytes > self._limit_bytes[device]:  # the host waits for it
+            self.free(device, sum([size for _, size in pending]))
+            pending.clear()
+        self.take(device, size_bytes)
+        self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
+
+    def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
+        """Count bytes that nobody holds any more, but a stream may still be using.
+
+        Args:
+            device: where.
+            size_bytes: how many.
+            until_s: when the stream is through with them.
+            now_s: the host's clock.
+        """
+        if until_s <= now_s:
+            self.free(device, size_bytes)
+            self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
+        elif size_bytes:
+            heappush(self._pending[device], (until_s, size_bytes))
 
 
 def _update_bytes(stage: Stage) -> list[int]:
@@ -194,7 +232,8 @@ class BackwardMemory:
 
     def arrived(self, parcel: Parcel) -> None:
         """The copy that the gradient belongs to is needed no more."""
-        self._memory.free(parcel.source, parcel.size_bytes)
+        if parcel.source != self._stage.host:
+            self._memory.free(parcel.source, parcel.size_bytes)
 
     def _own_bytes(self, layer: int) -> int:
         footprint = self._stage.footprints[layer]

@@ -16,6 +16,9 @@ from baechi.cost.indexed import FROM_HOST, IndexedGraph
 
 NO_TENSOR = -1
 
+RETURNED = -2
+"""What the model returns, as a tensor of a parcel: from there down."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
@@ -41,10 +44,6 @@ class Parcel:
     def travels(self) -> bool:
         """Whether it takes a channel."""
         return self.tensor != NO_TENSOR and self.source != self.target
-
-    def turned(self) -> "Parcel":
-        """The gradient's way back."""
-        return Parcel(self.tensor, self.size_bytes, self.target, self.source, self.takers, self.givers)
 
 
 def forward_parcels(
@@ -77,16 +76,48 @@ def forward_parcels(
     return sorted(parcels, key=lambda parcel: place[parcel.takers[0]])
 
 
-def backward_parcels(forward: Sequence[Parcel], place: Sequence[int], host: int) -> list[Parcel]:
+def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> list[Parcel]:
+    """What the model returns goes to the host, one after the other.
+
+    Args:
+        indexed: the graph.
+        device_of: by layer, its device.
+        host: the host's index.
+    """
+    return [
+        Parcel(RETURNED - number, tensor.size_bytes, device_of[tensor.maker], host, (tensor.maker,), ())
+        for number, tensor in enumerate(indexed.returned)
+    ]
+
+
+def backward_parcels(
+    indexed: IndexedGraph,
+    forward: Sequence[Parcel],
+    device_of: Sequence[int],
+    place: Sequence[int],
+    host: int,
+) -> list[Parcel]:
     """The parcels of a backward.
 
     Args:
+        indexed: the graph.
         forward: the parcels of the forward.
+        device_of: by layer, its device.
         place: by layer, its place in the plan's order.
-        host: the host's index; inputs get no gradient.
+        host: the host's index; inputs get no gradient, and that of a loss comes from there.
 
     Returns:
         In the order in which they queue when they are ready at the same time: as they are needed.
     """
-    turned = [p.turned() for p in forward if p.tensor != NO_TENSOR and p.source != host]
+    turned = []
+    for parcel in forward:
+        if parcel.tensor != NO_TENSOR and parcel.source != host:
+            graded = set(indexed.graded[parcel.tensor])
+            givers = tuple([reader for reader in parcel.takers if reader in graded])
+            if givers:
+                size, there, home = parcel.size_bytes, parcel.target, parcel.source
+                turned.append(Parcel(parcel.tensor, size, there, home, givers, parcel.givers))
+    for loss in downloads(indexed, device_of, host):
+        if indexed.returned[RETURNED - loss.tensor].is_loss:
+            turned.append(Parcel(loss.tensor, loss.size_bytes, host, loss.source, (), loss.givers))
     return sorted(turned, key=lambda parcel: -place[parcel.takers[0]])

@@ -59,16 +59,15 @@ class Recorder:
     def _note(self, what: int | Parcel, end: int) -> None:
         self._notes.append((what, end, tuple(self._memory.live_bytes)))
 
-    def phase_over(self, engine: Engine, parcels: Sequence[Parcel]) -> None:
+    def phase_over(self, engine: Engine) -> None:
         """Give what was noted its times.
 
         Args:
             engine: that ran the phase.
-            parcels: what moved in it.
         """
         times: dict[int | Parcel, tuple[float, float]] = {}
         times.update({layer: (start_s, end_s) for layer, start_s, end_s in engine.ran})
-        times.update({parcels[number]: (start_s, end_s) for number, start_s, end_s in engine.moved})
+        times.update({engine.parcels[number]: (start_s, end_s) for number, start_s, end_s in engine.moved})
         self._curve += [(times[what][end], live) for what, end, live in self._notes]
         self._notes.clear()
 
@@ -82,6 +81,10 @@ class Recorder:
         Returns:
             By device, `(seconds, bytes)` where its bytes change; of rises at one time, the last.
         """
+        if len(self._curve) == 1:  # the ledgers say themselves when what happened
+            ends = zip(names, self._memory.curve, self._memory.stepping_bytes, strict=True)
+            curves = [(name, [*curve, (end_s, last)]) for name, curve, last in ends]
+            return {name: _steps(*zip(*curve, strict=True)) for name, curve in curves}
         curve = [*self._curve, (end_s, tuple(self._memory.stepping_bytes))]
         columns = zip(*[live for _, live in curve], strict=True)
         times = [time_s for time_s, _ in curve]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 from baechi.cost.indexed import IndexedGraph
 from baechi.cost.memory import Footprint, footprints
@@ -23,6 +24,10 @@ class Stage:
         footprints: by layer.
         seconds: by phase, device and layer; None where nobody knows.
         host_s: by phase and layer, what the host takes to issue its kernels.
+        is_glue: by layer, whether it is glue.
+        lent_bytes: by layer, what autograd keeps of its output for readers only.
+        held_bytes: by layer, what the model's code holds to the end of forward.
+        temp_bytes: by phase and layer, what it needs only while it runs.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
     """
@@ -33,8 +38,13 @@ class Stage:
     footprints: list[Footprint]
     seconds: dict[Phase, _Table]
     host_s: dict[Phase, list[float]]
+    is_glue: Sequence[bool]
+    lent_bytes: Sequence[int]
+    held_bytes: Sequence[int]
+    temp_bytes: Mapping[Phase, Sequence[int]]
     device_of: Sequence[int]
     place: Sequence[int]
+    _spread: "Stage | None" = None
 
     @classmethod
     def of(cls, plan: Plan, optimizer: str | None = None) -> "Stage":
@@ -65,15 +75,52 @@ class Stage:
         indexed = IndexedGraph.of(graph)
         table = footprints(graph, optimizer)
         phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)
-        return cls(
+
+        def amounts(what: str) -> list[int]:
+            return [ceil(graph.amount(name, f"{what}_bytes")) * graph.training for name in indexed.names]
+
+        whole = cls(
             graph,
             cluster,
             indexed,
             [table[name] for name in indexed.names],
             {phase: _seconds(graph, indexed.names, cluster, phase) for phase in phases},
             {phase: [graph.amount(name, f"host_{phase}_s") for name in indexed.names] for phase in phases},
+            [graph.nodes[name].get("kind") == "glue" for name in indexed.names],
+            amounts("lent"),
+            amounts("held"),
+            {phase: _temp_bytes(graph, indexed.names, phase) for phase in phases},
             (),
             (),
+        )
+        on_host = [layer for layer, name in enumerate(indexed.names) if graph.nodes[name].get("on_host")]
+        return replace(whole, _spread=whole._without(on_host)) if on_host else whole
+
+    def _without(self, on_host: Sequence[int]) -> "Stage":
+        """The same where glue that reads inputs only runs on the host, and takes nothing of devices."""
+        table = list(self.footprints)
+        seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
+        host_s = {phase: list(times) for phase, times in self.host_s.items()}
+        temp_bytes = {phase: list(sizes) for phase, sizes in self.temp_bytes.items()}
+        lent_bytes, held_bytes = list(self.lent_bytes), list(self.held_bytes)
+        for layer in on_host:
+            table[layer] = Footprint(0, 0, 0, 0, 0)
+            lent_bytes[layer] = held_bytes[layer] = 0
+            for phase in seconds:
+                host_s[phase][layer] = 0.0
+                temp_bytes[phase][layer] = 0
+                for row in seconds[phase]:
+                    row[layer] = 0.0
+        indexed = IndexedGraph.of(self.graph, spread=True)
+        return replace(
+            self,
+            indexed=indexed,
+            footprints=table,
+            seconds=seconds,
+            host_s=host_s,
+            lent_bytes=lent_bytes,
+            held_bytes=held_bytes,
+            temp_bytes=temp_bytes,
         )
 
     def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "Stage":
@@ -83,7 +130,8 @@ class Stage:
             device_of: by layer, its device.
             place: by layer, its place in the order.
         """
-        return replace(self, device_of=device_of, place=place)
+        base = self._spread if self._spread is not None and len(set(device_of)) > 1 else self
+        return replace(base, device_of=device_of, place=place)
 
     def seconds_of(self, phase: Phase) -> list[float]:
         """By layer, how long it runs on its device.
@@ -109,6 +157,11 @@ class Stage:
         """The host's index."""
         return len(self.cluster)
 
+    @property
+    def knows_host(self) -> bool:
+        """Whether the graph says what the host takes."""
+        return any(self.host_s["forward"])
+
     @cached_property
     def queues(self) -> list[list[int]]:
         """By device, its layers in the plan's order."""
@@ -116,6 +169,13 @@ class Stage:
         for layer in sorted(range(len(self.place)), key=self.place.__getitem__):
             queues[self.device_of[layer]].append(layer)
         return queues
+
+
+def _temp_bytes(graph: LayerGraph, names: Sequence[str], phase: Phase) -> list[int]:
+    """By layer; where phases are not told apart, the most of both."""
+    told = f"{phase}_temp_bytes"
+    known = graph.training and any(told in graph.nodes[name] for name in names)
+    return [ceil(graph.amount(name, told if known else "temp_bytes")) for name in names]
 
 
 def _seconds(graph: LayerGraph, names: Sequence[str], cluster: Cluster, phase: Phase) -> _Table:

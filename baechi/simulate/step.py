@@ -8,12 +8,15 @@ from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
 from baechi.simulate.engine import Engine
-from baechi.simulate.host import issue
+from baechi.simulate.host import Issued, at_once, go_back, issue_backward, issue_forward
+from baechi.simulate.launches import launch_places
+from baechi.simulate.ledger import BackwardLedger, ForwardLedger
 from baechi.simulate.memory import BackwardMemory, ForwardMemory, Memory
-from baechi.simulate.parcels import Parcel, backward_parcels, forward_parcels
+from baechi.simulate.parcels import Parcel, backward_parcels, downloads, forward_parcels
+from baechi.simulate.program import program
 from baechi.simulate.recorder import Recorder
 from baechi.simulate.stage import Stage
-from baechi.simulate.watcher import Watcher
+from baechi.simulate.watcher import Nobody, Watcher
 
 
 def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
@@ -96,37 +99,96 @@ class _Played:
 
 
 def _play(stage: Stage, memory: Memory, recorder: Recorder | None = None) -> list[_Played]:
+    if stage.knows_host:
+        return _play_program(stage, memory)
     machine = Machine(stage.cluster)
-    forward = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
-    watcher: Watcher = ForwardMemory(stage, memory, forward)
-    phases = [_phase(stage, "forward", 0.0, forward, machine, watcher, recorder)]
+    parcels = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
+    watcher: Watcher = ForwardMemory(stage, memory, parcels)
+    watcher = recorder.over(watcher) if recorder else watcher
+    issued = at_once(stage, 0.0, parcels)
+    phases = [_forward(stage, parcels, issued, (machine, watcher), 0.0, recorder)]
     if stage.graph.training:
-        backward = backward_parcels(forward, stage.place, stage.host)
-        watcher = BackwardMemory(stage, memory, forward)
-        phases.append(_phase(stage, "backward", phases[0].end_s, backward, machine, watcher, recorder))
+        watcher = BackwardMemory(stage, memory, parcels)
+        watcher = recorder.over(watcher) if recorder else watcher
+        start_s = phases[0].end_s
+        parcels = backward_parcels(stage.indexed, parcels, stage.device_of, stage.place, stage.host)
+        issued = at_once(stage, start_s, parcels)
+        phases.append(_backward(stage, parcels, issued, (machine, watcher), start_s, recorder))
     return phases
 
 
-def _phase(
+def _play_program(stage: Stage, memory: Memory) -> list[_Played]:
+    """A step of a graph that says what the host takes: so it is known what it does, and when."""
+    around = Machine(stage.cluster), Nobody()
+    places = launch_places(stage.indexed, stage.is_glue, stage.device_of, stage.place)
+    stage = stage.with_plan(stage.device_of, places)
+    parcels = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
+    instructions = program(stage, parcels)
+    issued, over_s = issue_forward(stage, 0.0, parcels, instructions)
+    phases = [_forward(stage, parcels, issued, around, over_s)]
+    ledger = ForwardLedger(stage, memory, parcels, issued, phases[0].engine)
+    ledger.count(instructions, phases[0].end_s)
+    if stage.graph.training:
+        back = backward_parcels(stage.indexed, parcels, stage.device_of, stage.place, stage.host)
+        issued = issue_backward(stage, phases[0].end_s, parcels, back, instructions)
+        phases.append(_backward(stage, back, issued, around, phases[0].end_s))
+        walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine)
+        go_back(stage, walker, parcels, back, instructions)
+    return phases
+
+
+def _forward(
     stage: Stage,
-    phase: Phase,
-    start_s: float,
-    parcels: Sequence[Parcel],
-    machine: Machine,
-    watcher: Watcher,
-    recorder: Recorder | None,
+    parcels: list[Parcel],
+    issued: Issued,
+    around: tuple[Machine, Watcher],
+    over_s: float,
+    recorder: Recorder | None = None,
 ) -> _Played:
-    queues = stage.queues if phase == "forward" else [queue[::-1] for queue in stage.queues]
-    watcher = recorder.over(watcher) if recorder else watcher
-    issued = issue(stage, phase, start_s, parcels)
-    engine = Engine(stage.seconds_of(phase), issued, queues, parcels, machine, watcher)
+    engine = Engine(stage.seconds_of("forward"), issued, stage.queues, parcels, *around)
+    end_s = _run(stage, "forward", engine, 0.0, recorder)
+    returned = downloads(stage.indexed, stage.device_of, stage.host)
+    end_s = max(end_s, _download(stage, engine, returned, around[0], over_s))
+    return _Played("forward", [*parcels, *returned], engine, end_s)
+
+
+def _backward(
+    stage: Stage,
+    parcels: list[Parcel],
+    issued: Issued,
+    around: tuple[Machine, Watcher],
+    start_s: float,
+    recorder: Recorder | None = None,
+) -> _Played:
+    queues = [queue[::-1] for queue in stage.queues]
+    engine = Engine(stage.seconds_of("backward"), issued, queues, parcels, *around)
+    return _Played("backward", parcels, engine, _run(stage, "backward", engine, start_s, recorder))
+
+
+def _run(stage: Stage, phase: Phase, engine: Engine, start_s: float, recorder: Recorder | None) -> float:
     end_s = engine.run(start_s)
     if engine.stuck:
         stuck = ", ".join([stage.indexed.names[layer] for layer in engine.stuck])
         raise RuntimeError(f"{phase} stops for ever at {stuck}: the plan's order is not topological")
     if recorder:
-        recorder.phase_over(engine, parcels)
-    return _Played(phase, parcels, engine, end_s)
+        recorder.phase_over(engine)
+    return end_s
+
+
+def _download(
+    stage: Stage, engine: Engine, returned: Sequence[Parcel], machine: Machine, now_s: float
+) -> float:
+    """The host fetches what the model returns, one after the other, each when its device is through."""
+    ended_s = {layer: end_s for layer, _, end_s in engine.ran}
+    launch_s = stage.cluster.launch_s if stage.knows_host else 0.0
+    for number, parcel in enumerate(returned, start=len(engine.parcels)):
+        newest = stage.queues[parcel.source][-1]
+        start_s, end_s = machine.send(
+            parcel.source, parcel.target, max(now_s + launch_s, ended_s[newest]), parcel.size_bytes
+        )
+        engine.moved.append((number, start_s, end_s))
+        now_s = end_s
+    return now_s
 
 
 def _spans(stage: Stage, played: _Played) -> Iterator[Span]:
@@ -136,7 +198,9 @@ def _spans(stage: Stage, played: _Played) -> Iterator[Span]:
         yield Span("compute", names[layer], where[stage.device_of[layer]], begin_s, over_s, phase)
     for number, begin_s, over_s in played.engine.moved:
         parcel = played.parcels[number]
-        layer_name = stage.indexed.origin[parcel.tensor]
+        layer_name = names[parcel.givers[0] if parcel.givers else parcel.takers[0]]
+        if parcel.tensor >= 0:
+            layer_name = stage.indexed.origin[parcel.tensor]
         link = _link_name(cluster, parcel)
         yield Span("transfer", layer_name, link, begin_s, over_s, phase, parcel.size_bytes)
 

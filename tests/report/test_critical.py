@@ -83,16 +83,19 @@ def test_turn_and_gradients() -> None:
 
 
 def test_waits_for_the_host() -> None:
-    """A kernel that the host had not issued, and one that ran no faster than it issued."""
+    """A kernel that the host had not issued, and one that ran no faster than it issued.
+
+    The step begins when the first kernel has been issued; of four the last one takes a quarter.
+    """
     graph = graph_of(
         {"a": {"forward_s": 1, "host_forward_s": 4}, "b": {"forward_s": 9, "host_forward_s": 2}},
         [("a", "b", 0)],
     )
     plan = Plan(graph, cluster_of(9, link=FREE, launch_s=1), {"a": "d0", "b": "d0"})
     first, second = critical_path(plan, plan.timeline)
-    assert (first.idle_s, first.issuing_s, first.seconds) == (1, 2, 1)
-    assert (second.idle_s, second.issuing_s, second.seconds) == (1, 0, 9)
-    assert (first.host_s, second.host_s) == (3, 1)
+    assert (first.idle_s, first.issuing_s, first.seconds) == (0, 2.25, 1)
+    assert (second.idle_s, second.issuing_s, second.seconds) == (0.75, 0, 9)
+    assert (first.host_s, second.host_s) == (2.25, 0.75)
 
 
 def test_a_measured_step() -> None:

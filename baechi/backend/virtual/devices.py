@@ -192,7 +192,7 @@ class VirtualDevices(AbstractBackend):
     ) -> None:
         host = emulator.index_of_host
         source, target = emulator.index.get(self.place_of(tensor), host), emulator.index.get(place, host)
-        if source == target:
+        if source == target or (source == host and not tensor.numel()):  # as `torch.tensor([], device=..)`
             return
         with emulator.lock:
             read, written = None, None

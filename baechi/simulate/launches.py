@@ -1,0 +1,104 @@
+"""In which order the layers of a plan really launch, over all devices.
+
+The host walks through the model's code. A layer launches where the host comes to it, if it is its turn
+on its device and all that it reads has launched; else it waits, and launches right after the launch
+that it waited for. Glue has no turn: it waits for what it reads only. This is the order that the
+runtime keeps (`baechi.order`); on each device it is the plan's, but for glue.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from baechi.cost.indexed import FROM_HOST, IndexedGraph
+
+
+def launch_places(
+    indexed: IndexedGraph, is_glue: Sequence[bool], device_of: Sequence[int], place: Sequence[int]
+) -> Sequence[int]:
+    """By layer, its place in the order of launches.
+
+    Args:
+        indexed: the graph, in code order.
+        is_glue: by layer, whether it is glue.
+        device_of: by layer, its device.
+        place: by layer, its place in the plan's order.
+    """
+    last = [-1] * (max(device_of, default=0) + 1)
+    in_code_order = True
+    for layer, device in enumerate(device_of):
+        if not is_glue[layer]:
+            in_code_order &= last[device] < place[layer]
+            last[device] = place[layer]
+    if in_code_order:  # nobody waits
+        return range(len(place))
+    launches = _Launches(indexed, is_glue, device_of, place)
+    return launches.walk()
+
+
+class _Launches:
+    """One walk of the host.
+
+    Args:
+        indexed, is_glue, device_of, place: as for `launch_places`.
+    """
+
+    def __init__(
+        self,
+        indexed: IndexedGraph,
+        is_glue: Sequence[bool],
+        device_of: Sequence[int],
+        place: Sequence[int],
+    ) -> None:
+        self._indexed = indexed
+        self._is_glue = is_glue
+        self._after: list[int] = [-1] * len(place)  # who is next on the device
+        self._turn = list(is_glue)  # whether it is its turn
+        last: dict[int, int] = {}
+        for layer in sorted(range(len(place)), key=place.__getitem__):
+            if not is_glue[layer]:
+                before = last.get(device_of[layer])
+                if before is None:
+                    self._turn[layer] = True
+                else:
+                    self._after[before] = layer
+                last[device_of[layer]] = layer
+        self._place = [-1] * len(place)
+        self._launched = 0
+        self._missing: dict[int, int] = {}  # of those that wait
+        self._followers: dict[int, list[int]] = {}
+        self._ready: deque[int] = deque()
+
+    def walk(self) -> list[int]:
+        """By layer, its place in the order of launches."""
+        source, place = self._indexed.source, self._place
+        for layer, reads in enumerate(self._indexed.reads):
+            makers = {source[tensor] for tensor in reads}
+            makers.update(self._indexed.before[layer])
+            needs = [maker for maker in makers if maker != FROM_HOST and place[maker] < 0]
+            missing = len(needs) + (not self._turn[layer])
+            if missing:
+                self._missing[layer] = missing
+                for need in needs:
+                    self._followers.setdefault(need, []).append(layer)
+                continue
+            self._launch(layer)
+            while self._ready:
+                self._launch(self._ready.popleft())
+        return place
+
+    def _launch(self, layer: int) -> None:
+        self._place[layer] = self._launched
+        self._launched += 1
+        following = self._after[layer]
+        if following >= 0:
+            self._turn[following] = True
+            self._less_missing(following)
+        for follower in self._followers.pop(layer, ()):
+            self._less_missing(follower)
+
+    def _less_missing(self, layer: int) -> None:
+        if layer in self._missing:  # else the host is not there yet
+            self._missing[layer] -= 1
+            if not self._missing[layer]:
+                del self._missing[layer]
+                self._ready.append(layer)

@@ -1,0 +1,89 @@
+"""What the host does, worked out by hand: each kernel and transfer takes it a second to issue."""
+
+from typing import Any
+
+from place.graphs import FREE, cluster_of, graph_of
+
+from baechi.records import LayerGraph, Plan, Timeline
+from baechi.simulate import simulate
+
+KERNEL = {"forward_s": 0.5, "backward_s": 0.5, "host_forward_s": 1, "host_backward_s": 1}
+
+
+def play(graph: LayerGraph, order: str = "", **device_of: str) -> Timeline:
+    cluster = cluster_of(99, 99, link=FREE, launch_s=1)
+    return simulate(Plan(graph, cluster, device_of, tuple(order)))
+
+
+def starts(timeline: Timeline, kind: str) -> dict[tuple[str, str, str], float]:
+    return {(s.layer, s.where, s.phase): s.start_s for s in timeline.spans if s.kind == kind}
+
+
+def chain(**last: Any) -> LayerGraph:
+    """Three layers, the first read by the others."""
+    nodes = {"a": dict(KERNEL), "b": dict(KERNEL), "c": {**KERNEL, **last}}
+    return graph_of(nodes, [("a", "b", 4), ("a", "c", 4)], training="losses" in last)
+
+
+def test_sent_ahead_or_on_demand() -> None:
+    """Ahead, a tensor is sent before the next kernel is issued; on demand, right before its reader."""
+    graph = chain()
+    assert starts(play(graph, a="d0", b="d0", c="d1"), "transfer")["a", "d0>d1", "forward"] == 1
+    graph.edges["a", "c"]["on_demand"] = True
+    timeline = play(graph, a="d0", b="d0", c="d1")
+    assert starts(timeline, "compute")["b", "d0", "forward"] == 1
+    assert starts(timeline, "transfer")["a", "d0>d1", "forward"] == 2
+
+
+def test_downloads() -> None:
+    """What is returned goes to the host, one after the other, each when its device is through."""
+    graph = chain(returned={"0": 4, "1": 4})
+    timeline = play(graph, a="d0", b="d0", c="d0")
+    down = [(s.start_s, s.layer) for s in timeline.spans if s.where == "d0>host"]
+    assert down == [(3, "c"), (4, "c")]
+    assert timeline.makespan_s == 4
+
+
+def test_who_sends_a_gradient() -> None:
+    """Only those from which a way leads to a loss; the loss's own gradient comes from the host."""
+    graph = chain(returned={"0": 4}, losses={"0": 4})
+    sent = starts(play(graph, a="d0", b="d1", c="d1"), "transfer")
+    assert ("c", "host>d1", "backward") in sent and ("a", "d1>d0", "backward") in sent
+    graph.edges["a", "c"]["no_grad"] = graph.edges["a", "b"]["no_grad"] = True
+    sent = starts(play(graph, a="d0", b="d1", c="d1"), "transfer")
+    assert ("a", "d1>d0", "backward") not in sent
+    graph = chain(returned={"0": 4}, losses={"0": 4})
+    sent = starts(play(graph, a="d0", b="d1", c="d0"), "transfer")
+    assert ("a", "d1>d0", "backward") not in sent  # b leads nowhere
+
+
+def test_order_of_launches() -> None:
+    """The host walks through the code: who is not up waits, and launches after whom it waited for."""
+    graph = graph_of({name: dict(KERNEL) for name in "abc"})
+    timeline = play(graph, "cab", a="d0", b="d1", c="d0")
+    assert starts(timeline, "compute") == {
+        ("b", "d1", "forward"): 0,
+        ("c", "d0", "forward"): 1,
+        ("a", "d0", "forward"): 2,
+    }
+
+
+def test_the_host_holds_what_it_has_not_issued() -> None:
+    """An output lives until all its readers were issued, on whatever device they run."""
+    layer = {**KERNEL, "output_bytes": 4}
+    graph = graph_of({name: dict(layer) for name in "abc"}, [("a", "b", 4), ("b", "c", 4)])
+    assert play(graph, a="d0", b="d0", c="d0").peak_bytes["d0"] == 8
+    far = graph_of({name: dict(layer) for name in "abc"}, [("a", "c", 4), ("a", "b", 4)])
+    assert play(far, a="d0", b="d0", c="d1").peak_bytes["d0"] == 8
+
+
+def test_glue_on_the_host() -> None:
+    """Glue that reads inputs only takes no device's time where the model is spread; its result goes up."""
+    nodes = {"input:x": {"kind": "input"}, "m": {**KERNEL, "kind": "glue", "on_host": True}}
+    nodes |= {name: dict(KERNEL) for name in "ab"}
+    graph = graph_of(nodes, [("input:x", "m", 4), ("m", "a", 2), ("a", "b", 4)])
+    spread = play(graph, m="d0", a="d0", b="d1")
+    assert ("m", "host>d0", "forward") in starts(spread, "transfer")
+    assert ("input:x", "host>d0", "forward") not in starts(spread, "transfer")
+    together = play(graph, m="d0", a="d0", b="d0")
+    assert ("input:x", "host>d0", "forward") in starts(together, "transfer")
