@@ -68,7 +68,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
     """
     found = []
     for source, edges in graph.adjacency():
-        if not any(["tensor" in data or "order_only" in data for data in edges.values()]):
+        if not spread and not any([len(data) > 1 or "order_only" in data for data in edges.values()]):
             if edges:  # one tensor: nearly always
                 largest, readers = max([data.get("bytes") or 0 for data in edges.values()]), tuple(edges)
                 found.append(Tensor(source, ceil(largest), readers, keepers=readers))
