@@ -38,3 +38,14 @@ def test_json() -> None:
     assert done.exit_code == 0
     for body in json.loads(done.stdout):
         assert body["time_off"] == body["predicted_s"] / body["measured_s"] - 1
+
+
+def test_predictions_are_true() -> None:
+    """Steps within 2 %; no peak above the predicted one, and in inference none more than 5 % below.
+
+    In training the gradients of weights count from the beginning: docs/truth.md.
+    """
+    for r in truth(quick=True):
+        assert abs(r.time_off) <= 0.02, r
+        assert all(0 <= off for off in r.bytes_off), r
+        assert r.mode != "inference" or is_true(r), r
