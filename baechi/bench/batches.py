@@ -60,7 +60,7 @@ def measure(*, quick: bool = False) -> Figures:
     """Search, and show.
 
     Args:
-        quick: small models on the first cluster.
+        quick: the last of the small models, on the first cluster.
     """
     rows = list(batches(quick=quick))
     return Figures((table(rows),), [asdict(row) for row in rows])
@@ -70,12 +70,12 @@ def batches(*, quick: bool = False) -> Iterator[Row]:
     """Find the largest batches.
 
     Args:
-        quick: small models on the first cluster.
+        quick: the last of the small models, on the first cluster.
 
     Yields:
         One row after the other. Accelerate's map is in it if it is installed.
     """
-    for name, make in makers(quick=quick):
+    for name, make in [*makers(quick=True)][-1:] if quick else makers():
         usual = _QUICK if quick else USUAL[name]
         graph_of = cache(partial(_graph, make))
         usual_bytes = needed_bytes(graph_of(usual))

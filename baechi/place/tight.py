@@ -29,8 +29,8 @@ from baechi.place.refusal import none_of_all, none_packed, not_found
 from baechi.place.repair import Attempt, Judge, Repair
 from baechi.place.task import ANYWHERE, Task
 
-FEW_PLACEMENTS, ORDERS = 2_000, 4_000
-"""So few placements are all tried, if that takes no more simulations."""
+FEW_PLACEMENTS, FEW_LAYERS, ORDERS = 2_000, 12, 4_000
+"""So few placements of so few layers are all tried, if that takes no more simulations."""
 
 MARGINS = (1.0, 0.5, 0.0)
 """Parts of the largest top that the program leaves free, in turn."""
@@ -61,7 +61,7 @@ def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Found:
     judge = Judge(task, rehearse)
     for device_of in _plain(task):
         judge(device_of, range(layers))
-    if len(task.cluster) ** len(task.indexed.members) <= FEW_PLACEMENTS:
+    if layers <= FEW_LAYERS and len(task.cluster) ** len(task.indexed.members) <= FEW_PLACEMENTS:
         try:
             return exact(task, rehearse, enough_s=inf, most=ORDERS)
         except PlacementError:

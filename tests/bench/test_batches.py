@@ -31,7 +31,7 @@ def test_bisection() -> None:
 def test_quick() -> None:
     """The map of accelerate, which counts weights only, trains no larger batch than auto's plan."""
     rows = list(batches.batches(quick=True))
-    assert [row.model for row in rows] == ["inception-v3", "gnmt", "transformer"]
+    assert [row.model for row in rows] == ["transformer"]
     for row in rows:
         assert row.largest["single"] < row.usual < row.largest["auto"]
         assert row.largest["accelerate"] <= row.largest["auto"] >= row.largest["m-sct"] > 0
