@@ -9,7 +9,9 @@ The host runs ahead of the devices, and an allocator hands out memory as the hos
 - a copy is let go with what it is a copy of, that of an input at the end of forward;
 - a gradient is there from the backward of the first who makes it to that of its maker, on each device;
 - memory that another stream used (what was sent, what arrived) comes back when the host's clock is
-  past the newest task of that stream, or when the device would be full;
+  past the newest task of that stream, or when the device would be full; in backward the clock of
+  that device's thread which has come least far (one without work stays where it began), since until
+  then nobody knows what is still to be issued;
 - gradients of weights are there always, as they are for who adds to them over several steps.
 """
 
@@ -193,6 +195,7 @@ class BackwardLedger:
         parcels: what moves.
         issued: when the host issued what.
         engine: that ran the backward.
+        start_s: when it began.
     """
 
     def __init__(
@@ -203,6 +206,7 @@ class BackwardLedger:
         parcels: Sequence[Parcel],
         issued: Issued,
         engine: Engine,
+        start_s: float,
     ) -> None:
         self._stage = stage
         self._memory = memory
@@ -212,15 +216,15 @@ class BackwardLedger:
         self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
         self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
         self._newest_s = [0.0] * stage.host
-        self._now_s = [0.0] * stage.host
+        self._clocks = [start_s] * stage.host
+        self._received: set[tuple[int, int]] = set()  # gradients that came from elsewhere
         self._there: set[tuple[int, int]] = set()  # gradients, by tensor and device
 
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         stage, memory = self._stage, self._memory
         indexed, device = stage.indexed, stage.device_of[layer]
-        self._now_s[device] = max(self._now_s[device], self._issued.layers[layer][0] - stage.cluster.launch_s)
-        now_s = self._now_s[device]
+        now_s = min(self._clocks)
         works = stage.host_s["backward"][layer] > 0
         temp_bytes = stage.temp_bytes["backward"][layer] if works else 0
         memory.issue(device, temp_bytes, now_s)
@@ -236,13 +240,16 @@ class BackwardLedger:
         for tensor in indexed.makes[layer]:
             if (tensor, device) in self._there:
                 self._there.discard((tensor, device))
-                memory.drop(device, indexed.size_bytes[tensor], 0.0, now_s)
+                until_s = self._newest_s[device] if (tensor, device) in self._received else 0.0
+                memory.drop(device, indexed.size_bytes[tensor], until_s, now_s)
+        self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
 
     def send(self, number: int) -> None:
         """A gradient leaves."""
         parcel = self._parcels[number]
-        now_s = self._issued.parcels[number] - self._stage.cluster.launch_s
-        self._memory.issue(parcel.target, parcel.size_bytes, now_s)
+        self._memory.issue(parcel.target, parcel.size_bytes, min(self._clocks))
+        issuer = parcel.target if parcel.source == self._stage.host else parcel.source
+        self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
 
     def receive(self, number: int) -> None:
         """A gradient has come: who sent it lets it go, and here it is added to what is there."""
@@ -250,9 +257,11 @@ class BackwardLedger:
         home, there, size_bytes = parcel.target, parcel.source, parcel.size_bytes
         if there != self._stage.host:
             self._there.discard((parcel.tensor, there))
-            memory.drop(there, size_bytes, self._arrived_s[number], self._now_s[there])
+            memory.drop(there, size_bytes, self._arrived_s[number], min(self._clocks))
         if parcel.tensor < 0 or (parcel.tensor, home) in self._there:
-            memory.drop(home, size_bytes, self._arrived_s[number], self._now_s[home])
+            memory.drop(home, size_bytes, self._arrived_s[number], min(self._clocks))
+        else:
+            self._received.add((parcel.tensor, home))
         self._there.add((parcel.tensor, home))
 
     def _let_go(self, layer: int, tensor: int, now_s: float) -> None:

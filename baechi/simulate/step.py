@@ -132,7 +132,7 @@ def _play_program(stage: Stage, memory: Memory) -> list[_Played]:
         back = backward_parcels(stage.indexed, parcels, stage.device_of, stage.place, stage.host)
         issued = issue_backward(stage, phases[0].end_s, parcels, back, instructions)
         phases.append(_backward(stage, back, issued, around, phases[0].end_s))
-        walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine)
+        walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine, phases[0].end_s)
         go_back(stage, walker, parcels, back, instructions)
     return phases
 
