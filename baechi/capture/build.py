@@ -15,12 +15,12 @@ Glue that works on model inputs only (masks) is bound to nobody: it runs where t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from baechi.capture.draft import Draft
 from baechi.capture.drafted import Drafted
 from baechi.capture.granularity import Granularity
+from baechi.capture.storage_state import StorageState
 from baechi.capture.trace import Boundary, Call, Function, Op, Storage, Trace, Use
 from baechi.capture.weights import LayersByPath, by_module
 from baechi.cost.anchor import anchor, writes_first
@@ -29,16 +29,6 @@ from baechi.records.graph import LayerGraph
 
 ELSEWHERE = "elsewhere:"
 """Before the name of a node of another run's graph."""
-
-
-@dataclass(slots=True)
-class _State:
-    """What is known of a storage at a point of the walk."""
-
-    writer: str | None = None
-    holder: str | None = None
-    made: int = -1
-    readers: list[str] = field(default_factory=list)
 
 
 class Builder:
@@ -58,7 +48,7 @@ class Builder:
         self.granularity = granularity
         self.found = Drafted(trace)
         self.drafts, self.groups, self.given = self.found.drafts, self.found.groups, self.found.given
-        self.states = {storage.index: _State() for storage in trace.storages}
+        self.states = {storage.index: StorageState() for storage in trace.storages}
         self.tensors: dict[str, dict[Any, str]] = {}
         self.on_host = self.found.on_host
         self.homeless = 0  # kernels of what belongs nowhere yet: the host issues them before the next node's
@@ -233,7 +223,7 @@ class Builder:
         elif join:
             self.groups.join(state.holder, draft.name)
 
-    def _join_holder(self, name: str, state: _State) -> None:
+    def _join_holder(self, name: str, state: StorageState) -> None:
         if state.holder is not None:
             self.groups.join(state.holder, name)
 
