@@ -134,5 +134,8 @@ def test_nothing_grows(name: str) -> None:
     assert late.objects <= early.objects + 50
     assert late.live_bytes == early.live_bytes
     assert late.resident_bytes <= early.resident_bytes + ROOM_BYTES
-    assert late.calls == pytest.approx(early.calls, rel=1e-3)  # caches are looked up once more or less
+    handovers = (
+        1e-3 if name == "threads" else 0.0
+    )  # who waits for another thread calls more, if that one is late
+    assert late.calls == pytest.approx(early.calls, rel=handovers, abs=0)
     assert late.step_s == pytest.approx(early.step_s, rel=1e-6)
