@@ -40,6 +40,7 @@ def distribute(
     no_split_module_classes: Names | None = None,
     training: bool | None = None,
     optimizer: Optimizer = None,
+    accumulate: bool = False,
     reorder: Reorder = True,
 ) -> nn.Module:
     """Distribute a model over the devices of a cluster: profile, place, assign.
@@ -58,6 +59,7 @@ def distribute(
         no_split_module_classes: class names, classes or qualified names kept whole.
         training: whether memory is that of training; `model.training` unless given.
         optimizer: its name, or an optimizer of this model, whose state counts and moves.
+        accumulate: whether gradients are added up over several steps; see `profile`.
         reorder: launch layers in the plan's order. False is the switch for debugging, as is
             `BAECHI_REORDER=0` in the environment; `"threads"` launches what had to wait in threads of
             its own, `"host"` (as True does) right after the launch that it waited for.
@@ -80,7 +82,9 @@ def distribute(
     cluster = default_cluster() if cluster is None else cluster
     cluster = cluster.with_memory(max_memory) if max_memory else cluster
 
-    request = _Request(cluster, placer, device_map, no_split_module_classes, training, optimizer, reorder)
+    request = _Request(
+        cluster, placer, device_map, no_split_module_classes, training, optimizer, accumulate, reorder
+    )
     if example_inputs is None:
         return run_room.plan_at_first_call(model, functools.partial(_fulfil, request))
     Inputs.each_of(example_inputs)  # says at once what cannot be read
@@ -225,6 +229,7 @@ class _Request:
     no_split: Names | None
     training: bool | None
     optimizer: Optimizer
+    accumulate: bool
     reorder: Reorder
 
 
@@ -234,6 +239,7 @@ def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
         inputs,
         cluster=request.cluster,
         training=request.training,
+        accumulate=request.accumulate,
         no_split_module_classes=request.no_split,
     )
     name = _optimizer_name(request.optimizer)

@@ -68,6 +68,7 @@ def fits(
     *,
     optimizer: str | None = None,
     training: bool | None = None,
+    accumulate: bool = False,
     no_split_module_classes: Names | None = None,
 ) -> Fit:
     """Say whether a model with a batch fits a cluster, before anything is moved or run.
@@ -78,6 +79,7 @@ def fits(
         cluster: the devices.
         optimizer: its name; its state counts.
         training: memory of training or of inference; `model.training` unless given.
+        accumulate: whether gradients are added up over several steps; see `profile`.
         no_split_module_classes: class names, classes or qualified names kept whole.
 
     Returns:
@@ -94,6 +96,7 @@ def fits(
         model,
         cluster=cluster,
         training=training,
+        accumulate=accumulate,
         no_split_module_classes=no_split_module_classes,
         source="estimate",
     )

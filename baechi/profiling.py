@@ -34,6 +34,7 @@ def profile(
     *,
     cluster: Cluster | None = None,
     training: bool | None = None,
+    accumulate: bool = False,
     no_split_module_classes: Names | None = None,
     rounds: int = 20,
     source: Source = "auto",
@@ -47,6 +48,9 @@ def profile(
         example_inputs: as `distribute` takes them.
         cluster: whose devices the times are for; by default as in `distribute`.
         training: costs of training or of inference; `model.training` unless given.
+        accumulate: whether gradients of weights are there all the time, since they are added up over
+            several steps, or dropped only right before backward. Else each step begins without them
+            (`zero_grad()` after the optimizer's step), and they come with backward.
         no_split_module_classes: class names, classes or qualified names kept whole.
         rounds: how often the model runs when it is measured.
         source: `"hooks"` runs the model on the CPU and times each layer in place; `"layers"` runs
@@ -91,6 +95,8 @@ def profile(
             estimate_issue(graph, cluster.launch_s)
         if source == "estimate":
             estimate(graph, cluster.devices, cluster.launch_s)
+    if accumulate:
+        graph.graph["accumulate"] = True
     return graph
 
 

@@ -52,14 +52,14 @@ def runnables(*, quick: bool = False) -> Iterator[Runnable]:
 
 
 def loss_of(outputs: Any) -> torch.Tensor:
-    """Where training begins its backward: the outputs of one element (losses) together, else all outputs.
+    """Where training begins its backward: the outputs of one element (losses) together, else all elements.
 
     Args:
         outputs: what a model returned.
     """
     made = {id(t): t for t in tensors_in(outputs) if t.grad_fn is not None and t.is_floating_point()}
-    found = [t for t in made.values() if t.numel() == 1] or list(made.values())
-    return torch.stack([t.sum() for t in found]).sum()
+    losses = [t.sum() for t in made.values() if t.numel() == 1]
+    return torch.stack(losses or [(t * torch.ones_like(t)).sum() for t in made.values()]).sum()
 
 
 def _of_the_zoo(make: Callable[[str], tuple[nn.Module, Any]], part: int) -> Any:

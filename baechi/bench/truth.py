@@ -228,7 +228,8 @@ def _training(model: nn.Module, mode: str) -> Callable[[Any], None]:
 
     def step(inputs: Any) -> None:
         optimizer.zero_grad()
-        loss_of(_called(model, inputs)).backward()
+        outputs = _called(model, inputs)  # held, as training loops do
+        loss_of(outputs).backward()
         optimizer.step()
 
     return step

@@ -10,6 +10,7 @@ the first operation that came after it:
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import nn
 from baechi.backend.nest import tensors_in
 from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.capture.draft import Draft
-from baechi.capture.trace import BackwardOp, Op, Trace, peak_bytes
+from baechi.capture.trace import BackwardOp, Op, Storage, Trace, peak_bytes
 from baechi.capture.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -116,13 +117,17 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         before = working[place].name if place < len(working) else before
         if before:
             parts.setdefault(before, []).append((len(trace.events) + number, op))
+    deaths = _deaths(trace)
     for draft in drafts:
         part = parts.get(draft.name, [])
         draft.backward_kernels = sum([op.kernel for _, op in part])
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
-        draft.backward_net_bytes = _net_bytes(part, trace.gradients, draft)
+        if trace.backward is not None:
+            kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
+            draft.backward_rise_bytes = _rise_bytes(part, kept)
+            draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *_given_back(part, deaths)])
 
 
 def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
@@ -131,12 +136,32 @@ def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> 
     return peak_bytes(made, part[-1][0]) if part else 0
 
 
-def _net_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int], draft: Draft) -> int:
-    """The same beyond what the draft keeps for it, which is let go meanwhile."""
+def _rise_bytes(part: Sequence[tuple[int, BackwardOp]], there: Sequence[Storage]) -> int:
+    """The most that a part adds to what is there, which is let go meanwhile."""
     if not part:
         return 0
-    kept = [
-        (s, part[0][0] - 1) for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent
+    before = [(storage, part[0][0] - 1) for storage in there]
+    made = [(storage, number) for number, op in part for storage in op.makes]
+    return max(0, peak_bytes([*before, *made], part[-1][0]) - sum([s.size_bytes for s in there]))
+
+
+def _deaths(trace: Trace) -> list[tuple[int, int, Storage]]:
+    """What backward made and let go: when it died, when it was made, and what."""
+    made = [
+        (storage.died, len(trace.events) + number, storage)
+        for number, op in enumerate(trace.backward or ())
+        for storage in op.makes
+        if storage.died is not None
     ]
-    made = [(s, number) for number, op in part for s in op.makes if s.index not in gradients]
-    return max(0, peak_bytes([*kept, *made], part[-1][0]) - sum([s.size_bytes for s, _ in kept]))
+    return sorted(made, key=itemgetter(0, 1))
+
+
+def _given_back(
+    part: Sequence[tuple[int, BackwardOp]], deaths: Sequence[tuple[int, int, Storage]]
+) -> list[Storage]:
+    """What others made in backward, and what is let go while a part runs: gradients that it read."""
+    if not part:
+        return []
+    first, last = part[0][0], part[-1][0]
+    begin, end = (bisect_right(deaths, number, key=itemgetter(0)) for number in (first, last))
+    return [storage for _, made, storage in deaths[begin:end] if made < first]

@@ -165,25 +165,39 @@ class Builder:
         key = id(op.function if op.function is not None else op)
         reads = op.function.reads if op.function is not None else op.reads
         if self.glue.get(key) is None:
-            if not any(self._has_place(use.storage) or self._from_input(use.storage) for use in reads):
+            beside = op.function.beside if op.function is not None else None
+            if beside is not None and self._has_place(beside):
+                self.glue[key] = self._beside(op, beside, number)
+            elif not any(self._has_place(use.storage) or self._from_input(use.storage) for use in reads):
                 return None
-            self.glue[key] = self._new_glue(op, op.function, reads, number)
+            else:
+                self.glue[key] = self._new_glue(op, op.function, reads, number)
         return self.glue[key]
 
-    def _new_glue(self, op: Op, function: Function | None, reads: tuple[Use, ...], number: int) -> Draft:
-        name = function.name if function is not None else op.name
+    def _draft_glue(self, op: Op, reads: tuple[Use, ...], number: int) -> Draft:
+        name = op.function.name if op.function is not None else op.name
         path = f"glue:{op.call.module}/{name}"
         turn = self.turns.get(path, 0)
         self.turns[path] = turn + 1
         draft = self._draft(f"{path}#{turn}", "glue", op.call.module, name, number)
         self.given[draft.name] = reads
+        return draft
+
+    def _beside(self, op: Op, storage: Storage, number: int) -> Draft:
+        """The node of what is made of nothing on the device of a tensor."""
+        draft = self._draft_glue(op, (), number)
+        self._join_holder(draft.name, self.states[storage.index])
+        return draft
+
+    def _new_glue(self, op: Op, function: Function | None, reads: tuple[Use, ...], number: int) -> Draft:
+        draft = self._draft_glue(op, reads, number)
         for use in reads:
             self._read(draft.name, use)
         for use in reads:
             if use.storage.weight is not None:
                 self._hold(draft, use.storage, join=False)
         placed = [use for use in reads if self._has_place(use.storage)]
-        if reads and writes_first(name):
+        if reads and writes_first(draft.type):
             if self._has_place(reads[0].storage):
                 placed = [reads[0]]
             elif self._from_input(reads[0].storage):

@@ -26,13 +26,17 @@ class Draft:
         returned: what the model returns of it: bytes, by the place among all that it returns.
         losses: those of them where backward begins.
         given_grad_bytes: gradients of what it was given, which its backward makes.
+        moved_grad_bytes: gradients of weights that its backward makes first, though others own these; less
+            those that others make before it does.
         second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
         kernels: how many operations it launched.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         flops, moved_bytes: by dtype name.
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
-        backward_net_bytes: the same beyond what autograd keeps for it, which is let go meanwhile.
+        backward_rise_bytes: what that part adds to what is there, at most: with gradients of weights, and
+            less what autograd kept for it and lets go meanwhile.
+        backward_lean_rise_bytes: the same, less gradients of its output that it lets go meanwhile.
         work: its operations: what two layers have in common that take the same time.
     """
 
@@ -51,6 +55,7 @@ class Draft:
     returned: dict[str, int] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
     given_grad_bytes: int = 0
+    moved_grad_bytes: int = 0
     second_grad_bytes: int = 0
     kernels: int = 0
     writes: str = ""
@@ -60,7 +65,8 @@ class Draft:
     backward_flops: int = 0
     backward_moved_bytes: int = 0
     backward_temp_bytes: int | None = None
-    backward_net_bytes: int | None = None
+    backward_rise_bytes: int | None = None
+    backward_lean_rise_bytes: int = 0
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def note(self, op: Op, event: int) -> None:
@@ -106,9 +112,11 @@ class Draft:
             amounts["lent_bytes"] = _size(self.made[index][0] for index in self.lent)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
             amounts["forward_temp_bytes"] = amounts["temp_bytes"]
-            amounts["backward_temp_bytes"] = self._backward_bytes()
-            if self.backward_net_bytes is not None:
-                amounts["backward_temp_bytes"] = self.backward_net_bytes + self.second_grad_bytes
+            guessed = self._backward_bytes() + amounts["grad_bytes"]
+            amounts["backward_rise_bytes"] = amounts["backward_lean_rise_bytes"] = guessed
+            if self.backward_rise_bytes is not None:
+                amounts["backward_rise_bytes"] = self.backward_rise_bytes
+                amounts["backward_lean_rise_bytes"] = self.backward_lean_rise_bytes
             amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_bytes())
             amounts["backward_kernels"] = self.backward_kernels
             amounts["backward_flops"] = self.backward_flops
@@ -125,6 +133,8 @@ class Draft:
             attributes["held_until"] = self.held_until
         if self.returned:
             attributes["returned"] = dict(self.returned)
+        if training and self.moved_grad_bytes:
+            attributes["backward_grad_bytes"] = amounts["grad_bytes"] + self.moved_grad_bytes
         if training and self.losses:
             attributes["losses"] = dict(self.losses)
         if self.writes:

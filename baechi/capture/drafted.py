@@ -132,7 +132,8 @@ class Drafted:
         for draft in self.drafts.values():
             until = draft.last
             for index, (storage, _) in draft.made.items():
-                died = end if storage.died is None else storage.died
+                gone = storage.forgotten if storage.saved and storage.forgotten is not None else storage.died
+                died = end if gone is None else gone
                 reading = [name for name in self.read_by.get(index, ()) if name in self.drafts]
                 read = max([self.drafts[name].last for name in reading], default=draft.last)
                 if died >= end or (died > draft.last + 1 and index not in draft.escaped):
@@ -141,7 +142,8 @@ class Drafted:
                     until = max(until, died - 1)
             if until > draft.last:
                 place = min(bisect_left(lasts, until), len(nodes) - 1)
-                if until <= nodes[place].first and nodes[place - 1] is not draft:
+                begun = nodes[place].first + (nodes[place].kind == "layer")  # glue begins with its operation
+                if until < begun and nodes[place - 1] is not draft:
                     place -= 1  # it goes before that one has begun to work
                 draft.held_until = nodes[max(place, 0)].name
 
@@ -154,12 +156,16 @@ class Drafted:
         return sum([use.size_bytes for use in wanted])
 
     def _count_second_gradients(self) -> None:
-        """Of a weight with several readers a gradient is held while another one is made."""
+        """Of a weight with several readers a gradient is there when the owner makes another one."""
         place = {name: index for index, name in enumerate(self.drafts)}
         for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
             readers = sorted(self.read_by.get(storage.index, ()), key=place.__getitem__)
             for name in readers[:-1]:  # backward begins with the last one
                 self.drafts[name].second_grad_bytes += storage.size_bytes
+            for name in readers[:-1]:
+                if storage in self.drafts[name].weights:
+                    self.drafts[name].moved_grad_bytes -= storage.size_bytes
+                    self.drafts[readers[-1]].moved_grad_bytes += storage.size_bytes
 
     def _work_of(self, draft: Draft, weights_below: Mapping[str, list[Storage]]) -> Any:
         """What two layers have in common that do the same, on other values."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
@@ -65,6 +66,7 @@ def watching(
         stack.enter_context(_Operations(watch))
         stack.enter_context(_Functions(watch))
         stack.enter_context(_custom_functions(watch))
+        stack.enter_context(_fake_devices(watch))
         yield watch
     if training and not hooks:
         for storage in watch.trace.storages:
@@ -128,12 +130,38 @@ class _Functions(TorchFunctionMode):
         watch, kwargs = self.watch, kwargs or {}
         name = getattr(func, "__name__", type(func).__name__)
         if name == "__get__" or watch.function is not None or watch.trace.backward is not None:
-            return func(*args, **kwargs)
-        watch.function = Function(name, watch.uses(args, kwargs))
+            result = func(*args, **kwargs)
+            return _answered(watch, args[0], result) if isinstance(result, torch.device) else result
+        reads = watch.uses(args, kwargs)
+        beside = None if reads else watch.devices.owner(kwargs.get("device"))
+        watch.function = Function(name, reads, beside=beside)
         try:
             return func(*args, **kwargs)
         finally:
             watch.function = None
+
+
+def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch.device:
+    """The device of a tensor, as the model's code is told it."""
+    if watch.function is not None or watch.call is None or watch.trace.backward is not None:
+        return device
+    return watch.devices.answer(device, watch.storage_of(tensor))
+
+
+@contextmanager
+def _fake_devices(watch: Watch) -> Iterator[None]:
+    """Notes who is asked for its device among fake tensors, which answer without telling any mode."""
+    original: property = FakeTensor.__dict__["device"]
+
+    def device(self: FakeTensor) -> torch.device:
+        answer = original.__get__(self)
+        return answer if self.fake_mode.in_kernel_invocation else _answered(watch, self, answer)
+
+    FakeTensor.device = property(device, original.fset)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        FakeTensor.device = original  # type: ignore[method-assign, assignment]
 
 
 @contextmanager

@@ -31,6 +31,8 @@ class Storage:
         requires_grad: whether a tensor in it takes part in backward.
         died: number of the event (those of backward counted on) at which nobody held it any more;
             None if it outlived the run.
+        names: how many tensors in it the model's code holds now.
+        forgotten: number of the event at which the last of these went, whatever autograd keeps.
     """
 
     index: int
@@ -43,6 +45,8 @@ class Storage:
     savers: set[int] = field(default_factory=set)
     requires_grad: bool = False
     died: int | None = None
+    names: int = 0
+    forgotten: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +110,14 @@ class Function:
         reads: the tensors it was given.
         whole: whether all of them must lie on one device (an `autograd.Function`, whose backward
             reads what its forward saved).
+        beside: of a function without tensors that was told a device (`torch.arange(n,
+            device=x.device)`): the memory of the tensor whose device that is.
     """
 
     name: str
     reads: tuple[Use, ...]
     whole: bool = False
+    beside: Storage | None = None
 
 
 @dataclass(frozen=True, slots=True)

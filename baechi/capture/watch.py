@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from baechi.backend.arguments import Arguments
 from baechi.backend.marks import carrier, storage_bytes
 from baechi.backend.nest import tensors_in
+from baechi.capture.devices import Devices
 from baechi.capture.trace import Call, Function, Storage, Trace, Use
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Watch:
         self.turns: dict[str, int] = {}
         self.call: Call | None = None
         self.function: Function | None = None
+        self.devices = Devices()
         self._numbers = itertools.count(1)
         self.marked: list[tuple[weakref.ref[Any], Storage]] = []
         self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -113,7 +115,14 @@ class Watch:
         number: int | None = vars(tensor).get(_NUMBER)
         if number is None:
             number = vars(tensor)[_NUMBER] = next(self._numbers)
+            storage.names += 1
+            weakref.finalize(tensor, self._forgotten, storage).atexit = False
         return number
+
+    def _forgotten(self, record: Storage) -> None:
+        record.names -= 1
+        if not record.names:
+            record.forgotten = self.trace.now
 
     def uses(self, *values: Any) -> tuple[Use, ...]:
         """Every tensor in the values."""

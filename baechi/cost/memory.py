@@ -4,8 +4,14 @@ After the design document, section 1.3.1; (a) parameters, (b) output, (c) gradie
 (d) gradient of the output, (e) what a layer needs only while it runs:
 
                 inference       training
-    permanent   (a) + held      (a) + (c) + optimizer state + held + what autograd keeps
-    temporary   (b) + (e)       (d) + (e)
+    permanent   (a) + held      (a) + optimizer state + the larger of (c) and kept
+    temporary   (b) + (e)       (d) + (e) + the smaller of them
+
+Kept is what autograd keeps, and what is held.
+
+Gradients of parameters come with the layer's backward, which gives back what autograd kept: the step
+before ended with `zero_grad()`, which drops them. Who adds them up over several steps has them always
+(`graph.graph["accumulate"]`).
 
 Autograd keeps part of (b) only. An output, or the part of it, that autograd does not keep lives in
 training as outputs do in inference: until the last layer that reads it has run. It counts as
@@ -52,13 +58,14 @@ class Footprint(NamedTuple):
     """Bytes that a layer takes, by how long they live.
 
     Args:
-        resident_bytes: parameters and buffers; in training, gradients and optimizer state: always.
+        resident_bytes: parameters and buffers; in training, gradients and optimizer state.
         saved_bytes: what autograd keeps, from the layer's forward to the end of its backward; and
             what the model's code holds.
         output_bytes: output that autograd does not keep: until it was last read.
         temp_bytes: while the layer runs, forward or backward.
         upstream_bytes: the gradient of its output, while its backward runs.
         update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
+        gradient_bytes: those of `resident_bytes` that are gradients of parameters, and come in backward.
     """
 
     resident_bytes: int
@@ -67,11 +74,17 @@ class Footprint(NamedTuple):
     temp_bytes: int
     upstream_bytes: int
     update_bytes: int = 0
+    gradient_bytes: int = 0
+
+    @property
+    def always_bytes(self) -> int:
+        """What is there from the beginning to the end."""
+        return self.resident_bytes - self.gradient_bytes
 
     @property
     def permanent_bytes(self) -> int:
-        """What stays when the layer has run forward."""
-        return self.resident_bytes + self.saved_bytes
+        """What stays when the layer has run forward, or when it has run backward, whichever is more."""
+        return self.always_bytes + max(self.saved_bytes, self.gradient_bytes)
 
     @property
     def forward_bytes(self) -> int:
@@ -81,7 +94,7 @@ class Footprint(NamedTuple):
     @property
     def backward_bytes(self) -> int:
         """What comes on top while the layer runs backward."""
-        return self.upstream_bytes + self.temp_bytes
+        return self.upstream_bytes + self.temp_bytes + min(self.saved_bytes, self.gradient_bytes)
 
 
 def state_per_grad_byte(optimizer: str | None) -> int:
@@ -117,9 +130,11 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
     state = state_per_grad_byte(chosen)
     update = _UPDATE_PER_GRAD_BYTE.get(chosen.lower() if chosen else chosen, 0)
     row = _in_training if graph.training else _in_inference
-    return {
-        name: row(data, state, update) for name, data in graph.nodes(data=True) if data.get("kind") != "input"
-    }
+    layers = [(name, data) for name, data in graph.nodes(data=True) if data.get("kind") != "input"]
+    table = {name: row(data, state, update) for name, data in layers}
+    if graph.graph.get("accumulate"):
+        return {name: part._replace(gradient_bytes=0) for name, part in table.items()}
+    return table
 
 
 def step_bytes(graph: LayerGraph) -> int:
@@ -155,14 +170,18 @@ def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint
 def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
     get = data.get
     gradients = ceil(get("grad_bytes") or 0)
-    trained = gradients * (1 + state)
+    coming = ceil(get("backward_grad_bytes", gradients) or 0)  # of ties, the first backward makes them
     saved = ceil(get("saved_bytes") or 0)
     passing = ceil(get("passing_bytes", max(0, (get("output_bytes") or 0) - saved)) or 0)
     return Footprint(
-        resident_bytes=ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0) + trained,
+        resident_bytes=ceil(get("param_bytes") or 0)
+        + ceil(get("buffer_bytes") or 0)
+        + gradients * state
+        + coming,
         saved_bytes=saved + ceil(get("held_bytes") or 0),
         output_bytes=passing,
         temp_bytes=ceil(get("temp_bytes") or 0),
         upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
         update_bytes=gradients * update,
+        gradient_bytes=coming,
     )

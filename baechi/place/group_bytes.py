@@ -14,7 +14,7 @@ class GroupBytes(NamedTuple):
         forward_bytes: the most that comes on top while one of them runs forward.
         final_bytes: what they return from the model, there while backward runs.
         backward_bytes: the most that comes on top while one of them runs backward.
-        resident_bytes: the part of `permanent_bytes` that is there when the optimizer steps.
+        resident_bytes: what is there when the optimizer steps.
         update_bytes: of all its layers together, when it does.
         largest_update_bytes: the most of one layer.
         total_bytes: what the group takes alone on a device.
@@ -54,8 +54,11 @@ class GroupBytes(NamedTuple):
     @classmethod
     def _alone(cls, part: Footprint, final_bytes: int) -> "GroupBytes":
         """What a single layer takes: as most groups are, so without sums."""
-        resident, saved, output, temp, upstream, update = part
+        resident, saved, output, temp, upstream, update, gradient = part
         permanent, forward, backward = resident + saved, output + temp, upstream + temp
+        if gradient:
+            less = min(saved, gradient)
+            permanent, backward = permanent - less, backward + less
         total = permanent + max(forward, final_bytes + backward)
         if update:
             total = max(total, resident + update_peak_bytes(update, update))

@@ -2,9 +2,10 @@
 
 Ledgers and simulator say what a plan takes. This says what none can do without:
 
-    always      weights; in training gradients and optimizer state
+    always      weights; in training optimizer state
     kept        what is there when forward is over: that, what autograd and variables keep, and what
                 the model returns
+    stepping    what is there beside `always` when the optimizer steps: gradients, and what it makes
     moment      what is there beside `always` while one layer runs: what it makes and needs, and
                 what it reads, in its own memory or as a copy, whichever is less
 
@@ -12,6 +13,7 @@ Uploads, and in training copies from other devices, are kept as well; they depen
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST
@@ -26,7 +28,8 @@ class LeastBytes(NamedTuple):
         always_bytes: beginning to end.
         kept_bytes: when forward is over, `always_bytes` included.
         moment_bytes: the most beside `always_bytes` while one of its layers runs.
-        update_bytes: of all its layers together, beside `always_bytes`, when the optimizer steps.
+        gradient_bytes: of all its layers together, when the optimizer steps.
+        update_bytes: of all its layers together, beside these, when the optimizer steps.
         largest_update_bytes: the most of one layer.
         top_bytes: the most that one of its layers may need beside `kept_bytes`.
     """
@@ -34,6 +37,7 @@ class LeastBytes(NamedTuple):
     always_bytes: int
     kept_bytes: int
     moment_bytes: int
+    gradient_bytes: int
     update_bytes: int
     largest_update_bytes: int
     top_bytes: int
@@ -41,7 +45,7 @@ class LeastBytes(NamedTuple):
     @property
     def alone_bytes(self) -> int:
         """What it takes of a device where nothing else lies."""
-        stepping = update_peak_bytes(self.update_bytes, self.largest_update_bytes)
+        stepping = self.gradient_bytes + update_peak_bytes(self.update_bytes, self.largest_update_bytes)
         return max(self.kept_bytes, self.always_bytes + max(self.moment_bytes, stepping))
 
     def with_other(self, other: "LeastBytes") -> "LeastBytes":
@@ -54,6 +58,7 @@ class LeastBytes(NamedTuple):
             self.always_bytes + other.always_bytes,
             self.kept_bytes + other.kept_bytes,
             max(self.moment_bytes, other.moment_bytes),
+            self.gradient_bytes + other.gradient_bytes,
             self.update_bytes + other.update_bytes,
             max(self.largest_update_bytes, other.largest_update_bytes),
             max(self.top_bytes, other.top_bytes),
@@ -77,16 +82,26 @@ def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
         members: the layers.
     """
     parts = [task.footprints[layer] for layer in members]
-    always = sum([part.resident_bytes for part in parts])
+    always = sum([part.always_bytes for part in parts])
     returned = [task.footprints[layer].output_bytes for layer in members if _is_returned(task, layer)]
     return LeastBytes(
         always_bytes=always,
-        kept_bytes=always + sum([part.saved_bytes for part in parts]) + sum(returned),
+        kept_bytes=always + sum([_kept_bytes(task, layer) for layer in members]) + sum(returned),
         moment_bytes=max([moment_bytes(task, layer) for layer in members]),
+        gradient_bytes=sum([part.gradient_bytes for part in parts]),
         update_bytes=sum([part.update_bytes for part in parts]),
         largest_update_bytes=max([part.update_bytes for part in parts]),
         top_bytes=max([max(part.forward_bytes, part.backward_bytes) for part in parts]),
     )
+
+
+def _kept_bytes(task: Task, layer: int) -> int:
+    """What is there of a layer when forward is over, wherever its readers lie."""
+    saved = task.footprints[layer].saved_bytes
+    if not task.knows_host:
+        return saved
+    name, amount = task.indexed.names[layer], task.graph.amount
+    return max(0, saved - ceil(amount(name, "lent_bytes")) - ceil(amount(name, "held_bytes")))
 
 
 def moment_bytes(task: Task, layer: int) -> int:
@@ -110,7 +125,9 @@ def moment_bytes(task: Task, layer: int) -> int:
         read += home.output_bytes + saved if beside else min(size, home.output_bytes + saved)
         kept += saved if beside else min(size, saved)
     forward = part.saved_bytes + part.forward_bytes + read
-    return max(forward, part.saved_bytes + part.backward_bytes + kept) if task.training else forward
+    if not task.training or task.knows_host:  # in backward much may have gone by then
+        return forward
+    return max(forward, part.saved_bytes + part.upstream_bytes + part.temp_bytes + part.gradient_bytes + kept)
 
 
 def _is_returned(task: Task, layer: int) -> bool:
@@ -126,12 +143,13 @@ def least_peaks(task: Task, least: Sequence[LeastBytes], device_of: Sequence[int
         least: by group.
         device_of: by group, its device.
     """
-    always, kept = [0] * len(task.devices), [0] * len(task.devices)
+    always, kept, gradient = ([0] * len(task.devices) for _ in range(3))
     moment, update, largest = ([0] * len(task.devices) for _ in range(3))
     for part, device in zip(least, device_of, strict=True):
         always[device] += part.always_bytes
         kept[device] += part.kept_bytes
         moment[device] = max(moment[device], part.moment_bytes)
+        gradient[device] += part.gradient_bytes
         update[device] += part.update_bytes
         largest[device] = max(largest[device], part.largest_update_bytes)
     for tensor, readers in enumerate(task.indexed.consumers):
@@ -140,6 +158,6 @@ def least_peaks(task: Task, least: Sequence[LeastBytes], device_of: Sequence[int
             home = task.host if maker == FROM_HOST else device_of[task.indexed.group_of[maker]]
             for there in {device_of[task.indexed.group_of[reader]] for reader in readers} - {home}:
                 kept[there] += task.indexed.size_bytes[tensor]
-    stepping = [update_peak_bytes(*pair) for pair in zip(update, largest, strict=True)]
+    stepping = [g + update_peak_bytes(*pair) for g, *pair in zip(gradient, update, largest, strict=True)]
     tops = [max(pair) for pair in zip(moment, stepping, strict=True)]
     return [max(k, a + top) for k, a, top in zip(kept, always, tops, strict=True)]

@@ -40,7 +40,7 @@ class Lifetimes:
         turns, footprints = self._turns, self._task.footprints
         changes = [[0] * (turns + 1) for _ in self._task.devices]
         tops = [[0] * turns for _ in self._task.devices]
-        always = [[0, 0, 0] for _ in self._task.devices]  # weights and the like; update bytes, the largest
+        always = [[0, 0, 0, 0] for _ in self._task.devices]  # weights, updates, the largest; gradients
         until = place if self._plain else self._held_until(place)
         travel = self._copies_in_training if self._task.training else self._copies
         for layer, here in enumerate(device_of):
@@ -50,22 +50,24 @@ class Lifetimes:
             for size, consumers in self._made[layer]:
                 if any([device_of[reader] != here for reader in consumers]):
                     received += travel(size, consumers, here, begin, device_of, until, changes)
-            sums[0] += part.resident_bytes
+            sums[0] += part.always_bytes
             sums[1] += part.update_bytes
             sums[2] = max(sums[2], part.update_bytes)
+            sums[3] += part.gradient_bytes
             change[begin] += part.saved_bytes + part.output_bytes
             if part.output_bytes:
                 change[self._end(layer, device_of, until) + 1] -= part.output_bytes
             top[begin] = part.temp_bytes
             if self._task.training:
                 change[turns - begin] -= part.saved_bytes
+                change[turns - 1 - begin] += part.gradient_bytes
                 top[turns - 1 - begin] = part.temp_bytes + max(0, part.upstream_bytes - received)
         for tensor in self._uploads:
             self._upload(tensor, device_of, place, changes)
         return [
             sums[0]
             + max(
-                update_peak_bytes(sums[1], sums[2]),
+                sums[3] + update_peak_bytes(sums[1], sums[2]),
                 max(map(sum, zip(accumulate(change), top, strict=False)), default=0),
             )
             for sums, change, top in zip(always, changes, tops, strict=True)

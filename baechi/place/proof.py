@@ -26,7 +26,8 @@ def prove(task: Task) -> None:
             raise _too_large(task, group, part, allowed)
     for device in task.devices:
         _prove_pins(task, least, device)
-    needed, there = sum([part.kept_bytes for part in least]), sum(task.memory_bytes)
+    kept, there = sum([part.kept_bytes for part in least]), sum(task.memory_bytes)
+    needed = max(kept, sum([part.always_bytes + part.gradient_bytes for part in least]))
     if needed > there:
         raise _all_too_large(task, least, needed - there)
 

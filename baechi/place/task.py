@@ -68,6 +68,11 @@ class Task:
         return {maker for makers in self.indexed.lets_go.values() for maker in makers}
 
     @cached_property
+    def knows_host(self) -> bool:
+        """Whether the graph says what the host takes, so that memory is counted as the host issues."""
+        return any("host_forward_s" in self.graph.nodes[name] for name in self.indexed.names)
+
+    @cached_property
     def group_reads(self) -> list[Sequence[int]]:
         """By group: the tensors that it reads and does not make."""
         indexed = self.indexed

@@ -27,8 +27,12 @@ AMOUNTS = (
     "passing_bytes",
     "held_bytes",
     "saved_bytes",
+    "lent_bytes",
     "upstream_grad_bytes",
     "temp_bytes",
+    "forward_temp_bytes",
+    "backward_rise_bytes",
+    "backward_lean_rise_bytes",
     "flops",
     "moved_bytes",
     "kernels",
@@ -63,7 +67,8 @@ class LayerGraph(DiGraph, AbstractRecord):
     `order_only=True` (a dependency without data).
 
     Nodes stand in code order, the order in which the model's code reaches them.
-    `graph.graph["training"]` says whether the costs are those of training.
+    `graph.graph["training"]` says whether the costs are those of training, `"accumulate"` whether
+    gradients of weights are there all the time.
     """
 
     record_kind: ClassVar[str] = "graph"

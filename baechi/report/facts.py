@@ -29,7 +29,8 @@ class DeviceFacts:
         layers, glue: how many.
         weight_bytes: parameters and buffers.
         grad_bytes, optimizer_bytes: in training, gradients of parameters, and what the optimizer keeps.
-        kept_bytes: what autograd and the model's code keep.
+        kept_bytes: what autograd and the model's code keep; it goes as gradients come.
+        accumulate: whether gradients are there beside it, from the step before.
         peak_bytes, limit_bytes: the most that it holds, and what it may.
         busy_s: how long it computes.
     """
@@ -43,6 +44,7 @@ class DeviceFacts:
     grad_bytes: float
     optimizer_bytes: float
     kept_bytes: float
+    accumulate: bool
     peak_bytes: int
     limit_bytes: int
     busy_s: float
@@ -50,10 +52,9 @@ class DeviceFacts:
     @property
     def passing_bytes(self) -> float:
         """What of the peak is none of the others: outputs, copies from elsewhere, what layers need to run."""
-        return max(
-            0.0,
-            self.peak_bytes - self.weight_bytes - self.grad_bytes - self.optimizer_bytes - self.kept_bytes,
-        )
+        both = self.grad_bytes, self.kept_bytes
+        turn = sum(both) if self.accumulate else max(both)
+        return max(0.0, self.peak_bytes - self.weight_bytes - self.optimizer_bytes - turn)
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,7 @@ def _device(plan: Plan, device: Device) -> DeviceFacts:
         grad_bytes=gradients,
         optimizer_bytes=gradients * state_per_grad_byte(graph.graph.get("optimizer")),
         kept_bytes=total("held_bytes") + (total("saved_bytes") if graph.training else 0.0),
+        accumulate=bool(graph.graph.get("accumulate")),
         peak_bytes=plan.timeline.peak_bytes.get(device.name, 0),
         limit_bytes=device.memory_bytes,
         busy_s=plan.timeline.busy_s(device.name),

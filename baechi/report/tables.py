@@ -83,7 +83,9 @@ def memory(facts: Facts) -> Table:
         row += [in_unit(measured.peak_bytes.get(device.name, 0), unit)] if measured else []
         rows.append(tuple(row))
     note = "Rest: outputs, copies from other devices, and what layers need while they run."
-    note = f"State: the optimizer's. {note}" if training else note
+    if training:
+        accumulate = any(device.accumulate for device in facts.devices)
+        note = f"{'' if accumulate else 'What is saved goes as grads come. '}State: the optimizer's. {note}"
     return Table(f"Memory, {unit}", tuple(columns), tuple(rows), ("device",), note)
 
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from baechi.backend import AbstractBackend
 from baechi.backend.marks import carrier
+from baechi.backend.optimizer_state import state_beside
 
 
 def move(
@@ -38,10 +39,9 @@ def move(
             _put(tensor, data)
         raise
     for name, weight in weights.items():
-        state = optimizer.state.get(weight, {}) if optimizer is not None else {}
-        like = {key: value for key, value in state.items() if _is_like(value, weight)}
+        beside = state_beside(optimizer, weight) if optimizer is not None else []
         hanging = [] if weight.grad is None else [weight.grad]
-        hanging += [value for value in like.values() if value is not weight.grad]
+        hanging += [value for value in beside if value is not weight.grad]
         for tensor, data in zip(hanging, backend.move_weights(hanging, homes[name]), strict=True):
             _put(tensor, data)
 
@@ -55,10 +55,6 @@ def _by_storage(
         _, members = groups.setdefault(id(carrier(tensor)), (homes[name], {}))
         members[id(tensor)] = tensor
     return [(place, list(members.values())) for place, members in groups.values()]
-
-
-def _is_like(value: object, weight: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == weight.shape
 
 
 def _put(tensor: torch.Tensor, data: torch.Tensor) -> None:

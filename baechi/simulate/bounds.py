@@ -10,7 +10,8 @@ Four reasons for time, each for forward and for backward, which do not overlap:
 - forced cut: what hangs together and fits on no device is cut somewhere, and the step is no shorter
   than the longest path through the tensor where a cut costs least.
 
-Two for memory: all that stays has to lie somewhere, and every group on one device.
+Two for memory: all that stays has to lie somewhere, and every group on one device; when forward is
+over, and when the optimizer steps.
 """
 
 from collections.abc import Sequence
@@ -53,14 +54,22 @@ def least_peak_bytes(graph: LayerGraph, cluster: Cluster) -> int:
     Returns:
         Bytes: an equal share of all that stays, or the largest group, whichever is more.
     """
-    kept = _permanent_bytes(graph)
     indexed = IndexedGraph.of(graph)
-    groups = [sum([kept[indexed.names[layer]] for layer in members]) for members in indexed.members]
-    return max([-(-sum(groups) // len(cluster)), *groups])
+    bounds = [0]
+    for kept in _kept_bytes(graph, indexed):
+        groups = [sum([kept[layer] for layer in members]) for members in indexed.members]
+        bounds += [-(-sum(groups) // len(cluster)), *groups]
+    return max(bounds)
 
 
-def _permanent_bytes(graph: LayerGraph) -> dict[str, int]:
-    return {name: part.permanent_bytes for name, part in footprints(graph).items()}
+def _kept_bytes(graph: LayerGraph, indexed: IndexedGraph) -> tuple[list[int], list[int]]:
+    """By layer, what is there when forward is over, and when the optimizer steps."""
+    table = footprints(graph)
+    parts = [table[name] for name in indexed.names]
+    return (
+        [part.always_bytes + part.saved_bytes for part in parts],
+        [part.resident_bytes for part in parts],
+    )
 
 
 def _shortest_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]], cluster: Cluster) -> float:
@@ -97,9 +106,9 @@ def _must_be_cut(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> 
     together.add_nodes_from(range(len(indexed)))
     for maker, readers in zip(indexed.source, indexed.consumers, strict=True):
         together.add_edges_from([(maker, reader) for reader in readers if maker != FROM_HOST])
-    kept, most = _permanent_bytes(graph), max([device.memory_bytes for device in cluster.devices])
-    sizes = [kept[name] for name in indexed.names]
-    return [part for part in nx.connected_components(together) if sum([sizes[n] for n in part]) > most]
+    moments, most = _kept_bytes(graph, indexed), max([device.memory_bytes for device in cluster.devices])
+    parts = nx.connected_components(together)
+    return [part for part in parts if any(sum([kept[n] for n in part]) > most for kept in moments)]
 
 
 def _cut_s(

@@ -1,4 +1,4 @@
-"""How full each device is, where the host's program is known: bytes are taken when the host issues.
+"""How full each device is in forward, if the host's program is known: bytes are taken when it issues.
 
 The host runs ahead of the devices, and an allocator hands out memory as the host asks for it:
 
@@ -7,12 +7,8 @@ The host runs ahead of the devices, and an allocator hands out memory as the hos
 - what autograd keeps: a layer's own until its backward was issued, what readers keep of an output
   (`lent_bytes`) until theirs was; on devices where nobody keeps it, copy or original, it goes at once;
 - a copy is let go with what it is a copy of, that of an input at the end of forward;
-- a gradient is there from the backward of the first who makes it to that of its maker, on each device;
 - memory that another stream used (what was sent, what arrived) comes back when the host's clock is
-  past the newest task of that stream, or when the device would be full; in backward the clock of
-  that device's thread which has come least far (one without work stays where it began), since until
-  then nobody knows what is still to be issued;
-- gradients of weights are there always, as they are for who adds to them over several steps.
+  past the newest task of that stream, or when the device would be full.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,6 +65,7 @@ class ForwardLedger:
         self._ways: list[set[tuple[int, int]]] = [set() for _ in layers]
         self._copied: dict[int, list[int]] = {}
         self._over = not stage.graph.training
+        self._launched: int | None = None
         self._dropped = [False for _ in layers]
         self._users = [0 for _ in layers]
         for tensor, maker in enumerate(indexed.source):
@@ -87,11 +84,20 @@ class ForwardLedger:
         """
         for what, number in instructions:
             if what == "launch":
+                self._give_back()
                 self._launch(number)
             elif what == "depart":
+                if not self._leaves_at_once(number):
+                    self._give_back()
                 self._depart(number)
+        self._give_back()
         if self._stage.graph.training:
             self._finish(over_s)
+
+    def _leaves_at_once(self, number: int) -> bool:
+        """Whether a layer's output is sent by its call, whose arguments the caller still holds."""
+        parcel = self._parcels[number]
+        return parcel.givers == (self._launched,) and self._stage.indexed.ahead[parcel.tensor]
 
     def _depart(self, number: int) -> None:
         parcel, now_s = self._parcels[number], self._issued.parcels[number] - self._stage.cluster.launch_s
@@ -105,15 +111,23 @@ class ForwardLedger:
     def _launch(self, layer: int) -> None:
         stage, memory = self._stage, self._memory
         device, footprint = stage.device_of[layer], stage.footprints[layer]
-        first_s, now_s = self._issued.layers[layer]
-        temp_bytes = stage.temp_bytes["forward"][layer]
+        first_s, _ = self._issued.layers[layer]
+        temp_bytes = stage.temp_bytes[layer]
         new_bytes = footprint.saved_bytes + footprint.output_bytes + temp_bytes
         memory.issue(device, new_bytes, first_s - stage.cluster.launch_s)
         memory.free(device, temp_bytes)
         self._newest_s[device] = self._ended_s[layer]
-        if not stage.indexed.borrows[layer]:
+        self._launched = layer
+
+    def _give_back(self) -> None:
+        """The call of the newest layer returns: what it read, and variables held until then, may go."""
+        layer, indexed = self._launched, self._stage.indexed
+        if layer is None:
+            return
+        self._launched, (_, now_s) = None, self._issued.layers[layer]
+        if not indexed.borrows[layer]:
             self._let_inputs_go(layer, now_s)
-        for maker in stage.indexed.lets_go.get(layer, ()):
+        for maker in indexed.lets_go.get(layer, ()):
             self._let_go(maker, now_s)
         if layer in self._named:
             self._let_go(layer, now_s)
@@ -179,103 +193,9 @@ class ForwardLedger:
                 self._drop(maker, now_s)
         for number in self._copied.pop(FROM_HOST, ()):
             self._drop_copy(number, now_s)
+        held_bytes = list(self._stage.held_bytes)
         for maker, size_bytes, _ in self._stage.indexed.returned:
-            held_bytes = min(self._stage.held_bytes[maker], size_bytes, self.kept.own_bytes[maker])
-            self.kept.own_bytes[maker] -= held_bytes
-            self._memory.drop(self._stage.device_of[maker], held_bytes, 0.0, now_s)
-
-
-class BackwardLedger:
-    """Counts a backward.
-
-    Args:
-        stage: the plan, in the order of launches.
-        memory: where to count, as the forward left it.
-        kept: what the forward left.
-        parcels: what moves.
-        issued: when the host issued what.
-        engine: that ran the backward.
-        start_s: when it began.
-    """
-
-    def __init__(
-        self,
-        stage: Stage,
-        memory: Memory,
-        kept: Kept,
-        parcels: Sequence[Parcel],
-        issued: Issued,
-        engine: Engine,
-        start_s: float,
-    ) -> None:
-        self._stage = stage
-        self._memory = memory
-        self._kept = kept
-        self._parcels = parcels
-        self._issued = issued
-        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
-        self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
-        self._newest_s = [0.0] * stage.host
-        self._clocks = [start_s] * stage.host
-        self._received: set[tuple[int, int]] = set()  # gradients that came from elsewhere
-        self._there: set[tuple[int, int]] = set()  # gradients, by tensor and device
-
-    def launch(self, layer: int) -> None:
-        """A layer's backward."""
-        stage, memory = self._stage, self._memory
-        indexed, device = stage.indexed, stage.device_of[layer]
-        now_s = min(self._clocks)
-        works = stage.host_s["backward"][layer] > 0
-        temp_bytes = stage.temp_bytes["backward"][layer] if works else 0
-        memory.issue(device, temp_bytes, now_s)
-        memory.free(device, temp_bytes)
-        self._newest_s[device] = self._ended_s[layer]
-        for tensor in indexed.reads[layer]:
-            if layer in indexed.graded[tensor] and indexed.source[tensor] != FROM_HOST:
-                if (tensor, device) not in self._there:
-                    self._there.add((tensor, device))
-                    memory.issue(device, indexed.size_bytes[tensor], now_s)
-            self._let_go(layer, tensor, now_s)
-        memory.drop(device, self._kept.own_bytes[layer], 0.0, now_s)
-        for tensor in indexed.makes[layer]:
-            if (tensor, device) in self._there:
-                self._there.discard((tensor, device))
-                until_s = self._newest_s[device] if (tensor, device) in self._received else 0.0
-                memory.drop(device, indexed.size_bytes[tensor], until_s, now_s)
-        self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
-
-    def send(self, number: int) -> None:
-        """A gradient leaves."""
-        parcel = self._parcels[number]
-        self._memory.issue(parcel.target, parcel.size_bytes, min(self._clocks))
-        issuer = parcel.target if parcel.source == self._stage.host else parcel.source
-        self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
-
-    def receive(self, number: int) -> None:
-        """A gradient has come: who sent it lets it go, and here it is added to what is there."""
-        parcel, memory = self._parcels[number], self._memory
-        home, there, size_bytes = parcel.target, parcel.source, parcel.size_bytes
-        if there != self._stage.host:
-            self._there.discard((parcel.tensor, there))
-            memory.drop(there, size_bytes, self._arrived_s[number], min(self._clocks))
-        if parcel.tensor < 0 or (parcel.tensor, home) in self._there:
-            memory.drop(home, size_bytes, self._arrived_s[number], min(self._clocks))
-        else:
-            self._received.add((parcel.tensor, home))
-        self._there.add((parcel.tensor, home))
-
-    def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
-        """What was kept for a layer goes with the last for whom it was."""
-        indexed, kept, device = self._stage.indexed, self._kept, self._stage.device_of[layer]
-        maker = indexed.source[tensor]
-        lent = kept.lent.get(maker)
-        if lent and layer in lent:
-            lent.discard(layer)
-            if not lent:
-                self._memory.drop(device, self._stage.lent_bytes[maker], 0.0, now_s)
-        copies = kept.copies.get((tensor, device))
-        if copies and layer in copies:
-            copies.discard(layer)
-            if not copies:
-                size_bytes = indexed.size_bytes[tensor]
-                self._memory.drop(device, size_bytes, self._newest_s[device], now_s)
+            gone_bytes = min(held_bytes[maker], size_bytes, self.kept.own_bytes[maker])
+            held_bytes[maker] -= gone_bytes
+            self.kept.own_bytes[maker] -= gone_bytes
+            self._memory.drop(self._stage.device_of[maker], gone_bytes, 0.0, now_s)

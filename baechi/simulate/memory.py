@@ -1,6 +1,7 @@
 """How full each device is, event by event: who watches the engine and counts bytes.
 
-- parameters and buffers, in training gradients and optimizer state: always;
+- parameters and buffers, in training optimizer state: always;
+- gradients of parameters: from the start of their layer's backward on;
 - what autograd keeps: from a layer's forward to the end of its backward;
 - other output: from the start of its layer until the layers there that read it have ended and the
   transfers that read it have arrived, and until the variables are gone that hold it (`held_until`);
@@ -12,7 +13,7 @@
 - a gradient from another device: from the start of its transfer until the layer that it is for has
   run backward, where it is part of the gradient of the layer's output;
 - temporary bytes, and the gradient of the output: while the layer runs;
-- temporary bytes of the optimizer: when backward is over, beside what is always there.
+- temporary bytes of the optimizer: when backward is over, beside gradients and what is always there.
 
 A gradient that waits on the device where it was computed is not counted: the layer that computed it
 has given back what it had saved.
@@ -33,17 +34,15 @@ class Memory:
         stage: the plan; what is always there is there from the beginning.
 
     Attributes:
-        stepping_bytes: while the optimizer steps, beside what is always there.
+        stepping_bytes: while the optimizer steps.
         curve: by device, `(seconds, bytes)` after each change, where the ledgers say when that is.
     """
 
     def __init__(self, stage: Stage) -> None:
         self.live_bytes = [0] * stage.host
         for layer, footprint in enumerate(stage.footprints):
-            self.live_bytes[stage.device_of[layer]] += footprint.resident_bytes
-        self.stepping_bytes = [
-            live + update for live, update in zip(self.live_bytes, _update_bytes(stage), strict=True)
-        ]
+            self.live_bytes[stage.device_of[layer]] += footprint.always_bytes
+        self.stepping_bytes = _stepping_bytes(stage)
         self.peak_bytes = list(self.stepping_bytes)
         self.curve = [[(0.0, live)] for live in self.live_bytes]
         self._limit_bytes = [device.memory_bytes for device in stage.cluster.devices]
@@ -91,14 +90,16 @@ class Memory:
             heappush(self._pending[device], (until_s, size_bytes))
 
 
-def _update_bytes(stage: Stage) -> list[int]:
-    """By device: what the optimizer's step needs beyond what is always there."""
-    total, largest = [0] * stage.host, [0] * stage.host
+def _stepping_bytes(stage: Stage) -> list[int]:
+    """By device: what is there when the optimizer steps."""
+    resident, total, largest = ([0] * stage.host for _ in range(3))
     for layer, footprint in enumerate(stage.footprints):
         device = stage.device_of[layer]
+        resident[device] += footprint.resident_bytes
         total[device] += footprint.update_bytes
         largest[device] = max(largest[device], footprint.update_bytes)
-    return [update_peak_bytes(*pair) for pair in zip(total, largest, strict=True)]
+    updates = [update_peak_bytes(*pair) for pair in zip(total, largest, strict=True)]
+    return [there + update for there, update in zip(resident, updates, strict=True)]
 
 
 class ForwardMemory:
@@ -211,7 +212,8 @@ class BackwardMemory:
 
     def started(self, layer: int) -> None:
         """A layer takes the gradient of its output, as far as it did not arrive, and what it needs."""
-        self._memory.take(self._stage.device_of[layer], self._own_bytes(layer))
+        gradient_bytes = self._stage.footprints[layer].gradient_bytes
+        self._memory.take(self._stage.device_of[layer], self._own_bytes(layer) + gradient_bytes)
 
     def ended(self, layer: int) -> None:
         """A layer gives back what it needed, its gradient, and what was kept for it."""

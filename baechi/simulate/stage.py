@@ -27,7 +27,9 @@ class Stage:
         is_glue: by layer, whether it is glue.
         lent_bytes: by layer, what autograd keeps of its output for readers only.
         held_bytes: by layer, what the model's code holds to the end of forward.
-        temp_bytes: by phase and layer, what it needs only while it runs.
+        temp_bytes: by layer, what it needs only while it runs forward.
+        risen_bytes: by layer, what its backward adds to what is there, at most; and if it gives back the
+            gradient of its output meanwhile.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
     """
@@ -41,7 +43,8 @@ class Stage:
     is_glue: Sequence[bool]
     lent_bytes: Sequence[int]
     held_bytes: Sequence[int]
-    temp_bytes: Mapping[Phase, Sequence[int]]
+    temp_bytes: Sequence[int]
+    risen_bytes: Sequence[tuple[int, int]]
     device_of: Sequence[int]
     place: Sequence[int]
     _spread: "Stage | None" = None
@@ -74,6 +77,7 @@ class Stage:
         """
         indexed = IndexedGraph.of(graph)
         table = footprints(graph, optimizer)
+        parts = [table[name] for name in indexed.names]
         phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)
 
         def amounts(what: str) -> list[int]:
@@ -83,13 +87,14 @@ class Stage:
             graph,
             cluster,
             indexed,
-            [table[name] for name in indexed.names],
+            parts,
             {phase: _seconds(graph, indexed.names, cluster, phase) for phase in phases},
             {phase: [graph.amount(name, f"host_{phase}_s") for name in indexed.names] for phase in phases},
             [graph.nodes[name].get("kind") == "glue" for name in indexed.names],
             amounts("lent"),
             amounts("held"),
-            {phase: _temp_bytes(graph, indexed.names, phase) for phase in phases},
+            _forward_temp_bytes(graph, indexed.names),
+            _risen_bytes(graph, indexed.names, parts),
             (),
             (),
         )
@@ -101,14 +106,14 @@ class Stage:
         table = list(self.footprints)
         seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
         host_s = {phase: list(times) for phase, times in self.host_s.items()}
-        temp_bytes = {phase: list(sizes) for phase, sizes in self.temp_bytes.items()}
+        temp_bytes, risen_bytes = list(self.temp_bytes), list(self.risen_bytes)
         lent_bytes, held_bytes = list(self.lent_bytes), list(self.held_bytes)
         for layer in on_host:
             table[layer] = Footprint(0, 0, 0, 0, 0)
-            lent_bytes[layer] = held_bytes[layer] = 0
+            lent_bytes[layer] = held_bytes[layer] = temp_bytes[layer] = 0
+            risen_bytes[layer] = 0, 0
             for phase in seconds:
                 host_s[phase][layer] = 0.0
-                temp_bytes[phase][layer] = 0
                 for row in seconds[phase]:
                     row[layer] = 0.0
         indexed = IndexedGraph.of(self.graph, spread=True)
@@ -121,6 +126,7 @@ class Stage:
             lent_bytes=lent_bytes,
             held_bytes=held_bytes,
             temp_bytes=temp_bytes,
+            risen_bytes=risen_bytes,
         )
 
     def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "Stage":
@@ -171,11 +177,22 @@ class Stage:
         return queues
 
 
-def _temp_bytes(graph: LayerGraph, names: Sequence[str], phase: Phase) -> list[int]:
+def _forward_temp_bytes(graph: LayerGraph, names: Sequence[str]) -> list[int]:
     """By layer; where phases are not told apart, the most of both."""
-    told = f"{phase}_temp_bytes"
-    known = graph.training and any(told in graph.nodes[name] for name in names)
-    return [ceil(graph.amount(name, told if known else "temp_bytes")) for name in names]
+    known = graph.training and any("forward_temp_bytes" in graph.nodes[name] for name in names)
+    return [ceil(graph.amount(name, "forward_temp_bytes" if known else "temp_bytes")) for name in names]
+
+
+def _risen_bytes(
+    graph: LayerGraph, names: Sequence[str], parts: Sequence[Footprint]
+) -> list[tuple[int, int]]:
+    """By layer; where nobody says, what it needs and the gradients of its weights."""
+    told = "backward_rise_bytes", "backward_lean_rise_bytes"
+    if not any(told[0] in graph.nodes[name] for name in names):
+        needed = [part.temp_bytes + part.gradient_bytes for part in parts]
+        return list(zip(needed, needed, strict=True))
+    rises, leans = ([ceil(graph.amount(name, what)) for name in names] for what in told)
+    return list(zip(rises, leans, strict=True))
 
 
 def _seconds(graph: LayerGraph, names: Sequence[str], cluster: Cluster, phase: Phase) -> _Table:

@@ -7,10 +7,11 @@ from baechi.cost.machine import Machine
 from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
+from baechi.simulate.backward_ledger import BackwardLedger
 from baechi.simulate.engine import Engine
 from baechi.simulate.host import Issued, at_once, go_back, issue_backward, issue_forward
 from baechi.simulate.launches import launch_places
-from baechi.simulate.ledger import BackwardLedger, ForwardLedger
+from baechi.simulate.ledger import ForwardLedger
 from baechi.simulate.memory import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.parcels import Parcel, backward_parcels, downloads, forward_parcels
 from baechi.simulate.program import program

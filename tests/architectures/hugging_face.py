@@ -448,6 +448,7 @@ _AUDIBLE = (
         {"hidden_size": 32, "num_mel_bins": 8, "reduction_factor": 1, "speaker_embedding_dim": 8},
         {"speech_decoder_prenet_units": 16, "speech_decoder_postnet_units": 16},
         {"speech_decoder_postnet_layers": 2, "apply_spec_augment": False},
+        {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},  # by chance all layers are left out
         {"max_text_positions": 64, "max_speech_positions": 64},
     ),
 )

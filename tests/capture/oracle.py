@@ -6,7 +6,8 @@ by address, and each read and each write is noted with the node that did it, in 
 A node is a call of a module that the graph has as a layer, or a function called between layers, under
 the name that the graph would give it. Two things have no node, and so neither read nor write for
 anybody: operations on views alone (which compute nothing), and functions that are given nothing but
-constants made of nothing (`torch.arange(4) * 2`), which the graph leaves to their first user.
+constants made of nothing (`torch.arange(4) * 2`), which the graph leaves to their first user. What is
+made of nothing on the device of a tensor that lies somewhere (`device=x.device`) has a node.
 """
 
 import dataclasses
@@ -47,6 +48,7 @@ class Called:
 
     name: str
     given: list[Tensor]
+    beside: Tensor | None = None
     node: str | None = None
     known: bool = False
 
@@ -56,12 +58,14 @@ class Record:
 
     Args:
         model: the model.
-        graph: its graph, which says which modules are layers.
+        graph: its graph, which says which modules are layers, and which glue runs on the host.
     """
 
     def __init__(self, model: nn.Module, graph: LayerGraph) -> None:
         rows = [data for _, data in graph.nodes(data=True) if data["kind"] == "layer"]
         self.layers = {row["module"] for row in rows if not row.get("unread")}
+        self.on_host = {name for name, row in graph.nodes(data=True) if row.get("on_host")}
+        self.asked: dict[int, tuple[torch.device, Tensor]] = {}
         self.events: list[Event] = []
         self.names = {id(module): name for name, module in model.named_modules()}
         self.kept: dict[int, Any] = {}
@@ -106,12 +110,20 @@ class Record:
         if self.layer is not None:
             return self.layer
         called = self.function or Called(operator, given)
-        if not called.known and any(self._comes_from_somewhere(tensor) for tensor in called.given):
+        beside = not called.given and called.beside is not None and self._lies_somewhere(called.beside)
+        if not called.known and (beside or any(self._comes_from_somewhere(t) for t in called.given)):
             called.known = True
             path = f"glue:{self.stack[-1]}/{called.name}"
             called.node = f"{path}#{self.turn(path)}"
             self.note("read", called.node, called.given)
         return called.node
+
+    def _lies_somewhere(self, tensor: Tensor) -> bool:
+        number = self.number(tensor)
+        if number in self.weights:
+            return any(event.storage == number for event in self.events)
+        maker = self.writer.get(number, "input:")
+        return not maker.startswith("input:") and maker not in self.on_host
 
     def _comes_from_somewhere(self, tensor: Tensor) -> bool:
         return self.number(tensor) in self.writer or self.number(tensor) in self.weights
@@ -126,8 +138,12 @@ class Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", type(func).__name__)
         if self.record.function is not None or name == "__get__":
-            return func(*args, **(kwargs or {}))
-        self.record.function = Called(name, tensors_of((args, kwargs)))
+            result = func(*args, **(kwargs or {}))
+            if isinstance(result, torch.device):  # an object of its own for each question
+                self.record.asked[id(result)] = result, args[0]
+            return result
+        _, beside = self.record.asked.get(id((kwargs or {}).get("device")), (None, None))
+        self.record.function = Called(name, tensors_of((args, kwargs)), beside)
         try:
             return func(*args, **(kwargs or {}))
         finally:
@@ -244,7 +260,7 @@ def really_run(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, training:
     Args:
         model: the model.
         inputs: arguments of the call.
-        graph: its captured graph, which says what is a layer, and nothing else.
+        graph: its captured graph, which says what is a layer, and what runs on the host.
         training: whether it runs in training mode, with gradients.
     """
     record = Record(model, graph)

@@ -30,11 +30,27 @@ def test_inference() -> None:
 
 
 def test_training() -> None:
-    """Gradients, optimizer state and what autograd keeps are permanent too; its step needs room."""
+    """Optimizer state is always there; what autograd keeps goes as gradients come; its step needs room."""
     footprint = footprints(one_layer(training=True), "adam")["a"]
-    assert footprint == Footprint(110 + 60 + 120, 5, 2, 1, 3, update_bytes=60)
-    assert footprint.permanent_bytes == 295
-    assert (footprint.forward_bytes, footprint.backward_bytes) == (3, 4)
+    assert footprint == Footprint(110 + 60 + 120, 5, 2, 1, 3, update_bytes=60, gradient_bytes=60)
+    assert (footprint.always_bytes, footprint.permanent_bytes) == (110 + 120, 110 + 120 + 60)
+    assert (footprint.forward_bytes, footprint.backward_bytes) == (3, 4 + 5)
+
+
+def test_small_gradients() -> None:
+    """Where autograd keeps more than gradients take, that is permanent, and these come on top."""
+    footprint = footprints(one_layer(training=True, grad_bytes=2))["a"]
+    assert (footprint.permanent_bytes, footprint.backward_bytes) == (110 + 5, 4 + 2)
+
+
+def test_gradients_of_ties() -> None:
+    """Gradients of tied weights come with the first backward; the owner has the optimizer's state."""
+    tied = graph_of(
+        {"a": AMOUNTS | {"backward_grad_bytes": 0}, "b": {"backward_grad_bytes": 60}}, training=True
+    )
+    owner, other = footprints(tied, "momentum").values()
+    assert (owner.resident_bytes, owner.gradient_bytes) == (110 + 60, 0)
+    assert (other.resident_bytes, other.gradient_bytes) == (60, 60)
 
 
 def test_output_that_is_kept() -> None:

@@ -124,16 +124,17 @@ def test_forty_layers(placer: str, training: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_tighter_than_any_ledger(seed: int) -> None:
-    """Little more than what is there when forward is over, copies included: program and repair place it."""
-    cluster = kept_with_slack(seed, 1.3)
+    """Little more than all that ever stays, copies included: program and repair place it."""
+    cluster = kept_with_slack(seed, 1.15)
     graph = heavy(40, seed, training=True)
     check(place(graph, cluster, "m-topo"))
 
 
 def kept_with_slack(seed: int, slack: float) -> Cluster:
-    """Four devices for `heavy` in training, by what is there when forward is over."""
+    """Four devices for `heavy` in training, by what is there when forward is over, and by gradients."""
     least = least_bytes(Task(heavy(40, seed, training=True), cluster_of(1)))
-    return cluster_of(*[int(slack * sum([part.kept_bytes for part in least]) / 4)] * 4, link=SLOW)
+    stays = sum([part.kept_bytes + part.gradient_bytes for part in least])
+    return cluster_of(*[int(slack * stays / 4)] * 4, link=SLOW)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -169,7 +170,7 @@ def test_one_device_by_the_simulator() -> None:
 
 def test_note_and_repeat() -> None:
     """A plan made by memory alone says so, and is the same again."""
-    graph, cluster = heavy(40, 2, training=True), kept_with_slack(2, 1.4)
+    graph, cluster = heavy(40, 2, training=True), kept_with_slack(2, 1.15)
     one, two = place(graph, cluster, "m-etf"), place(graph, cluster, "m-etf")
     (candidate,) = one.candidates
     assert candidate.note.startswith("no room for layer l")

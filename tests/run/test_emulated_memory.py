@@ -6,12 +6,13 @@ from functools import cache
 
 import pytest
 import torch
-from architectures import HELD_IN, Architecture, loss_of
+from architectures import HELD_IN, Architecture
 from same import identical
 from torch import nn
 
 import baechi
 from baechi import zoo
+from baechi.bench.runnable import loss_of
 
 WEIGHT_BYTES = 64 * 64 * 4
 BATCH_BYTES = 16 * 64 * 4

@@ -94,12 +94,13 @@ class Oracle:
                 begin = self.read.ran[name, "backward"][0]
                 own = max(0, self.amount(name, "upstream_grad_bytes") - self.received(name))
                 intervals.append(Interval(begin, over, temp + own))
+                intervals.append(Interval(begin, inf, self.amount(name, "grad_bytes")))
 
     def resident(self, name: str) -> int:
-        """What is always there of a layer."""
+        """What is always there of a layer; gradients come with its backward."""
         optimizer = str(self.graph.graph.get("optimizer")).lower()
         grads = self.amount(name, "grad_bytes") * self.training
-        return self.amount(name, "param_bytes", "buffer_bytes") + grads * (1 + STATE.get(optimizer, 0))
+        return self.amount(name, "param_bytes", "buffer_bytes") + grads * STATE.get(optimizer, 0)
 
     def received(self, name: str) -> int:
         """Gradients of a layer's output that come from other devices."""
@@ -151,8 +152,9 @@ class Oracle:
         """What is there when the optimizer steps: for all weights at once, or three times the largest."""
         layers = self.read.plan.order_on(device)
         each = UPDATE.get(str(self.graph.graph.get("optimizer")).lower(), 0) * self.training
-        grads = [each * self.amount(name, "grad_bytes") for name in layers]
-        return sum(map(self.resident, layers)) + max(sum(grads), 3 * max(grads, default=0))
+        made = [each * self.amount(name, "grad_bytes") for name in layers]
+        grads = sum([self.amount(name, "grad_bytes") * self.training for name in layers])
+        return sum(map(self.resident, layers)) + grads + max(sum(made), 3 * max(made, default=0))
 
 
 def peaks_from_spans(plan: Plan, timeline: Timeline) -> dict[str, int]:

@@ -21,6 +21,7 @@ from torch.overrides import (
 from torch.utils._device import DeviceContext
 
 from baechi.backend.marks import mark_of
+from baechi.backend.optimizer_state import state_beside
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual import current
 from baechi.backend.virtual.devices import VirtualDevices, torch_devices
@@ -161,9 +162,9 @@ class Identity:
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 place = self._place(weight)
-                like = [v for v in optimizer.state.get(weight, {}).values() if _is_like(v, weight)]
-                like += [weight.grad] if weight.grad is not None else []
-                for tensor in like if place is not None else ():
+                beside = state_beside(optimizer, weight)
+                beside += [weight.grad] if weight.grad is not None else []
+                for tensor in beside if place is not None else ():
                     if mark_of(tensor) is None:
                         self._backend.move_weights([tensor], str(place))
 
@@ -183,10 +184,6 @@ def _default_device() -> torch.device | None:
     contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     device: torch.device | None = contexts[-1].device if contexts else None
     return device
-
-
-def _is_like(value: object, weight: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == weight.shape
 
 
 _run = threading.Thread.run

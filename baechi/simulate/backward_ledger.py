@@ -1,0 +1,160 @@
+"""How full each device is in backward, where the host's program is known; after `ledger`.
+
+- what autograd keeps for a layer goes with its backward, which needs on top what it rises by: what
+  it makes, the gradients of its weights too, beside what it has let go by then;
+- gradients of weights come with the backward of the first layer that makes one: the step before
+  ended with `zero_grad()`, which drops them;
+- a gradient is there from the backward of the first who makes it to that of its maker, on each
+  device; who computes nothing hands on what it got; where two meet, their sum is a third tensor;
+- memory that another stream used comes back when the clock of that device's thread is past it that
+  has come least far (one without work stays where it began), since until then nobody knows what is
+  still to be issued.
+"""
+
+from collections.abc import Sequence
+
+from baechi.cost.indexed import FROM_HOST
+from baechi.simulate.engine import Engine
+from baechi.simulate.gradients import Gradient, Gradients
+from baechi.simulate.host import Issued
+from baechi.simulate.ledger import Kept
+from baechi.simulate.memory import Memory
+from baechi.simulate.parcels import Parcel
+from baechi.simulate.stage import Stage
+
+
+class BackwardLedger:
+    """Counts a backward.
+
+    Args:
+        stage: the plan, in the order of launches.
+        memory: where to count, as the forward left it.
+        kept: what the forward left.
+        parcels: what moves.
+        issued: when the host issued what.
+        engine: that ran the backward.
+        start_s: when it began.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        memory: Memory,
+        kept: Kept,
+        parcels: Sequence[Parcel],
+        issued: Issued,
+        engine: Engine,
+        start_s: float,
+    ) -> None:
+        self._stage = stage
+        self._memory = memory
+        self._kept = kept
+        self._parcels = parcels
+        self._issued = issued
+        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
+        self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
+        self._newest_s = [0.0] * stage.host
+        self._clocks = [start_s] * stage.host
+        self._gradients = Gradients()
+        self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
+
+    def launch(self, layer: int) -> None:
+        """A layer's backward."""
+        stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
+        now_s = min(self._clocks)
+        works = stage.host_s["backward"][layer] > 0
+        risen_bytes = stage.risen_bytes[layer][self._gives_back(layer)] if works else 0
+        memory.issue(device, risen_bytes, now_s)
+        memory.free(device, risen_bytes)
+        self._newest_s[device] = self._ended_s[layer]
+        memory.drop(device, self._kept.own_bytes[layer], 0.0, now_s)
+        memory.issue(device, stage.footprints[layer].gradient_bytes, now_s)
+        self._hand_on(layer, works=works)
+        for tensor in stage.indexed.reads[layer]:
+            self._let_go(layer, tensor, now_s)
+        for tensor in (*stage.indexed.makes[layer], *self._returned.pop(layer, ())):
+            self._drop(self._gradients.take(tensor, device), device)
+        self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
+
+    def send(self, number: int) -> None:
+        """A gradient leaves."""
+        parcel = self._parcels[number]
+        self._memory.issue(parcel.target, parcel.size_bytes, min(self._clocks))
+        issuer = parcel.target if parcel.source == self._stage.host else parcel.source
+        self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
+
+    def receive(self, number: int) -> None:
+        """A gradient has come: who sent it lets it go, and here it is added to what is there."""
+        parcel, arrived_s = self._parcels[number], self._arrived_s[number]
+        if parcel.source != self._stage.host:
+            sent = self._gradients.get(parcel.tensor, parcel.source)
+            if sent is not None:
+                sent.until_s = max(sent.until_s, arrived_s)
+            self._drop(self._gradients.take(parcel.tensor, parcel.source), parcel.source)
+        tensor = self._joins(parcel)
+        if tensor < 0:
+            self._returned.setdefault(parcel.takers[0], []).append(tensor)
+        self._add(tensor, parcel.target, Gradient(parcel.size_bytes, until_s=arrived_s))
+
+    def _joins(self, parcel: Parcel) -> int:
+        """The tensor whose gradient a parcel is part of; what the model returns, layers may read, too."""
+        if parcel.tensor >= 0:
+            return parcel.tensor
+        indexed = self._stage.indexed
+        made = [tensor for maker in parcel.takers for tensor in indexed.makes[maker]]
+        alike = [tensor for tensor in made if indexed.size_bytes[tensor] == parcel.size_bytes]
+        return alike[0] if alike else parcel.tensor
+
+    def _gives_back(self, layer: int) -> bool:
+        """Whether the gradient of its output may go before its backward is over: it was made here."""
+        device = self._stage.device_of[layer]
+        given = (*self._stage.indexed.makes[layer], *self._returned.get(layer, ()))
+        got = [self._gradients.get(tensor, device) for tensor in given]
+        return all(gradient is None or not gradient.until_s for gradient in got)
+
+    def _hand_on(self, layer: int, *, works: bool) -> None:
+        """The gradients of what a layer read: new ones, or the very one that it got."""
+        indexed, device = self._stage.indexed, self._stage.device_of[layer]
+        given = (*indexed.makes[layer], *self._returned.get(layer, ()))
+        got = [] if works else [self._gradients.get(tensor, device) for tensor in given]
+        for tensor in indexed.reads[layer]:
+            if layer not in indexed.graded[tensor] or indexed.source[tensor] == FROM_HOST:
+                continue
+            size_bytes = indexed.size_bytes[tensor]
+            same = next((g for g in got if g is not None and g.size_bytes == size_bytes), None)
+            if same is None:
+                self._memory.issue(device, size_bytes, min(self._clocks))
+            self._add(tensor, device, same or Gradient(size_bytes))
+
+    def _add(self, tensor: int, device: int, gradient: Gradient) -> None:
+        """One more gradient of a tensor."""
+        there = self._gradients.get(tensor, device)
+        if there is not None:
+            self._memory.issue(device, gradient.size_bytes, min(self._clocks))
+            if not gradient.holders:
+                self._drop(gradient, device)
+            gradient = Gradient(gradient.size_bytes)
+        self._drop(self._gradients.put(tensor, device, gradient), device)
+
+    def _drop(self, gradient: Gradient | None, device: int) -> None:
+        """A gradient is nobody's any more; what came from elsewhere is used by two streams."""
+        if gradient is not None:
+            issued_s = self._clocks[device] + self._stage.cluster.launch_s  # who used it last has just been
+            until_s = max(gradient.until_s, self._newest_s[device], issued_s) if gradient.until_s else 0.0
+            self._memory.drop(device, gradient.size_bytes, until_s, min(self._clocks))
+
+    def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
+        """What was kept for a layer goes with the last for whom it was."""
+        indexed, kept, device = self._stage.indexed, self._kept, self._stage.device_of[layer]
+        maker = indexed.source[tensor]
+        lent = kept.lent.get(maker)
+        if lent and layer in lent:
+            lent.discard(layer)
+            if not lent:
+                self._memory.drop(device, self._stage.lent_bytes[maker], 0.0, now_s)
+        copies = kept.copies.get((tensor, device))
+        if copies and layer in copies:
+            copies.discard(layer)
+            if not copies:
+                size_bytes = indexed.size_bytes[tensor]
+                self._memory.drop(device, size_bytes, self._newest_s[device], now_s)

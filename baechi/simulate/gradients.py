@@ -1,0 +1,72 @@
+"""Which gradients are there while backward runs, and which of them are one tensor.
+
+A node of autograd that computes nothing (an addition's, a view's) hands on the gradient that it got:
+
+    x ──┬── f ──┐            gradient of the sum: one tensor, held twice until f's backward ran,
+        └────── + ── sum     then added to that of f: a third one, both others go
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Gradient:
+    """A tensor that is a gradient, or several.
+
+    Args:
+        size_bytes: its size.
+        until_s: when streams other than its device's are through with it.
+        holders: of how many tensors it is the gradient.
+    """
+
+    size_bytes: int
+    until_s: float = 0.0
+    holders: int = 0
+
+
+class Gradients:
+    """The gradients that are there, by tensor (or place among what the model returns) and device."""
+
+    def __init__(self) -> None:
+        self._there: dict[tuple[int, int], Gradient] = {}
+
+    def get(self, tensor: int, device: int) -> Gradient | None:
+        """The gradient of a tensor, if there is one on a device.
+
+        Args:
+            tensor: the tensor.
+            device: the device.
+        """
+        return self._there.get((tensor, device))
+
+    def put(self, tensor: int, device: int, gradient: Gradient) -> Gradient | None:
+        """Note the gradient of a tensor.
+
+        Args:
+            tensor: the tensor.
+            device: the device.
+            gradient: its gradient from now on.
+
+        Returns:
+            The one that was there so far, if that is nobody's any more.
+        """
+        gradient.holders += 1
+        before = self.take(tensor, device)
+        self._there[tensor, device] = gradient
+        return before
+
+    def take(self, tensor: int, device: int) -> Gradient | None:
+        """Forget the gradient of a tensor.
+
+        Args:
+            tensor: the tensor.
+            device: the device.
+
+        Returns:
+            What was there, if it is nobody's any more.
+        """
+        gradient = self._there.pop((tensor, device), None)
+        if gradient is None:
+            return None
+        gradient.holders -= 1
+        return None if gradient.holders else gradient
