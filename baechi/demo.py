@@ -127,9 +127,9 @@ def _train(
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
+    optimizer.zero_grad()
     logits = model(batch.source, batch.given)
     loss = F.cross_entropy(logits.flatten(0, 1), batch.wanted.flatten())
-    optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     return loss.item()

@@ -40,8 +40,8 @@ def main() -> None:
     model = baechi.distribute(model, x, cluster=cluster, optimizer=optimizer)
     with cluster:
         for step in range(3):
-            loss = model(x).square().mean()
             optimizer.zero_grad()
+            loss = model(x).square().mean()
             loss.backward()
             optimizer.step()
             print(f"step {step + 1}: loss {loss.item():.4f}")

@@ -58,6 +58,11 @@ class BackwardLedger:
         self._gradients = Gradients()
         self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
 
+    @property
+    def now_s(self) -> float:
+        """The host's clock, as far as every thread has come that had work."""
+        return max(self._clocks)
+
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]

@@ -74,6 +74,19 @@ class Memory:
         self.take(device, size_bytes)
         self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
 
+    def step(self, now_s: float) -> None:
+        """Count the optimizer's step, which begins while streams may still be using what is over.
+
+        Args:
+            now_s: the host's clock.
+        """
+        for device, pending in enumerate(self._pending):
+            late_bytes = sum([size_bytes for until_s, size_bytes in pending if until_s > now_s])
+            if self.stepping_bytes[device] + late_bytes <= self._limit_bytes[device]:
+                self.peak_bytes[device] = max(
+                    self.peak_bytes[device], self.stepping_bytes[device] + late_bytes
+                )
+
     def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
         """Count bytes that nobody holds any more, but a stream may still be using.
 

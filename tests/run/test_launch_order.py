@@ -1,6 +1,7 @@
 """Devices launch their layers in the plan's order, whatever the order of the code; numbers stay the same."""
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -286,11 +287,12 @@ def drive(model: nn.Module, plan: baechi.Plan, reorder: Any, reference: Result) 
     return int(waits)
 
 
-MODELS, PLANS = range(70), 8
+MODELS, PLANS = range(int(os.environ.get("BAECHI_DRIVES", "24"))), 8
+"""`BAECHI_DRIVES=70` drives over a thousand steps."""
 
 
 def test_random_drives() -> None:
-    """Over a thousand steps of random models by random plans: right, in order, and none hangs."""
+    """Hundreds of steps of random models by random plans: right, in order, and none hangs."""
     steps = waited = 0
     for seed in MODELS:
         chance = Random(seed)
@@ -307,7 +309,7 @@ def test_random_drives() -> None:
                 waited += drive(model, random_plan(chance, graph, cluster), reorder, reference)
                 steps += 1
             model.load_state_dict(state)
-    assert steps == len(MODELS) * 2 * PLANS > 1_000
+    assert steps == len(MODELS) * 2 * PLANS > 300
     assert waited > steps // 4
 
 
