@@ -72,7 +72,9 @@ class BackwardLedger:
         memory.issue(device, risen_bytes, now_s)
         memory.free(device, risen_bytes)
         self._newest_s[device] = self._ended_s[layer]
-        memory.drop(device, self._kept.own_bytes[layer], 0.0, now_s)
+        sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
+        memory.drop(device, sent_bytes, self._kept.sent_until_s(layer), now_s)
+        memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, 0.0, now_s)
         memory.issue(device, stage.footprints[layer].gradient_bytes, now_s)
         self._hand_on(layer, works=works)
         for tensor in stage.indexed.reads[layer]:
@@ -87,6 +89,7 @@ class BackwardLedger:
         self._memory.issue(parcel.target, parcel.size_bytes, min(self._clocks))
         issuer = parcel.target if parcel.source == self._stage.host else parcel.source
         self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
+        self._kept.newest_sent_s[parcel.source, parcel.target] = self._arrived_s[number]
 
     def receive(self, number: int) -> None:
         """A gradient has come: who sent it lets it go, and here it is added to what is there."""
@@ -109,6 +112,14 @@ class BackwardLedger:
         made = [tensor for maker in parcel.takers for tensor in indexed.makes[maker]]
         alike = [tensor for tensor in made if indexed.size_bytes[tensor] == parcel.size_bytes]
         return alike[0] if alike else parcel.tensor
+
+    def _sent_bytes(self, layer: int) -> int:
+        """What its own backward keeps of what was sent."""
+        stage = self._stage
+        if layer not in self._kept.ways:
+            return 0
+        made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
+        return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
     def _gives_back(self, layer: int) -> bool:
         """Whether the gradient of its output may go before its backward is over: it was made here."""
@@ -156,7 +167,8 @@ class BackwardLedger:
         if lent and layer in lent:
             lent.discard(layer)
             if not lent:
-                self._memory.drop(device, self._stage.lent_bytes[maker], 0.0, now_s)
+                left_s = self._kept.sent_until_s(maker)
+                self._memory.drop(device, self._stage.lent_bytes[maker], left_s, now_s)
         copies = kept.copies.get((tensor, device))
         if copies and layer in copies:
             copies.discard(layer)

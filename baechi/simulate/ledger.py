@@ -31,11 +31,23 @@ class Kept:
         own_bytes: by layer, until its backward.
         lent: by layer, the readers on its device for whom its output is kept.
         copies: by tensor and device, the readers there for whom the copy is kept.
+        ways: by layer, the pairs of devices that its output travelled between.
+        newest_sent_s: by pair, when the newest transfer is over.
     """
 
     own_bytes: list[int]
     lent: dict[int, set[int]] = field(default_factory=dict)
     copies: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    ways: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+    newest_sent_s: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def sent_until_s(self, layer: int) -> float:
+        """When streams that sent a layer's output are through with all they were given.
+
+        Args:
+            layer: the layer.
+        """
+        return max([self.newest_sent_s[pair] for pair in self.ways.get(layer, ())], default=0.0)
 
 
 class ForwardLedger:
@@ -61,8 +73,6 @@ class ForwardLedger:
         self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
         self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
         self._newest_s = [0.0] * stage.host
-        self._newest_sent_s: dict[tuple[int, int], float] = {}
-        self._ways: list[set[tuple[int, int]]] = [set() for _ in layers]
         self._copied: dict[int, list[int]] = {}
         self._over = not stage.graph.training
         self._launched: int | None = None
@@ -103,9 +113,9 @@ class ForwardLedger:
         parcel, now_s = self._parcels[number], self._issued.parcels[number] - self._stage.cluster.launch_s
         self._memory.issue(parcel.target, parcel.size_bytes, now_s)
         pair = parcel.source, parcel.target
-        self._newest_sent_s[pair] = self._arrived_s[number]
+        self.kept.newest_sent_s[pair] = self._arrived_s[number]
         for maker in parcel.givers:
-            self._ways[maker].add(pair)
+            self.kept.ways.setdefault(maker, set()).add(pair)
         self._copied.setdefault(parcel.givers[0] if parcel.givers else FROM_HOST, []).append(number)
 
     def _launch(self, layer: int) -> None:
@@ -149,7 +159,7 @@ class ForwardLedger:
         """Nobody holds an output any more, but autograd may."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[maker]
         self._dropped[maker] = True
-        left_s = max([self._newest_sent_s[pair] for pair in self._ways[maker]], default=0.0)
+        left_s = self.kept.sent_until_s(maker)
         memory.drop(device, stage.footprints[maker].output_bytes, left_s, now_s)
         readers = [
             reader for tensor in stage.indexed.makes[maker] for reader in stage.indexed.keepers[tensor]
