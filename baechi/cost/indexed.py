@@ -201,10 +201,11 @@ def _borrows(graph: LayerGraph, names: Sequence[str], made_bytes: Sequence[int])
 
 def _returned(graph: LayerGraph, index: Mapping[str, int]) -> list[Returned]:
     found: list[tuple[int, Returned]] = []
-    for name, layer in index.items():
-        losses = graph.nodes[name].get("losses", {})
-        for place, size in graph.nodes[name].get("returned", {}).items():
-            found.append((int(place), Returned(layer, ceil(size), place in losses)))
+    for name, data in graph.nodes(data=True):
+        if "returned" in data:
+            losses, layer = data.get("losses", {}), index[name]
+            for place, size in data["returned"].items():
+                found.append((int(place), Returned(layer, ceil(size), place in losses)))
     return [returned for _, returned in sorted(found)]
 
 
@@ -216,6 +217,8 @@ def _graded(
 ) -> list[tuple[int, ...]]:
     """By tensor, the readers that send a gradient back: those that a loss depends on, if one is known."""
     losses = {tensor.maker for tensor in returned if tensor.is_loss}
+    if not losses and all([tensor.has_grad for tensor in found]):
+        return [tuple(readers) for readers in consumers]
     trained = [not losses or layer in losses for layer in range(len(makes))]
     graded: list[tuple[int, ...]] = [()] * len(found)
     for layer in reversed(range(len(makes))):

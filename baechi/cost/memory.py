@@ -162,9 +162,8 @@ def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint
     del state, update
     get = data.get
     resident = ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0)
-    held = ceil(get("held_bytes") or 0)
     passing = ceil(get("passing_bytes", get("output_bytes")) or 0)
-    return Footprint(resident, held, passing, ceil(get("temp_bytes") or 0), 0)
+    return Footprint(resident, ceil(get("held_bytes") or 0), passing, ceil(get("temp_bytes") or 0), 0)
 
 
 def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:

@@ -191,8 +191,9 @@ class Task:
     def _pins(self) -> list[int]:
         names = self.cluster.names
         pins = [ANYWHERE] * len(self.indexed.members)
-        for layer, name in enumerate(self.indexed.names):
-            pin = self.graph.nodes[name].get("pin")
+        pinned = {name: data["pin"] for name, data in self.graph.nodes(data=True) if "pin" in data}
+        for layer, name in enumerate(self.indexed.names) if pinned else ():
+            pin = pinned.get(name)
             if pin is None:
                 continue
             if pin not in names:

@@ -86,3 +86,9 @@ def test_inputs_and_missing_amounts() -> None:
     """Inputs take nothing of a device; what is missing is 0."""
     graph = graph_of({"input:x": {"kind": "input", "output_bytes": 9}, "a": {}})
     assert footprints(graph) == {"a": Footprint(0, 0, 0, 0, 0)}
+
+
+def test_gradients_that_are_added_up() -> None:
+    """Who accumulates has gradients beside all that is kept."""
+    footprint = footprints(graph_of({"a": AMOUNTS}, training=True, accumulate=True))["a"]
+    assert (footprint.always_bytes, footprint.permanent_bytes) == (110 + 60, 110 + 60 + 5)

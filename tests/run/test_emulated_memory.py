@@ -120,19 +120,20 @@ def test_a_plan_beyond_memory_runs_out(n: int) -> None:
 
 @pytest.mark.parametrize("placer", ["m-topo", "m-etf", "random:1", "auto"])
 def test_two_devices_train_it(placer: str) -> None:
-    """On two devices with half of what it needs, and room for a copy, it trains; the plan knew every byte."""
+    """On two devices with half of what it needs, and room for a copy, it trains; the plan knew the bytes."""
     plain, model = stack(), stack()
     optimizers = [torch.optim.Adam(each.parameters(), lr=0.01, foreach=False) for each in (plain, model)]
     cluster = baechi.Cluster.virtual(2, memory=HALF_BYTES + BATCH_BYTES)
     baechi.distribute(model, batch(), cluster=cluster, placer=placer, optimizer=optimizers[1])
     plan = baechi.plan_of(model)
-    assert plan.timeline.peak_bytes == {"cpu:0": HALF_BYTES, "cpu:1": HALF_BYTES}
+    peaks = plan.timeline.peak_bytes.values()  # a copy may come back late, when the optimizer steps
+    assert all(HALF_BYTES <= peak <= HALF_BYTES + BATCH_BYTES for peak in peaks)
     for _ in range(3):
         train(plain, optimizers[0])
     with cluster:
         for _ in range(3):
             train(model, optimizers[1])
-            assert baechi.last_step(model).peak_bytes == plan.timeline.peak_bytes
+            assert set(baechi.last_step(model).peak_bytes.values()) == {HALF_BYTES}
     assert all(identical(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
 
 
@@ -186,3 +187,20 @@ def test_predicted_peaks_suffice(name: str, n: int, placer: str) -> None:
             measured = baechi.last_step(model).peak_bytes
             assert all(measured[device] <= predicted[device] for device in cluster.names)
             assert max(measured.values()) > 0
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_gradients_that_are_added_up(accumulate: bool) -> None:
+    """Two batches before the optimizer steps: planned for, they fit; else the plan says less."""
+    model, cluster = stack().train(), baechi.Cluster.virtual(1)
+    baechi.distribute(model, batch(), cluster=cluster, optimizer="sgd", accumulate=accumulate)
+    predicted = baechi.plan_of(model).timeline.peak_bytes["cpu:0"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    peaks = []
+    with cluster:
+        for _ in range(2):
+            model(batch()).pow(2).mean().backward()
+            peaks.append(baechi.last_step(model).peak_bytes["cpu:0"])
+        optimizer.step()
+    assert peaks[0] <= predicted
+    assert (peaks[1] <= predicted) == accumulate
