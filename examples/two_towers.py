@@ -39,8 +39,8 @@ def main() -> None:
 
     with cluster:
         for step in range(5):
-            loss = F.cross_entropy(8 * model(**batch), torch.arange(8))
             optimizer.zero_grad()
+            loss = F.cross_entropy(8 * model(**batch), torch.arange(8))
             loss.backward()
             optimizer.step()
             print(f"step {step + 1}: loss {loss.item():.4f}")

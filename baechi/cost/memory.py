@@ -130,8 +130,9 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
     state = state_per_grad_byte(chosen)
     update = _UPDATE_PER_GRAD_BYTE.get(chosen.lower() if chosen else chosen, 0)
     row = _in_training if graph.training else _in_inference
-    layers = [(name, data) for name, data in graph.nodes(data=True) if data.get("kind") != "input"]
-    table = {name: row(data, state, update) for name, data in layers}
+    table = {
+        name: row(data, state, update) for name, data in graph.nodes(data=True) if data.get("kind") != "input"
+    }
     if graph.graph.get("accumulate"):
         return {name: part._replace(gradient_bytes=0) for name, part in table.items()}
     return table
