@@ -24,6 +24,7 @@ from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kern
 from baechi.backend.uncompiled import compiler_aside
 from baechi.capture.backward import note_backward
 from baechi.capture.trace import Boundary, Call, Function, Op
+from baechi.capture.values import told_to_libraries
 from baechi.capture.watch import Watch
 from baechi.capture.workspace import with_workspace
 
@@ -35,6 +36,7 @@ def watching(
     model: nn.Module,
     *,
     training: bool,
+    fake: bool = False,
     hooks: bool = True,
     arguments: dict[str, Arguments] | None = None,
 ) -> Iterator[Watch]:
@@ -43,6 +45,7 @@ def watching(
     Args:
         model: the model, not distributed.
         training: whether it runs in training mode, with gradients.
+        fake: whether it runs with fake tensors.
         hooks: whether to watch what autograd saves; `torch.func.grad` allows no hooks. Without,
             everything that takes part in backward counts as saved.
         arguments: filled with what each module is called with, by the name of its node.
@@ -50,7 +53,7 @@ def watching(
     Yields:
         The watch, whose `trace` fills.
     """
-    watch = Watch(model, training=training, arguments=arguments)
+    watch = Watch(model, training=training, fake=fake, arguments=arguments)
     with ExitStack() as stack:
         stack.callback(watch.forget)
         stack.callback(watch.put_weights_back)
@@ -67,6 +70,7 @@ def watching(
         stack.enter_context(_Functions(watch))
         stack.enter_context(_custom_functions(watch))
         stack.enter_context(_fake_devices(watch))
+        stack.enter_context(told_to_libraries(watch.values))
         yield watch
     if training and not hooks:
         for storage in watch.trace.storages:
@@ -198,7 +202,7 @@ class _Operations(TorchDispatchMode):
         if self.watch.trace.backward is not None:
             return note_backward(self.watch, func, args, kwargs)
         if func.namespace == "prim" or self.watch.call is None:
-            return func(*args, **kwargs)
+            return self.watch.values.run(func, args, kwargs, [])
         watch = self.watch
         facts = facts_of(func)
         writing = list(writes_of(facts, args, kwargs))
@@ -206,7 +210,8 @@ class _Operations(TorchDispatchMode):
             watch.keep_weight(tensor)
         given = flat([*args, *kwargs.values()])
         reads = tuple(watch.use(tensor) for tensor in given)
-        result = with_workspace(func, args, kwargs, func(*args, **kwargs))
+        result = watch.values.run(func, args, kwargs, writing)
+        result = with_workspace(func, args, kwargs, result)
         made = flat([result])
         if facts.aliases and given:
             for tensor in made:

@@ -94,8 +94,16 @@ def _run(
             stack.enter_context(complaints_muted())
             stack.enter_context(_meta_weights_faked(model, mode))
         given = (inputs.args, inputs.kwargs)
-        args, kwargs = map_tensors(lambda tensor: _stand_in_tensor(tensor, mode), given)
-        with watching(model, training=training, hooks=hooks, arguments=arguments) as watch:
+        stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+            stand_ins.append((_stand_in_tensor(tensor, mode), tensor))
+            return stand_ins[-1][0]
+
+        args, kwargs = map_tensors(stand_in, given)
+        with watching(model, training=training, fake=fake, hooks=hooks, arguments=arguments) as watch:
+            while stand_ins:
+                watch.values.note(*stand_ins.pop())
             watch.note_inputs(_named_inputs(model, args, kwargs))
             result = model(*args, **kwargs)
             if training:

@@ -19,6 +19,7 @@ from baechi.backend.marks import carrier, storage_bytes
 from baechi.backend.nest import tensors_in
 from baechi.capture.devices import Devices
 from baechi.capture.trace import Call, Function, Storage, Trace, Use
+from baechi.capture.values import Values
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +33,17 @@ class Watch:
     Args:
         model: the model.
         training: whether it runs in training mode, with gradients.
+        fake: whether it runs with fake tensors.
         arguments: filled with what each module was called with, by the name of its node, if it is given.
     """
 
     def __init__(
-        self, model: nn.Module, *, training: bool, arguments: dict[str, Arguments] | None = None
+        self,
+        model: nn.Module,
+        *,
+        training: bool,
+        fake: bool = False,
+        arguments: dict[str, Arguments] | None = None,
     ) -> None:
         self._arguments = arguments
         self.trace = Trace(training)
@@ -45,6 +52,7 @@ class Watch:
         self.call: Call | None = None
         self.function: Function | None = None
         self.devices = Devices()
+        self.values = Values(fake=fake)
         self._numbers = itertools.count(1)
         self.marked: list[tuple[weakref.ref[Any], Storage]] = []
         self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
