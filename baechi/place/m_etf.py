@@ -18,9 +18,11 @@ from baechi.place.books import open_ledger
 from baechi.place.listing import Listing
 from baechi.place.rescue import rescue
 from baechi.place.task import Task
+from baechi.place.uncollected import uncollected
 from baechi.records import Cluster, LayerGraph, Plan
 
 
+@uncollected
 def m_etf(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
     """Place by m-ETF; see `Placer`.
 

@@ -18,9 +18,11 @@ from baechi.place.listing import Listing
 from baechi.place.m_etf import ends_group_first
 from baechi.place.rescue import rescue
 from baechi.place.task import Task
+from baechi.place.uncollected import uncollected
 from baechi.records import Cluster, LayerGraph, Plan
 
 
+@uncollected
 def m_sct(
     graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None, threshold: float = THRESHOLD
 ) -> Plan:
