@@ -105,6 +105,8 @@ class Values:
         self, func: Any, args: Any, kwargs: Any, writes: list[torch.Tensor]
     ) -> Callable[[], Any] | None:
         """The same operation for real, if all that it reads is known."""
+        if any(map(self.is_unknown, flat([*args, *kwargs.values()]))):  # as nearly always
+            return None
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             return None
         if func.overloadpacket.__name__.startswith(_UNFILLED):
