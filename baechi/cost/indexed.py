@@ -85,6 +85,7 @@ class IndexedGraph:
         """
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
+        said = set().union(*[data for _, data in graph.nodes(data=True)])  # what no node says takes no time
         reads: list[tuple[int, ...]] = [()] * len(names)
         makes: list[tuple[int, ...]] = [()] * len(names)
         found = tensors(graph, spread=spread)
@@ -102,9 +103,9 @@ class IndexedGraph:
                 reads[reader] += (number,)
         sizes = [tensor.size_bytes for tensor in found]
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
-        members, group_of = _groups(graph, index)
+        members, group_of = _groups(graph, index) if "colocate" in said else _alone(len(index))
         before, after = _order_only(graph, index)
-        returned = _returned(graph, index)
+        returned = _returned(graph, index) if "returned" in said else []
         return cls(
             names=names,
             origin=[tensor.source for tensor in found],
@@ -120,7 +121,7 @@ class IndexedGraph:
             before=before,
             after=after,
             returned=returned,
-            lets_go=_lets_go(graph, index),
+            lets_go=_lets_go(graph, index) if "held_until" in said else {},
             members=members,
             group_of=group_of,
         )
@@ -244,6 +245,8 @@ def _order_only(
     before: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}
     for source, edges in graph.adjacency():
+        if not any(["order_only" in data for data in edges.values()]):
+            continue
         for target, data in edges.items():
             if data.get("order_only") and source in index:
                 before.setdefault(index[target], []).append(index[source])
@@ -256,9 +259,13 @@ def _by_layer(found: Mapping[int, Sequence[int]], layers: int) -> list[tuple[int
     return [tuple(found.get(layer, ())) for layer in range(layers)]
 
 
+def _alone(layers: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    return [(layer,) for layer in range(layers)], list(range(layers))
+
+
 def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[tuple[int, ...]], list[int]]:
     if all([data.get("colocate") is None for _, data in graph.nodes(data=True)]):
-        return [(layer,) for layer in range(len(index))], list(range(len(index)))
+        return _alone(len(index))
     members = sorted([tuple(sorted([index[name] for name in group])) for group in graph.groups().values()])
     group_of = [0] * len(index)
     for number, group in enumerate(members):
