@@ -7,7 +7,7 @@ the node whose device it lies on. Nodes that must share a device are joined on t
 - a layer with the node that holds what it writes in place, or what its output is a view of;
 - layers that hold the same weights, and the calls of one module;
 - a layer with the holder of what it reads without having been given it;
-- glue with the holder of the input that the others travel to (`cost.anchor`);
+- glue with the holder of the input that the others travel to (`cost.anchor`), or of `x` in `x.device`;
 - glue that the runtime does not see as one torch function (an `autograd.Function`, a scripted
   function) with the holders of all its inputs.
 
@@ -167,26 +167,18 @@ class Builder:
         if self.glue.get(key) is None:
             beside = op.function.beside if op.function is not None else None
             if beside is not None and self._has_place(beside):
-                self.glue[key] = self._beside(op, beside, number)
-            elif not any(self._has_place(use.storage) or self._from_input(use.storage) for use in reads):
-                return None
-            else:
+                self.glue[key] = draft = self._draft_glue(op, (), number)
+                self._join_holder(draft.name, self.states[beside.index])
+            elif any(self._has_place(use.storage) or self._from_input(use.storage) for use in reads):
                 self.glue[key] = self._new_glue(op, op.function, reads, number)
-        return self.glue[key]
+        return self.glue.get(key)
 
     def _draft_glue(self, op: Op, reads: tuple[Use, ...], number: int) -> Draft:
         name = op.function.name if op.function is not None else op.name
         path = f"glue:{op.call.module}/{name}"
-        turn = self.turns.get(path, 0)
-        self.turns[path] = turn + 1
+        turn = self.turns[path] = self.turns.get(path, -1) + 1
         draft = self._draft(f"{path}#{turn}", "glue", op.call.module, name, number)
         self.given[draft.name] = reads
-        return draft
-
-    def _beside(self, op: Op, storage: Storage, number: int) -> Draft:
-        """The node of what is made of nothing on the device of a tensor."""
-        draft = self._draft_glue(op, (), number)
-        self._join_holder(draft.name, self.states[storage.index])
         return draft
 
     def _new_glue(self, op: Op, function: Function | None, reads: tuple[Use, ...], number: int) -> Draft:
@@ -301,8 +293,7 @@ class Builder:
             node = module or ROOT
             if node not in self.drafts:
                 sibling = layers.nearest(module)
-                last = len(self.trace.events)
-                self._draft(node, "layer", node, self.trace.modules[module], last)
+                self._draft(node, "layer", node, self.trace.modules[module], len(self.trace.events))
                 layers.add(node, node)
                 if sibling is not None:
                     self.groups.join(sibling, node)
