@@ -124,10 +124,9 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
-        if trace.backward is not None:
-            kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
-            draft.backward_rise_bytes = _rise_bytes(part, kept)
-            draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *_given_back(part, deaths)])
+        kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
+        draft.backward_rise_bytes = _rise_bytes(part, kept)
+        draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *_given_back(part, deaths)])
 
 
 def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:

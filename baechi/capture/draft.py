@@ -112,11 +112,12 @@ class Draft:
             amounts["lent_bytes"] = _size(self.made[index][0] for index in self.lent)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
             amounts["forward_temp_bytes"] = amounts["temp_bytes"]
-            guessed = self._backward_bytes() + amounts["grad_bytes"]
-            amounts["backward_rise_bytes"] = amounts["backward_lean_rise_bytes"] = guessed
             if self.backward_rise_bytes is not None:
                 amounts["backward_rise_bytes"] = self.backward_rise_bytes
                 amounts["backward_lean_rise_bytes"] = self.backward_lean_rise_bytes
+            else:
+                guessed = self._backward_bytes() + amounts["grad_bytes"]
+                amounts["backward_rise_bytes"] = amounts["backward_lean_rise_bytes"] = guessed
             amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_bytes())
             amounts["backward_kernels"] = self.backward_kernels
             amounts["backward_flops"] = self.backward_flops

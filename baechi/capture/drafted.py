@@ -162,7 +162,6 @@ class Drafted:
             readers = sorted(self.read_by.get(storage.index, ()), key=place.__getitem__)
             for name in readers[:-1]:  # backward begins with the last one
                 self.drafts[name].second_grad_bytes += storage.size_bytes
-            for name in readers[:-1]:
                 if storage in self.drafts[name].weights:
                     self.drafts[name].moved_grad_bytes -= storage.size_bytes
                     self.drafts[readers[-1]].moved_grad_bytes += storage.size_bytes

@@ -111,7 +111,7 @@ class Program:
         self._problem += pulp.LpAffineExpression(kept) <= limit
         moment = self._most(f"m{device}", [(x, part.moment_bytes) for x, part in here])
         self._problem += pulp.LpAffineExpression([*always, (moment, 1.0)]) <= limit
-        if any(part.gradient_bytes for _, part in here):
+        if any(part.gradient_bytes or part.update_bytes for _, part in here):
             trained = [(x, (part.always_bytes + part.gradient_bytes) / self._unit) for x, part in here]
             updates = [(x, part.update_bytes / self._unit) for x, part in here]
             largest = self._most(f"l{device}", [(x, part.largest_update_bytes) for x, part in here])

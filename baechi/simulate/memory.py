@@ -82,10 +82,9 @@ class Memory:
         """
         for device, pending in enumerate(self._pending):
             late_bytes = sum([size_bytes for until_s, size_bytes in pending if until_s > now_s])
-            if self.stepping_bytes[device] + late_bytes <= self._limit_bytes[device]:
-                self.peak_bytes[device] = max(
-                    self.peak_bytes[device], self.stepping_bytes[device] + late_bytes
-                )
+            full_bytes = self.stepping_bytes[device] + late_bytes
+            if full_bytes <= self._limit_bytes[device]:  # else the host waits for them
+                self.peak_bytes[device] = max(self.peak_bytes[device], full_bytes)
 
     def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
         """Count bytes that nobody holds any more, but a stream may still be using.

@@ -43,9 +43,10 @@ def test_json() -> None:
 def test_predictions_are_true() -> None:
     """Steps within 2 %; no peak above the predicted one, and in inference none more than 5 % below.
 
-    In training the gradients of weights count from the beginning: docs/truth.md.
+    In training a random plan has one that is 6 % below: docs/truth.md.
     """
     for r in truth(quick=True):
         assert abs(r.time_off) <= 0.02, r
         assert all(0 <= off for off in r.bytes_off), r
         assert r.mode != "inference" or is_true(r), r
+        assert all(off <= 0.07 for off in r.bytes_off), r
