@@ -8,8 +8,8 @@ from baechi.cost.memory import state_per_grad_byte
 from baechi.errors import PlacementError
 from baechi.place import find, fit
 from baechi.place.auto import best, check_effort
+from baechi.place.found import Effort
 from baechi.place.registry import uses_several
-from baechi.place.rounds import Effort
 from baechi.place.task import Task
 from baechi.records.cluster import Cluster
 from baechi.records.device import Device

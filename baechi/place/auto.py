@@ -7,16 +7,14 @@ one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by b
                                              unless more are faster
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from baechi.errors import PlacementError
-from baechi.place.annealing import Check
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.exact import exact
-from baechi.place.found import Found, Rehearsal, evaluate
-from baechi.place.rounds import Effort, Rounds, Try
+from baechi.place.found import Check, Effort, Found, Rehearsal, Try, evaluate
 from baechi.place.task import Task
 from baechi.place.tight import FEW_PLACEMENTS, fit
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
@@ -69,7 +67,7 @@ def best(
     if not tries:
         tries = [Try(PACKED, fit(task, rehearse, thorough=effort != 0))]
     if effort:
-        tries += _the_best(task, rehearse, enough_s) or Rounds(task, check, tries, enough_s).run(effort)
+        tries += _the_best(task, rehearse, enough_s) or _search(task, check, tries, enough_s, effort)
     chosen = min(tries, key=lambda one: one.step_s)
     names = cluster.names
     candidates += [
@@ -101,6 +99,13 @@ def _the_best(task: Task, rehearse: Rehearsal, enough_s: float) -> list[Try]:
         return [Try("exact", exact(task, rehearse, enough_s=enough_s, most=SIMULATIONS))]
     except (PlacementError, ValueError):
         return []
+
+
+def _search(task: Task, check: Check, tries: Sequence[Try], enough_s: float, effort: Effort) -> list[Try]:
+    """What a search finds."""
+    from baechi.place.search import Rounds  # the compiler that it needs takes half a second to import
+
+    return Rounds(task, check, tries, enough_s).run(effort)
 
 
 def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Try]:

@@ -2,9 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.task import Task
+
+Check = Callable[[Sequence[int], Sequence[int]], "Found | None"]
+"""Simulates a placement, by group, with an order; None if a device has too little memory."""
+
+Effort = int | Literal["max"]
+"""How long to search; see `baechi.place.auto`."""
 
 Rehearsal = Callable[[Sequence[int], Sequence[int]], tuple[float, list[int]]]
 """Predicts the step of a placement: seconds, and the peak of each device. By layer: device, place."""
@@ -25,6 +32,24 @@ class Found:
     order: tuple[int, ...]
     step_s: float
     peak_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Try:
+    """A candidate.
+
+    Args:
+        name: who made it.
+        found: where its layers lie, and what it takes.
+    """
+
+    name: str
+    found: Found
+
+    @property
+    def step_s(self) -> float:
+        """Its predicted step."""
+        return self.found.step_s
 
 
 def evaluate(

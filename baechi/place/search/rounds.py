@@ -6,25 +6,27 @@ round 1     bands with other chance         annealing from there
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
-from baechi.place.annealing import Annealing, Check
-from baechi.place.bands import partitions
+import numpy as np
+
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.estimate import Estimate
-from baechi.place.found import Found
+from baechi.place.found import Check, Effort, Try
+from baechi.place.search.annealing import Annealing
+from baechi.place.search.bands import partitions
+from baechi.place.search.dispatch import NEVER
+from baechi.place.search.estimate import estimate
+from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
-ESTIMATES, LAYERS = 120, 100
+ESTIMATES, LAYERS = 1200, 100
 """By annealing in a round: so many for each of up to so many layers; for more layers fewer, so that a
 round of annealing takes as long for 1,000 layers as for 100."""
 
 STARTS = 2
 """How many candidates are improved in a round."""
 
-MOVES, MOST_MOVES = 100, 100_000
+MOVES, MOST_MOVES = 400, 400_000
 """By a partition in bands: for each layer, and at most."""
 
 CHECKS = 8
@@ -34,26 +36,6 @@ IDLE_ROUNDS, LONGEST, GAIN = 3, 8, 0.9995
 """With effort `"max"`: so many rounds in a row gained less than that; a round gets so much longer."""
 
 SEARCHED = " + search"
-
-Effort = int | Literal["max"]
-
-
-@dataclass(frozen=True)
-class Try:
-    """A candidate.
-
-    Args:
-        name: who made it.
-        found: where its layers lie, and what it takes.
-    """
-
-    name: str
-    found: Found
-
-    @property
-    def step_s(self) -> float:
-        """Its predicted step."""
-        return self.found.step_s
 
 
 class Rounds:
@@ -72,7 +54,7 @@ class Rounds:
         self._check = check
         self._known = known
         self._enough_s = enough_s * (2 - GAIN)
-        self._estimate = Estimate(task)
+        self._tables = Tables.of(task)
         layers = max(1, len(task.indexed))
         self._most = max(STARTS, ESTIMATES * min(layers, LAYERS * LAYERS // layers))
 
@@ -105,7 +87,7 @@ class Rounds:
         placements = {one.found.device_of: one for one in by_step}  # of equal ones the shortest step
         starts = sorted(placements.values(), key=lambda one: one.step_s)[:STARTS]
         for start in starts:
-            search = Annealing(self._task, self._estimate, self._check, start.found, number)
+            search = Annealing(self._task, self._tables, self._check, start.found, number)
             best = search.run(length * self._most // len(starts), self._enough_s)
             if best.step_s < start.step_s:
                 self.found.append(Try(f"{start.name.removesuffix(SEARCHED)}{SEARCHED}", best))
@@ -116,8 +98,9 @@ class Rounds:
         moves = min(MOST_MOVES, MOVES * layers)
         estimates = []
         for number, device_of in enumerate(partitions(self._task, self._best().found.device_of, moves, seed)):
-            levels = bottom_levels(self._task, device_of)
-            step_s, order = self._estimate([device_of[group] for group in group_of], levels)
-            estimates.append((step_s, number, device_of, order))
+            on, order = np.array(device_of, np.int64)[group_of], np.empty(layers, np.int64)
+            levels = np.array(bottom_levels(self._task, device_of))
+            step_s = estimate(self._tables, on, levels, NEVER, order)
+            estimates.append((step_s, number, device_of, order.tolist()))
         placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
         return [Try("bands", found) for found in islice(filter(None, placed), STARTS)]

@@ -3,6 +3,7 @@
 from functools import partial
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,12 +12,14 @@ from place.graphs import BYTE_A_SECOND, FREE, branches, chain, cluster_of, graph
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.annealing import Annealing
-from baechi.place.bands import COUNTS, PRICES, partitions
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.estimate import Estimate
 from baechi.place.found import Found, evaluate
-from baechi.place.room import Room
+from baechi.place.search.annealing import Annealing
+from baechi.place.search.bands import COUNTS, PRICES, partitions
+from baechi.place.search.dispatch import NEVER
+from baechi.place.search.estimate import estimate
+from baechi.place.search.room import Room, move, takes
+from baechi.place.search.tables import Tables
 from baechi.place.task import ANYWHERE, Task
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal, simulate
@@ -30,7 +33,7 @@ def searched(
     start = evaluate(task, rehearse, device_of)
     if start is None:
         return None
-    search = Annealing(task, Estimate(task), partial(evaluate, task, rehearse), start)
+    search = Annealing(task, Tables.of(task), partial(evaluate, task, rehearse), start)
     search.run(most, enough_s)
     return start, search
 
@@ -117,7 +120,7 @@ def test_partitions(graph: LayerGraph, cluster: Cluster, chance: Random) -> None
     except PlacementError:
         return
     task = Task(graph, cluster)
-    room = Room(task, start)
+    before = list(start)
     found = list(partitions(task, start, 50))
     if len(cluster) < 2 or all(pin != ANYWHERE for pin in task.pins):
         assert found == []
@@ -131,7 +134,7 @@ def test_partitions(graph: LayerGraph, cluster: Cluster, chance: Random) -> None
         for device in came:
             kept = sum([task.group_bytes[g].permanent_bytes for g in there[device]])
             assert kept <= max(task.memory_bytes[device], _kept(task, start, device))
-    assert room.device_of == start
+    assert start == before
 
 
 def _kept(task: Task, device_of: list[int], device: int) -> int:
@@ -147,21 +150,24 @@ def test_bands_share_work(price: float) -> None:
     task = Task(graph, cluster_of(9999, 9999, link=BYTE_A_SECOND))
     found = list(partitions(task, [0] * len(task.indexed.members), 20_000))
     for device_of in found[PRICES.index(price) :: len(PRICES)]:
-        estimate = Estimate(task)
-        step_s, _ = estimate(device_of, bottom_levels(task, device_of))
-        assert step_s < 42
+        levels, order = np.array(bottom_levels(task, device_of)), np.empty(len(device_of), np.int64)
+        assert estimate(Tables.of(task), np.array(device_of), levels, NEVER, order) < 42
 
 
 def test_room() -> None:
     """Bytes that stay add up, the most that one group needs on top counts once."""
     nodes = {f"l{i}": {"param_bytes": 10 * (i + 1), "temp_bytes": 5 * i} for i in range(3)}  # 10 20+5 30+10
     task = Task(graph_of(nodes), cluster_of(45, 45))
-    room = Room(task, [0, 0, 1])
-    assert room.takes(1, [0]) is False  # 30 + 10 + 10 > 45
-    assert room.takes(0, [2]) is False
-    assert room.takes(0, [2], [1]) is False  # 10 + 30 + 10
-    assert room.takes(0, [2], [0, 1])
-    room.move(1, 1)  # there is no room, and it moves all the same
-    assert room.device_of == [0, 1, 1]
-    assert room.takes(0, [1])
-    assert room.takes(1, [0], [1])  # it gets emptier, full as it is
+    room = Room.of(task, [0, 0, 1])
+
+    def fits(device: int, come: list[int], go: tuple[int, ...] = ()) -> bool:
+        return bool(takes(room, device, np.array(come), np.array(go, np.int64)))
+
+    assert not fits(1, [0])  # 30 + 10 + 10 > 45
+    assert not fits(0, [2])
+    assert not fits(0, [2], (1,))  # 10 + 30 + 10
+    assert fits(0, [2], (0, 1))
+    move(room, 1, 1)  # there is no room, and it moves all the same
+    assert room.device_of.tolist() == [0, 1, 1]
+    assert fits(0, [1])
+    assert fits(1, [0], (1,))  # it gets emptier, full as it is

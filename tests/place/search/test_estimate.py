@@ -2,14 +2,16 @@
 
 from random import Random
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.graphs import branches, cluster_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.dispatch import NEVER
-from baechi.place.estimate import Estimate
+from baechi.place.search.dispatch import NEVER, dispatch
+from baechi.place.search.estimate import estimate
+from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
@@ -31,6 +33,16 @@ def uneven(graph: LayerGraph, chance: Random, *, host: bool) -> LayerGraph:
     return changed
 
 
+def estimated(
+    task: Task, device_of: list[int], priority: list[float], limit_s: float
+) -> tuple[float, list[int]]:
+    """An estimate, and the order that comes with it."""
+    order = np.empty(len(device_of), np.int64)
+    return estimate(
+        Tables.of(task), np.array(device_of, np.int64), np.array(priority), limit_s, order
+    ), order.tolist()
+
+
 def both(
     graph: LayerGraph, cluster: Cluster, chance: Random, limit_s: float = NEVER
 ) -> tuple[float, float, list[int]]:
@@ -38,7 +50,7 @@ def both(
     task = Task(graph, cluster)
     groups = [chance.randrange(len(cluster)) for _ in task.indexed.members]
     device_of = [groups[group] for group in task.indexed.group_of]
-    step_s, order = Estimate(task)(device_of, bottom_levels(task, groups), limit_s)
+    step_s, order = estimated(task, device_of, bottom_levels(task, groups), limit_s)
     if step_s == NEVER:
         return step_s, NEVER, order
     place = [order.index(layer) for layer in range(len(order))]
@@ -87,6 +99,7 @@ def test_given_up_early() -> None:
     """Work that is left on a device ends an estimate before all layers have started."""
     task = Task(branches(4, 6), cluster_of(999, 999))
     layers = len(task.indexed)
-    step_s, order = Estimate(task)([0] * layers, [0.0] * layers, 20)
+    on, priority, order = np.zeros(layers, np.int64), np.zeros(layers), np.empty(layers, np.int64)
+    step_s, started = dispatch(Tables.of(task), on, priority, 20, order)
     assert step_s == NEVER
-    assert len(order) < layers
+    assert started < layers

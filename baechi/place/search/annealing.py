@@ -1,0 +1,95 @@
+"""Simulated annealing: changes to a placement, the slower ones ever more seldom kept.
+
+move    a group, or a connected handful of its device, goes where a neighbour in the graph lies
+swap    two such handfuls change places
+turn    a layer runs earlier or later, if its device has the choice
+
+Every change is estimated, with bottom levels as priorities to begin with; the simulator has a say on
+memory whenever a step is the shortest so far. Chance is seeded, effort is counted in estimates: the same
+input gives the same plan everywhere. After Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.
+"""
+
+import numpy as np
+
+from baechi.place.bottom_level import bottom_levels
+from baechi.place.found import Check, Found
+from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
+from baechi.place.search.compiled import Floats
+from baechi.place.search.dispatch import NEVER
+from baechi.place.search.estimate import estimate
+from baechi.place.search.room import Room
+from baechi.place.search.tables import Tables
+from baechi.place.task import Task
+
+_CHECKED = 0.99
+"""A step shorter by that much is simulated at once."""
+
+_PORTION = 4096
+"""Estimates at a stretch: so soon an interrupt is heard."""
+
+
+class Annealing:
+    """A search from one placement.
+
+    Args:
+        task: what is placed.
+        tables: of the task.
+        check: simulates a placement.
+        start: where to begin.
+        seed: of what is tried.
+    """
+
+    def __init__(self, task: Task, tables: Tables, check: Check, start: Found, seed: int = 0) -> None:
+        self.best = start
+        self._task = task
+        self._tables = tables
+        self._check = check
+        self._chance = np.random.default_rng(seed)
+        self._groups = Groups.of(task)
+        self._priority: Floats = np.array(bottom_levels(task, start.device_of))
+        self._state, self._now = self._begin(0)
+
+    @property
+    def tried(self) -> int:
+        """Estimates so far."""
+        return self._now.tried
+
+    def run(self, most: int, enough_s: float = 0.0) -> Found:
+        """Search.
+
+        Args:
+            most: estimates at most.
+            enough_s: stop at a step as short as this: no step can be shorter.
+
+        Returns:
+            The best placement.
+        """
+        if not len(self._state.on) or len(self._task.cluster) < 2:
+            return self.best
+        while self.tried < most and self.best.step_s > enough_s:
+            before, wanted_s = self.tried, self.best.step_s * _CHECKED
+            portion = Portion(wanted_s, min(most, before + _PORTION), most)
+            self._now = anneal(self._tables, self._groups, self._state, self._chance, self._now, portion)
+            if self.tried == before:
+                break
+            if self._now.shortest_s <= wanted_s and not self._look():
+                self._state, self._now = self._begin(self.tried)
+        if self._now.shortest_s < self.best.step_s:
+            self._look()
+        return self.best
+
+    def _begin(self, tried: int) -> tuple[State, Progress]:
+        """The best placement, to go on from."""
+        room, order = Room.of(self._task, self.best.device_of), np.array(self.best.order, np.int64)
+        on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
+        step_s = estimate(self._tables, on, priority, NEVER, order)
+        shortest = (room.device_of.copy(), priority.copy(), order.copy())
+        return State(room, on, priority, order, *shortest), Progress(step_s, self.best.step_s, tried)
+
+    def _look(self) -> bool:
+        """Simulate the shortest; whether it fits."""
+        state = self._state
+        found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())
+        if found is not None and found.step_s < self.best.step_s:
+            self.best, self._priority = found, state.shortest_priority.copy()
+        return found is not None

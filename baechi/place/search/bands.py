@@ -1,0 +1,292 @@
+"""Starts for the search: work spread evenly over the devices at every time, few tensors cut.
+
+    time, were every device there for every layer    |  band 0  |  band 1  |  band 2  |  ...
+    work of each device in each band                      about equal
+    tensors that have to travel                           as few as possible
+
+One band is a balanced partition with the least cut, whose devices wait for each other; very many bands
+are list scheduling. What is best lies between and cannot be known, so several numbers of bands and
+prices of travel are tried, each by annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983) of
+
+    sum over bands and devices of  work^2 x speed / even share    +    price x seconds of travel
+
+which the move of one group changes in few terms: a hundred thousand moves take a fraction of a second.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import exp
+from typing import NamedTuple
+
+import numpy as np
+
+from baechi.place.search.changes import Groups
+from baechi.place.search.compiled import Floats, Ints, compiled
+from baechi.place.search.room import Room, move, takes
+from baechi.place.search.tables import Lists
+from baechi.place.task import ANYWHERE, Task
+from baechi.records import Link
+
+COUNTS = (2, 4, 8, 12, 16, 24)
+"""Numbers of bands."""
+
+PRICES = (0.05, 0.2, 0.8)
+"""Prices of a second of travel, in seconds of imbalance."""
+
+_HOTTEST, _COLDEST = 4.0, 0.04
+"""The temperature at the beginning and at the end, in mean times of a layer."""
+
+_NEAR = 0.8
+"""How often a group goes where a neighbour lies, not anywhere."""
+
+
+def partitions(task: Task, start: Sequence[int], moves: int, seed: int = 0) -> Iterator[list[int]]:
+    """A partition for each number of bands and each price.
+
+    Args:
+        task: what is placed.
+        start: by group, a device.
+        moves: how many are tried for each.
+        seed: of what is tried.
+
+    Returns:
+        By group, its device.
+    """
+    if len(task.cluster) < 2 or all(pin != ANYWHERE for pin in task.pins):
+        return
+    groups, ways = Groups.of(task), _Ways.of(task)
+    for count in COUNTS:
+        spread = _Spread.of(task, _bands(task, count), count)
+        for price in PRICES:
+            room = Room.of(task, start)
+            _anneal(groups, ways, spread, room, price, moves, np.random.default_rng(seed))
+            yield room.device_of.tolist()
+
+
+def _bands(task: Task, count: int) -> list[int]:
+    """By layer, its band: in the order in which layers could start, all bands of equal work."""
+    indexed = task.indexed
+    work_s = [min(times) for times in zip(*task.work_s, strict=True)]
+    begin_s, end_s = [0.0] * len(indexed), [0.0] * len(indexed)
+    for layer in range(len(indexed)):
+        makers = [indexed.source[tensor] for tensor in indexed.reads[layer]]
+        before_s = [end_s[maker] for maker in (*makers, *indexed.before[layer]) if maker >= 0]
+        begin_s[layer] = max(before_s, default=0.0)
+        end_s[layer] = begin_s[layer] + work_s[layer]
+    total_s, done_s = sum(work_s) or 1.0, 0.0
+    bands = [0] * len(indexed)
+    for layer in sorted(range(len(indexed)), key=begin_s.__getitem__):
+        bands[layer] = min(count - 1, int(done_s / total_s * count))
+        done_s += work_s[layer]
+    return bands
+
+
+class _Ways(NamedTuple):
+    """Who hands what to whom, group by group, and what that takes.
+
+    Args:
+        home: by tensor, the group that makes it, or `ANYWHERE`.
+        makes, reads: by group, tensors that it hands to others, and those that others hand to it.
+        readers: by tensor, groups.
+        link: by source and target, which row of `travel_s`.
+        travel_s: by link and tensor, both ways in training.
+    """
+
+    home: Ints
+    makes: Lists
+    reads: Lists
+    readers: Lists
+    link: Ints
+    travel_s: Floats
+
+    @classmethod
+    def of(cls, task: Task) -> "_Ways":
+        """The ways of a task.
+
+        Args:
+            task: what is placed.
+        """
+        indexed = task.indexed
+        home = [indexed.group_of[maker] if maker >= 0 else ANYWHERE for maker in indexed.source]
+        makes: list[list[int]] = [[] for _ in indexed.members]
+        reads: list[list[int]] = [[] for _ in indexed.members]
+        readers: list[list[int]] = [[] for _ in home]
+        for tensor, maker in enumerate(home):
+            if maker == ANYWHERE:
+                continue
+            makes[maker].append(tensor)
+            readers[tensor] = sorted({indexed.group_of[one] for one in indexed.consumers[tensor]} - {maker})
+            for group in readers[tensor]:
+                reads[group].append(tensor)
+        link, travel_s = _travel_s(task)
+        return cls(
+            home=np.array(home, np.int64),
+            makes=Lists.of(makes),
+            reads=Lists.of(reads),
+            readers=Lists.of(readers),
+            link=link,
+            travel_s=travel_s,
+        )
+
+
+class _Spread(NamedTuple):
+    """Work, group by group and band by band.
+
+    Args:
+        parts: by group, rows of `bands` and `part_s`.
+        bands: the band of each part.
+        part_s: by part and device, seconds.
+        weight: by device, its speed over a band's even share.
+        layer_s: the mean time of a layer.
+        bands_count: how many bands there are.
+    """
+
+    parts: Lists
+    bands: Ints
+    part_s: Floats
+    weight: Floats
+    layer_s: float
+    bands_count: int
+
+    @classmethod
+    def of(cls, task: Task, bands: Sequence[int], count: int) -> "_Spread":
+        """The work of a task.
+
+        Args:
+            task: what is placed.
+            bands: by layer.
+            count: how many bands there are.
+        """
+        totals_s = [sum(row) for row in task.work_s]
+        fastest_s = min(totals_s) or 1.0
+        speeds = [fastest_s / (total or fastest_s) for total in totals_s]
+        even_s = fastest_s / sum(speeds) / count
+        parts: list[range] = []
+        found: list[tuple[int, list[float]]] = []
+        for members in task.indexed.members:
+            rows = _by_band(task, members, bands)
+            parts.append(range(len(found), len(found) + len(rows)))
+            found += rows
+        return cls(
+            Lists.of(parts),
+            np.array([band for band, _ in found], np.int64),
+            np.array([row for _, row in found], np.float64),
+            np.array([speed / even_s for speed in speeds]),
+            fastest_s / len(task.indexed),
+            count,
+        )
+
+
+@compiled
+def _anneal(
+    groups: Groups,
+    ways: _Ways,
+    spread: _Spread,
+    room: Room,
+    price: float,
+    moves: int,
+    chance: np.random.Generator,
+) -> None:
+    """Move groups about; `price` is that of a second of travel, in seconds of imbalance."""
+    load_s, readers = _loads_s(spread, room), _readers(ways, room)
+    heat_s, cooling = _HOTTEST * spread.layer_s, (_COLDEST / _HOTTEST) ** (1 / max(1, moves))
+    alone, none = np.empty(1, np.int64), np.empty(0, np.int64)
+    for _ in range(moves):
+        heat_s *= cooling
+        group = groups.free[int(chance.random() * len(groups.free))]
+        begin, end = groups.near.begin[group], groups.near.begin[group + 1]
+        if end > begin and chance.random() < _NEAR:
+            there = room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]]
+        else:
+            there = int(chance.random() * len(room.free_bytes))
+        here = room.device_of[group]
+        if there == here:
+            continue
+        change_s = _imbalance_s(spread, load_s, group, here, there)
+        change_s += price * _more_travel_s(ways, room, readers, group, here, there)
+        if change_s > 0 and chance.random() >= exp(-change_s / heat_s):
+            continue
+        alone[0] = group
+        if takes(room, there, alone, none):
+            move(room, group, there)
+            for part in spread.parts.items[spread.parts.begin[group] : spread.parts.begin[group + 1]]:
+                load_s[spread.bands[part], here] -= spread.part_s[part, here]
+                load_s[spread.bands[part], there] += spread.part_s[part, there]
+            for tensor in ways.reads.items[ways.reads.begin[group] : ways.reads.begin[group + 1]]:
+                readers[tensor, here] -= 1
+                readers[tensor, there] += 1
+
+
+@compiled
+def _loads_s(spread: _Spread, room: Room) -> Floats:
+    """By band and device, the work there."""
+    load_s = np.zeros((spread.bands_count, len(room.free_bytes)))
+    for group in range(len(room.device_of)):
+        for part in spread.parts.items[spread.parts.begin[group] : spread.parts.begin[group + 1]]:
+            load_s[spread.bands[part], room.device_of[group]] += spread.part_s[part, room.device_of[group]]
+    return load_s
+
+
+@compiled
+def _readers(ways: _Ways, room: Room) -> Ints:
+    """By tensor and device, how many groups read it there that do not make it."""
+    found = np.zeros((len(ways.home), len(room.free_bytes)), np.int64)
+    for tensor in range(len(ways.home)):
+        for group in ways.readers.items[ways.readers.begin[tensor] : ways.readers.begin[tensor + 1]]:
+            found[tensor, room.device_of[group]] += 1
+    return found
+
+
+@compiled
+def _imbalance_s(spread: _Spread, load_s: Floats, group: int, here: int, there: int) -> float:
+    """How much more uneven work gets when a group goes from here to there."""
+    change = 0.0
+    for part in spread.parts.items[spread.parts.begin[group] : spread.parts.begin[group + 1]]:
+        band, less, more = spread.bands[part], spread.part_s[part, here], spread.part_s[part, there]
+        change -= spread.weight[here] * less * (2 * load_s[band, here] - less)
+        change += spread.weight[there] * more * (2 * load_s[band, there] + more)
+    return change
+
+
+@compiled
+def _more_travel_s(ways: _Ways, room: Room, readers: Ints, group: int, here: int, there: int) -> float:
+    """How many seconds more tensors travel then."""
+    change = 0.0
+    for tensor in ways.reads.items[ways.reads.begin[group] : ways.reads.begin[group + 1]]:
+        home = room.device_of[ways.home[tensor]]
+        if readers[tensor, here] == 1 and home != here:
+            change -= ways.travel_s[ways.link[home, here], tensor]
+        if readers[tensor, there] == 0 and home != there:
+            change += ways.travel_s[ways.link[home, there], tensor]
+    for tensor in ways.makes.items[ways.makes.begin[group] : ways.makes.begin[group + 1]]:
+        for device in range(len(room.free_bytes)):
+            if readers[tensor, device]:
+                if device != there:
+                    change += ways.travel_s[ways.link[there, device], tensor]
+                if device != here:
+                    change -= ways.travel_s[ways.link[here, device], tensor]
+    return change
+
+
+def _travel_s(task: Task) -> tuple[Ints, Floats]:
+    """By source and target, the number of a way; by way and tensor, seconds."""
+    numbers: dict[tuple[Link, Link], int] = {}
+    seconds: list[list[float]] = []
+    which = np.zeros((len(task.cluster), len(task.cluster)), np.int64)
+    for here in task.devices:
+        for there in task.devices:
+            way = task.links[here][there], task.links[there][here]
+            if way not in numbers:
+                numbers[way] = len(numbers)
+                seconds.append([task.travel_s(here, there, size) for size in task.indexed.size_bytes])
+            which[here, there] = numbers[way]
+    return which, np.array(seconds).reshape(len(numbers), len(task.indexed.size_bytes))
+
+
+def _by_band(task: Task, layers: Sequence[int], bands: Sequence[int]) -> list[tuple[int, list[float]]]:
+    """A group's seconds by band and device."""
+    found: dict[int, list[float]] = {}
+    for layer in layers:
+        row = found.setdefault(bands[layer], [0.0 for _ in task.devices])
+        for device in task.devices:
+            row[device] += task.work_s[device][layer]
+    return list(found.items())

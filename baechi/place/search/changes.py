@@ -1,0 +1,238 @@
+"""The inner loop of annealing: change a placement, estimate, keep it or put it back."""
+
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+
+from baechi.place.search.compiled import Bools, Floats, Ints, Numbers, compiled
+from baechi.place.search.estimate import estimate
+from baechi.place.search.room import Room, move, takes
+from baechi.place.search.tables import Lists, Tables
+from baechi.place.task import ANYWHERE, Task
+
+_HOTTEST, _COLDEST = 3e-3, 3e-5
+"""The temperature at the beginning and at the end, in steps."""
+
+_TURNS, _SWAPS, _HANDFULS, _NEAR = 0.15, 0.2, 0.5, 0.7
+"""How often a change is a turn; a move is a swap; takes several groups; goes to a neighbour."""
+
+_LARGEST = 8
+"""Groups of a handful at most."""
+
+_FURTHEST = 0.1
+"""How far a turn goes at most, in steps."""
+
+_IDLE = 20
+"""So many draws for each estimate may be impossible before the search gives up."""
+
+
+class Groups(NamedTuple):
+    """What moves together.
+
+    Args:
+        members: by group, its layers.
+        near: by group, the groups that it exchanges tensors with.
+        free: groups that may move.
+        moves: by group, whether it may.
+    """
+
+    members: Lists
+    near: Lists
+    free: Ints
+    moves: Bools
+
+    @classmethod
+    def of(cls, task: Task) -> "Groups":
+        """The groups of a task.
+
+        Args:
+            task: what is placed.
+        """
+        moves = np.array([pin == ANYWHERE for pin in task.pins], np.bool_)
+        return cls(Lists.of(task.indexed.members), Lists.of(task.neighbours), np.flatnonzero(moves), moves)
+
+
+class State(NamedTuple):
+    """Where a search stands, and the shortest step on its way.
+
+    Args:
+        room: of the placement.
+        on: by layer, its device.
+        priority: by layer.
+        order: layers.
+        shortest_on, shortest_priority, shortest_order: the same of the shortest; devices by group.
+    """
+
+    room: Room
+    on: Ints
+    priority: Floats
+    order: Ints
+    shortest_on: Ints
+    shortest_priority: Floats
+    shortest_order: Ints
+
+
+class Progress(NamedTuple):
+    """How far a search is.
+
+    Args:
+        step_s, shortest_s: of the placement, and of the shortest.
+        tried: estimates so far.
+    """
+
+    step_s: float
+    shortest_s: float
+    tried: int
+
+
+class Portion(NamedTuple):
+    """How far to go at a stretch.
+
+    Args:
+        wanted_s: stop when a step is as short as this.
+        until: stop after so many estimates in all.
+        most: how many there will be at the end, when it is coldest.
+    """
+
+    wanted_s: float
+    until: int
+    most: int
+
+
+@compiled
+def anneal(
+    tables: Tables,
+    groups: Groups,
+    state: State,
+    chance: np.random.Generator,
+    now: Progress,
+    portion: Portion,
+) -> Progress:
+    """Go on with a search for a while.
+
+    Args:
+        tables, groups: the task.
+        state: where the search stands; is changed.
+        chance: what decides.
+        now: how far it is.
+        portion: how far to go.
+
+    Returns:
+        How far it is then; as many estimates as before if nothing can change.
+    """
+    step_s, shortest_s, tried = now
+    order = np.empty_like(state.order)
+    leave, come = np.empty(_LARGEST, np.int64), np.empty(_LARGEST, np.int64)
+    turns = _TURNS if len(groups.free) else 1.0
+    for _ in range(_IDLE * (portion.until - tried)):
+        if tried >= portion.until:
+            break
+        heat_s = step_s * _HOTTEST * (_COLDEST / _HOTTEST) ** (tried / portion.most)
+        limit_s = step_s - heat_s * log(1.0 - chance.random())
+        layer, turn_s, leaving, coming, here, there = -1, 0.0, 0, 0, 0, 0
+        if chance.random() < turns:
+            layer = int(chance.random() * len(state.on))
+            turn_s = (2 * chance.random() - 1) * step_s * _FURTHEST
+            before_s = state.priority[layer]
+            state.priority[layer] += turn_s
+        else:
+            here, there, leaving, coming = _choose(groups, state.room, chance, leave, come)
+            if here == there:
+                continue
+            _put(groups, state.on, leave[:leaving], there)
+            _put(groups, state.on, come[:coming], here)
+        tried += 1
+        new_s = estimate(tables, state.on, state.priority, limit_s, order)
+        if new_s > limit_s:
+            if layer >= 0:
+                state.priority[layer] = before_s
+            _put(groups, state.on, leave[:leaving], here)
+            _put(groups, state.on, come[:coming], there)
+            continue
+        step_s = new_s
+        _copy(order, state.order)
+        for group in leave[:leaving]:
+            move(state.room, group, there)
+        for group in come[:coming]:
+            move(state.room, group, here)
+        if step_s < shortest_s * (1 - 1e-9):
+            shortest_s = step_s
+            _copy(state.room.device_of, state.shortest_on)
+            _copy(state.priority, state.shortest_priority)
+            _copy(order, state.shortest_order)
+            if shortest_s <= portion.wanted_s:
+                break
+    return Progress(step_s, shortest_s, tried)
+
+
+@compiled
+def _choose(
+    groups: Groups, room: Room, chance: np.random.Generator, leave: Ints, come: Ints
+) -> tuple[int, int, int, int]:
+    """Draw a move: from where to where, how many groups leave and how many come; nowhere if it cannot be."""
+    first = groups.free[int(chance.random() * len(groups.free))]
+    here, begin, end = room.device_of[first], groups.near.begin[first], groups.near.begin[first + 1]
+    if end > begin and chance.random() < _NEAR:
+        there = room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]]
+    else:
+        there = int(chance.random() * len(room.free_bytes))
+    if there == here:
+        return here, here, 0, 0
+    most = int((_LARGEST + 1) ** chance.random()) if chance.random() < _HANDFULS else 1
+    leaving, coming = _handful(groups, room, chance, first, most, leave), 0
+    if chance.random() < _SWAPS:
+        other = groups.free[int(chance.random() * len(groups.free))]
+        if room.device_of[other] != there:
+            return here, here, 0, 0
+        coming = _handful(groups, room, chance, other, leaving, come)
+    if takes(room, there, leave[:leaving], come[:coming]) and takes(
+        room, here, come[:coming], leave[:leaving]
+    ):
+        return here, there, leaving, coming
+    return here, here, 0, 0
+
+
+@compiled
+def _handful(
+    groups: Groups, room: Room, chance: np.random.Generator, first: int, most: int, handful: Ints
+) -> int:
+    """Take a group and some that hang together with it on its device; how many."""
+    handful[0] = first
+    size, here = 1, room.device_of[first]
+    for _ in range(2 * most):
+        if size >= most:
+            break
+        one = handful[int(chance.random() * size)]
+        begin, end = groups.near.begin[one], groups.near.begin[one + 1]
+        if begin == end:
+            break
+        group = groups.near.items[begin + int(chance.random() * (end - begin))]
+        if room.device_of[group] == here and groups.moves[group] and not _holds(handful, size, group):
+            handful[size] = group
+            size += 1
+    return size
+
+
+@compiled
+def _holds(handful: Ints, size: int, group: int) -> bool:
+    """Whether a group is among the first ones."""
+    for place in range(size):
+        if handful[place] == group:
+            return True
+    return False
+
+
+@compiled
+def _copy(source: Numbers, target: Numbers) -> None:
+    """Write an array over another; a slice would do, and take two seconds to compile."""
+    for place in range(len(source)):
+        target[place] = source[place]
+
+
+@compiled
+def _put(groups: Groups, on: Ints, moved: Ints, device: int) -> None:
+    """Put the layers of groups on a device."""
+    for group in moved:
+        for place in range(groups.members.begin[group], groups.members.begin[group + 1]):
+            on[groups.members.items[place]] = device

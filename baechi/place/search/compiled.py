@@ -1,0 +1,34 @@
+"""Machine code for inner loops that a search goes through a hundred thousand times.
+
+Such a function takes numbers, arrays and named tuples of arrays, and calls only functions of its kind.
+What was compiled is kept beside the code, or in the user's cache folder, for the next process.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+Numbers = TypeVar("Numbers", Floats, Ints)
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function when it is first called.
+
+    Args:
+        function: of the kind that the module describes.
+
+    Returns:
+        The same, many times as fast.
+    """
+    try:
+        return cast(Function, numba.njit(function, cache=True))
+    except RuntimeError:  # no folder can be written: every process compiles for itself
+        return cast(Function, numba.njit(function))

@@ -1,0 +1,86 @@
+"""Memory at a glance: what a search looks at before it tries a move.
+
+Permanent bytes of all groups on a device, and the most that one of them needs on top. Copies from other
+devices, and output that waits for its readers, are left to the simulator.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from baechi.place.search.compiled import Ints, compiled
+from baechi.place.task import Task
+
+
+class Room(NamedTuple):
+    """A placement that changes, and the bytes that it leaves.
+
+    Args:
+        device_of: by group.
+        kept_bytes, top_bytes: by group, what it keeps, and what it needs on top for a while.
+        free_bytes: by device, what would be left were no group to need anything on top.
+        tops_bytes: by device, the most that one of its groups needs on top.
+    """
+
+    device_of: Ints
+    kept_bytes: Ints
+    top_bytes: Ints
+    free_bytes: Ints
+    tops_bytes: Ints
+
+    @classmethod
+    def of(cls, task: Task, device_of: Sequence[int]) -> "Room":
+        """The room that a placement leaves.
+
+        Args:
+            task: what is placed.
+            device_of: by group.
+        """
+        kept = np.array([part.permanent_bytes for part in task.group_bytes], np.int64)
+        top = np.array([part.total_bytes - part.permanent_bytes for part in task.group_bytes], np.int64)
+        free, tops = np.array(task.memory_bytes, np.int64), np.zeros(len(task.cluster), np.int64)
+        on = np.array(device_of, np.int64)
+        np.subtract.at(free, on, kept)
+        np.maximum.at(tops, on, top)
+        return cls(on, kept, top, free, tops)
+
+
+@compiled
+def takes(room: Room, device: int, come: Ints, go: Ints) -> bool:
+    """Whether a device has room for a change; one that lacks it already may still get emptier.
+
+    Args:
+        room: the placement.
+        device: the device.
+        come: groups that would come.
+        go: groups that would leave.
+    """
+    more, top, old = 0, 0, room.tops_bytes[device]
+    for group in come:
+        more += room.kept_bytes[group]
+        top = max(top, room.top_bytes[group])
+    for group in go:
+        more -= room.kept_bytes[group]
+    return more + max(top, old) <= room.free_bytes[device] or (more <= 0 and top <= old)
+
+
+@compiled
+def move(room: Room, group: int, there: int) -> None:
+    """Change a group's device.
+
+    Args:
+        room: the placement.
+        group: the group.
+        there: its next device.
+    """
+    here, top = room.device_of[group], room.top_bytes[group]
+    room.device_of[group] = there
+    room.free_bytes[here] += room.kept_bytes[group]
+    room.free_bytes[there] -= room.kept_bytes[group]
+    room.tops_bytes[there] = max(room.tops_bytes[there], top)
+    if top == room.tops_bytes[here]:
+        room.tops_bytes[here] = 0
+        for other in range(len(room.device_of)):
+            if room.device_of[other] == here:
+                room.tops_bytes[here] = max(room.tops_bytes[here], room.top_bytes[other])

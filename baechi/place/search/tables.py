@@ -1,0 +1,197 @@
+"""What estimates look up: a task as arrays, worked out once. Phase 0 is forward, phase 1 backward.
+
+A table of lists of different lengths is two arrays: all lists in a row, and where each begins.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from baechi.cost.indexed import FROM_HOST, seconds_by_device
+from baechi.cost.machine import last_part
+from baechi.cost.transfer import transfer_s
+from baechi.place.search.compiled import Bools, Floats, Ints, compiled
+from baechi.place.task import Task
+
+
+class Lists(NamedTuple):
+    """Lists of integers: list i is `items[begin[i]:begin[i + 1]]`.
+
+    Args:
+        begin: where each list begins, and at last the end.
+        items: of all lists.
+    """
+
+    begin: Ints
+    items: Ints
+
+    @classmethod
+    def of(cls, lists: Sequence[Sequence[int]]) -> "Lists":
+        """Pack lists.
+
+        Args:
+            lists: of integers.
+        """
+        begin = np.zeros(len(lists) + 1, np.int64)
+        np.cumsum([len(items) for items in lists], out=begin[1:])
+        return cls(begin, np.array([item for items in lists for item in items], np.int64))
+
+
+class Tables(NamedTuple):
+    """A task, ready for estimates. The host's index is that after the last device.
+
+    Args:
+        training: whether a step has a backward.
+        seconds: by phase, device and layer.
+        host_s, last_part: by phase and layer; what its issue takes the host, and the part of its last kernel.
+        launch_s: by phase, of one kernel.
+        to_end_s: by phase and layer, what passes at least from its start to the end of the phase.
+        backward_s: what backward takes at least.
+        source: by tensor, its layer, or `FROM_HOST`.
+        makes, after: by layer, tensors, and layers that it is only ordered in front of.
+        readers, graded: by tensor, layers; those that send a gradient.
+        missing: by layer, what it waits for.
+        link: by source and target, which row of `travel_s`.
+        travel_s: by link and tensor.
+        uploads: tensors that come from the host.
+        returned, losses: by tensor that the model returns, its layer, and whether backward begins there.
+        down_s, up_s: the same ones, by device: what a travel to the host takes, and from it.
+        stride, channels: see `baechi.cost.channel`.
+    """
+
+    training: bool
+    seconds: Floats
+    host_s: Floats
+    last_part: Floats
+    launch_s: Floats
+    to_end_s: Floats
+    backward_s: float
+    source: Ints
+    makes: Lists
+    after: Lists
+    readers: Lists
+    graded: Lists
+    missing: Ints
+    link: Ints
+    travel_s: Floats
+    uploads: Ints
+    returned: Ints
+    losses: Bools
+    down_s: Floats
+    up_s: Floats
+    stride: int
+    channels: int
+
+    @classmethod
+    def of(cls, task: Task) -> "Tables":
+        """Work the tables of a task out.
+
+        Args:
+            task: what is placed.
+        """
+        indexed, graph = task.indexed, task.graph
+        phases = ("forward", "backward") if task.training else ("forward",)
+        names, layers, ends = indexed.names, len(indexed), len(task.cluster) + 1
+        seconds = [seconds_by_device(graph, names, task.cluster.devices, f"{phase}_s") for phase in phases]
+        host_s = [[graph.amount(name, f"host_{phase}_s") for name in names] for phase in phases]
+        launch_s = [task.cluster.launch_s if any(row) else 0.0 for row in host_s]
+        parts = [[last_part(s, one) for s in row] for row, one in zip(host_s, launch_s, strict=True)]
+        to_end_s = [_to_end_s(task, seconds[0]), _to_end_of_backward_s(task, seconds[-1])]
+        missing = [
+            sum([indexed.source[tensor] != FROM_HOST for tensor in reads]) + len(before)
+            for reads, before in zip(indexed.reads, indexed.before, strict=True)
+        ]
+        link, travel_s = _travel_s(task)
+        stride = ends if task.cluster.reception == "free" else 0
+        sizes, shape = [tensor.size_bytes for tensor in indexed.returned], (len(indexed.returned), ends - 1)
+        down = [[transfer_s(task.links[here][task.host], size) for here in task.devices] for size in sizes]
+        up = [[transfer_s(task.links[task.host][there], size) for there in task.devices] for size in sizes]
+        return cls(
+            training=task.training,
+            seconds=np.array(seconds, np.float64).reshape(len(phases), ends - 1, layers),
+            host_s=np.array(host_s, np.float64).reshape(len(phases), layers),
+            last_part=np.array(parts, np.float64).reshape(len(phases), layers),
+            launch_s=np.array(launch_s, np.float64),
+            to_end_s=np.array(to_end_s, np.float64),
+            backward_s=max(to_end_s[1], default=0.0) if task.training else 0.0,
+            source=np.array(indexed.source, np.int64),
+            makes=Lists.of(indexed.makes),
+            after=Lists.of(indexed.after),
+            readers=Lists.of(indexed.consumers),
+            graded=Lists.of(indexed.graded),
+            missing=np.array(missing, np.int64),
+            link=link,
+            travel_s=travel_s,
+            uploads=np.array([n for n, maker in enumerate(indexed.source) if maker == FROM_HOST], np.int64),
+            returned=np.array([tensor.maker for tensor in indexed.returned], np.int64),
+            losses=np.array([tensor.is_loss for tensor in indexed.returned], np.bool_),
+            down_s=np.array(down, np.float64).reshape(shape),
+            up_s=np.array(up, np.float64).reshape(shape),
+            stride=stride,
+            channels=ends * ends if stride else ends,
+        )
+
+
+@compiled
+def work_s(seconds: Floats, device_of: Ints) -> Floats:
+    """The work of each device.
+
+    Args:
+        seconds: by device and layer.
+        device_of: by layer.
+    """
+    found = np.zeros(seconds.shape[0])
+    for layer in range(len(device_of)):
+        found[device_of[layer]] += seconds[device_of[layer], layer]
+    return found
+
+
+@compiled
+def begins(numbers: Ints, most: int) -> Ints:
+    """Where each number's share begins, when things are sorted by it.
+
+    Args:
+        numbers: of things.
+        most: the numbers are below it.
+
+    Returns:
+        By number; at last the end.
+    """
+    found = np.zeros(most + 1, np.int64)
+    for number in numbers:
+        found[number + 1] += 1
+    for number in range(most):
+        found[number + 1] += found[number]
+    return found
+
+
+def _travel_s(task: Task) -> tuple[Ints, Floats]:
+    """By source and target, the number of their link; by link and tensor, seconds."""
+    links = dict.fromkeys([link for row in task.links for link in row])
+    numbers = {link: number for number, link in enumerate(links)}
+    which = [[numbers[link] for link in row] for row in task.links]
+    sizes = task.indexed.size_bytes
+    seconds = [[transfer_s(link, size) for size in sizes] for link in numbers]
+    return np.array(which, np.int64), np.array(seconds, np.float64).reshape(len(numbers), len(sizes))
+
+
+def _to_end_s(task: Task, seconds: Sequence[Sequence[float]]) -> list[float]:
+    """By layer, what passes at least from its start to the end of forward, however it is placed."""
+    indexed = task.indexed
+    left_s = [0.0] * len(indexed)
+    for layer in reversed(range(len(indexed))):
+        after = [left_s[reader] for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
+        left_s[layer] = min([row[layer] for row in seconds]) + max(after, default=0.0)
+    return left_s
+
+
+def _to_end_of_backward_s(task: Task, seconds: Sequence[Sequence[float]]) -> list[float]:
+    """By layer, the same of backward, which ends where forward begins."""
+    indexed = task.indexed
+    left_s = [0.0] * len(indexed)
+    for layer in range(len(indexed)):
+        makers = [indexed.source[tensor] for tensor in indexed.reads[layer]]
+        after = [left_s[maker] for maker in makers if maker != FROM_HOST]
+        left_s[layer] = min([row[layer] for row in seconds]) + max(after, default=0.0)
+    return left_s
