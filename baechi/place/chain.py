@@ -11,11 +11,17 @@ a sound start for others. Groups stand in the order of their first layers.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from baechi.place.books import open_ledger
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.rescue import rescue
 from baechi.place.task import ANYWHERE, Task
 from baechi.records import Cluster, LayerGraph, Plan
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 MOST_PLACES = 400
 """Cuts are tried at so many places at most, evenly spread."""
@@ -73,10 +79,10 @@ class _Sums:
         travel_s: by end, what crosses a cut there.
     """
 
-    work_s: list[list[float]]
-    bytes: list[int]
-    top_bytes: list[int]
-    travel_s: list[float]
+    work_s: Floats
+    bytes: Ints
+    top_bytes: Ints
+    travel_s: Floats
 
 
 def cut(task: Task, fullness: float = 1.0) -> list[int] | None:
@@ -91,44 +97,42 @@ def cut(task: Task, fullness: float = 1.0) -> list[int] | None:
     """
     groups = len(task.indexed.members)
     sums = _sums(task)
-    places = sorted({round(i * groups / MOST_PLACES) for i in range(MOST_PLACES + 1)} | {groups})
-    best: list[float] = [0.0 if place == 0 else float("inf") for place in places]
-    came: list[list[int]] = []
+    places = np.unique([round(i * groups / MOST_PLACES) for i in range(MOST_PLACES + 1)])
+    best = np.where(places == 0, 0.0, np.inf)
+    came: list[Ints] = []
     for device in task.devices:
         best, chosen = _with_device(task, sums, device, places, best, fullness)
         came.append(chosen)
-    if best[-1] == float("inf"):
+    if best[-1] == np.inf:
         return None
-    device_of = [0] * groups
+    device_of = np.zeros(groups, np.int64)
     end = len(places) - 1
     for device in reversed(task.devices):
         begin = came[device][end]
-        device_of[places[begin] : places[end]] = [device] * (places[end] - places[begin])
+        device_of[places[begin] : places[end]] = device
         end = begin
-    return device_of
+    return device_of.tolist()
 
 
 def _with_device(
-    task: Task, sums: _Sums, device: int, places: Sequence[int], best: Sequence[float], fullness: float
-) -> tuple[list[float], list[int]]:
+    task: Task, sums: _Sums, device: int, places: Ints, best: Floats, fullness: float
+) -> tuple[Floats, Ints]:
     """The least cost up to each place with one device more, and where its stretch begins."""
     limit = task.memory_bytes[device] * fullness
-    result, chosen = list(best), list(range(len(places)))  # the device may stay empty
-    for begin in range(len(places) - 1):
-        if best[begin] == float("inf"):
-            continue
-        first, top = places[begin], 0
-        for end in range(begin + 1, len(places)):
-            for group in range(places[end - 1], places[end]):
-                top = max(top, sums.top_bytes[group])
-            last = places[end]
-            torn = any(task.pins[g] not in (ANYWHERE, device) for g in range(places[end - 1], last))
-            if torn or sums.bytes[last] - sums.bytes[first] + top > limit:
-                break
-            travel_s = sums.travel_s[last] if last < len(sums.top_bytes) else 0.0
-            cost = best[begin] + sums.work_s[device][last] - sums.work_s[device][first] + travel_s
-            if cost < result[end]:
-                result[end], chosen[end] = cost, begin
+    foreign = np.array([pin not in (ANYWHERE, device) for pin in task.pins], np.bool_)
+    tops, torn = (
+        np.maximum.reduceat(sums.top_bytes, places[:-1]),
+        np.logical_or.reduceat(foreign, places[:-1]),
+    )
+    work_s, kept_bytes = sums.work_s[device][places], sums.bytes[places]
+    result, chosen = best.copy(), np.arange(len(places))  # the device may stay empty
+    for begin in np.flatnonzero(best[:-1] < np.inf):
+        needed = kept_bytes[begin + 1 :] - kept_bytes[begin] + np.maximum.accumulate(tops[begin:])
+        fits = np.logical_and.accumulate((needed <= limit) & ~torn[begin:])
+        ends = begin + 1 + np.flatnonzero(fits)
+        cost_s = best[begin] + work_s[ends] - work_s[begin] + sums.travel_s[places[ends]]
+        less = cost_s < result[ends]
+        result[ends[less]], chosen[ends[less]] = cost_s[less], begin
     return result, chosen
 
 
@@ -155,8 +159,6 @@ def _sums(task: Task) -> _Sums:
         low, high = min(home, *readers), max(home, *readers)
         change[low + 1] += seconds  # every cut behind the first and before the last is crossed
         change[high + 1] -= seconds
-    travel_s, crossing = [0.0] * (groups + 1), 0.0
-    for place in range(groups + 1):
-        crossing += change[place]
-        travel_s[place] = crossing
-    return _Sums(work_s, kept, tops, travel_s)
+    travel_s = np.cumsum(change[: groups + 1])
+    travel_s[groups] = 0.0  # the model ends there
+    return _Sums(np.array(work_s), np.array(kept), np.array(tops), travel_s)

@@ -26,13 +26,13 @@ round of annealing takes as long for 1,000 layers as for 100."""
 STARTS = 2
 """How many candidates are improved in a round."""
 
-MOVES, MOST_MOVES = 400, 400_000
+MOVES, MOST_MOVES = 1000, 1_000_000
 """By a partition in bands: for each layer, and at most."""
 
 CHECKS = 8
 """So many partitions in bands are simulated at most, to find some that fit."""
 
-IDLE_ROUNDS, LONGEST, GAIN = 3, 8, 0.9995
+IDLE_ROUNDS, LONGEST, GAIN = 2, 32, 0.9995
 """With effort `"max"`: so many rounds in a row gained less than that; a round gets so much longer."""
 
 SEARCHED = " + search"
@@ -72,7 +72,7 @@ class Rounds:
             before_s = self._best().step_s
             if before_s <= self._enough_s:
                 break
-            self._round(number, min(number + 1, LONGEST) if effort == "max" else 1)
+            self._round(number, min(2 ** (number + 1), LONGEST) if effort == "max" else 1)
             gained = self._best().step_s < before_s * GAIN
             idle = 0 if gained or effort != "max" else idle + 1
             number += 1
