@@ -5,6 +5,7 @@ share it, and it is gone with the storage. (A table by address would be wrong: a
 again at once.)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,7 @@ class Mark:
         block: what an emulated cluster knows of it.
         sent: by stream, the event after the last transfer there that read it; whoever writes it
             waits for these.
+        due: kernels that made it while it belonged nowhere, which its first user's device is charged for.
         writes: how often a step said that it writes it (`x.data.add_(1)` moves no version of `x`).
     """
 
@@ -48,6 +50,7 @@ class Mark:
     size_bytes: int = 0
     block: Any = None
     sent: dict[Any, Any] = field(default_factory=dict)
+    due: Sequence[Any] = ()
     writes: int = 0
 
 

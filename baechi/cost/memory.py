@@ -65,6 +65,7 @@ class Footprint(NamedTuple):
         temp_bytes: while the layer runs, forward or backward.
         upstream_bytes: the gradient of its output, while its backward runs.
         update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
+        largest_update_bytes: those of the largest weight.
         gradient_bytes: those of `resident_bytes` that are gradients of parameters, and come in backward.
     """
 
@@ -74,6 +75,7 @@ class Footprint(NamedTuple):
     temp_bytes: int
     upstream_bytes: int
     update_bytes: int = 0
+    largest_update_bytes: int = 0
     gradient_bytes: int = 0
 
     @property
@@ -152,11 +154,14 @@ def step_bytes(graph: LayerGraph) -> int:
 def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
     """What the optimizer's step needs on a device, whichever way it goes.
 
+    All weights at once need all of them once. One by one, each needs itself twice, and what the one
+    before left lies there still, until the first of the new ones is made.
+
     Args:
         total_bytes: `update_bytes` of all layers there.
-        largest_bytes: the most of one layer.
+        largest_bytes: `largest_update_bytes`, the most of them.
     """
-    return max(total_bytes, 3 * largest_bytes)
+    return max(total_bytes, largest_bytes + min(total_bytes, 2 * largest_bytes))
 
 
 def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint:
@@ -183,5 +188,6 @@ def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
         temp_bytes=ceil(get("temp_bytes") or 0),
         upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
         update_bytes=gradients * update,
+        largest_update_bytes=ceil(get("largest_grad_bytes", gradients) or 0) * update,
         gradient_bytes=coming,
     )

@@ -85,15 +85,15 @@ def _highest_bytes(task: Task, device_of: Sequence[int]) -> list[int]:
     where = [device_of[group] for group in indexed.group_of]
     kept, always, tops, updates, largest = ([0] * ends for _ in range(5))
     for device, part in zip(where, task.footprints, strict=True):
-        resident, saved, output, temp, upstream, update, gradient = part
+        resident, saved, output, temp, upstream, update, most, gradient = part
         less = saved if saved < gradient else gradient
         always[device] += resident
         kept[device] += resident + saved + output - less
         if temp + upstream + less > tops[device]:
             tops[device] = temp + upstream + less
         updates[device] += update
-        if update > largest[device]:
-            largest[device] = update
+        if most > largest[device]:
+            largest[device] = most
     for maker, size, consumers in zip(indexed.source, indexed.size_bytes, indexed.consumers, strict=True):
         home = task.host if maker == FROM_HOST else where[maker]
         for there in {where[reader] for reader in consumers}:

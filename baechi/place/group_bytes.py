@@ -16,7 +16,7 @@ class GroupBytes(NamedTuple):
         backward_bytes: the most that comes on top while one of them runs backward.
         resident_bytes: what is there when the optimizer steps.
         update_bytes: of all its layers together, when it does.
-        largest_update_bytes: the most of one layer.
+        largest_update_bytes: the most of one weight.
         total_bytes: what the group takes alone on a device.
     """
 
@@ -46,7 +46,7 @@ class GroupBytes(NamedTuple):
             forward = max(forward, part.forward_bytes)
             backward = max(backward, part.backward_bytes)
             update += part.update_bytes
-            largest = max(largest, part.update_bytes)
+            largest = max(largest, part.largest_update_bytes)
         stepping = resident + update_peak_bytes(update, largest)
         total = max(permanent + forward, permanent + final_bytes + backward, stepping)
         return cls(permanent, forward, final_bytes, backward, resident, update, largest, total)
@@ -54,12 +54,12 @@ class GroupBytes(NamedTuple):
     @classmethod
     def _alone(cls, part: Footprint, final_bytes: int) -> "GroupBytes":
         """What a single layer takes: as most groups are, so without sums."""
-        resident, saved, output, temp, upstream, update, gradient = part
+        resident, saved, output, temp, upstream, update, largest, gradient = part
         permanent, forward, backward = resident + saved, output + temp, upstream + temp
         if gradient:
             less = min(saved, gradient)
             permanent, backward = permanent - less, backward + less
         total = permanent + max(forward, final_bytes + backward)
         if update:
-            total = max(total, resident + update_peak_bytes(update, update))
-        return cls(permanent, forward, final_bytes, backward, resident, update, update, total)
+            total = max(total, resident + update_peak_bytes(update, largest))
+        return cls(permanent, forward, final_bytes, backward, resident, update, largest, total)

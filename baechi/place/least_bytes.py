@@ -30,7 +30,7 @@ class LeastBytes(NamedTuple):
         moment_bytes: the most beside `always_bytes` while one of its layers runs.
         gradient_bytes: of all its layers together, when the optimizer steps.
         update_bytes: of all its layers together, beside these, when the optimizer steps.
-        largest_update_bytes: the most of one layer.
+        largest_update_bytes: the most of one weight.
         top_bytes: the most that one of its layers may need beside `kept_bytes`.
     """
 
@@ -90,7 +90,7 @@ def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
         moment_bytes=max([moment_bytes(task, layer) for layer in members]),
         gradient_bytes=sum([part.gradient_bytes for part in parts]),
         update_bytes=sum([part.update_bytes for part in parts]),
-        largest_update_bytes=max([part.update_bytes for part in parts]),
+        largest_update_bytes=max([part.largest_update_bytes for part in parts]),
         top_bytes=max([max(part.forward_bytes, part.backward_bytes) for part in parts]),
     )
 

@@ -52,7 +52,7 @@ class Lifetimes:
                     received += travel(size, consumers, here, begin, device_of, until, changes)
             sums[0] += part.always_bytes
             sums[1] += part.update_bytes
-            sums[2] = max(sums[2], part.update_bytes)
+            sums[2] = max(sums[2], part.largest_update_bytes)
             sums[3] += part.gradient_bytes
             change[begin] += part.saved_bytes + part.output_bytes
             if part.output_bytes:

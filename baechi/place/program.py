@@ -6,7 +6,7 @@ and device d, 1 where a copy has to be. With the bytes of `least_bytes`, on ever
     sum of kept x_b + sum of copies y_t + margin * top  <=  memory       when forward is over
     sum of always x_b + moment                          <=  memory       while one of its layers runs
     sum of (always + update) x_b                        <=  memory       when the optimizer steps
-    sum of always x_b + 3 * largest update              <=  memory
+    sum of always x_b + 2 * largest update              <=  memory
     x_b - x_maker  <=  y_t      for each bundle that reads the tensor;   sum over devices of x_b = 1
 
 No plan does with less: if there is no solution without margin, where each group is a bundle of its
@@ -116,7 +116,7 @@ class Program:
             updates = [(x, part.update_bytes / self._unit) for x, part in here]
             largest = self._most(f"l{device}", [(x, part.largest_update_bytes) for x, part in here])
             self._problem += pulp.LpAffineExpression([*trained, *updates]) <= limit
-            self._problem += pulp.LpAffineExpression([*trained, (largest, 3.0)]) <= limit
+            self._problem += pulp.LpAffineExpression([*trained, (largest, 2.0)]) <= limit
 
     def _most(self, name: str, sizes: list[tuple[pulp.LpVariable, int]]) -> pulp.LpVariable:
         """The most of those that are chosen."""

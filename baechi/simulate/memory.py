@@ -109,7 +109,7 @@ def _stepping_bytes(stage: Stage) -> list[int]:
         device = stage.device_of[layer]
         resident[device] += footprint.resident_bytes
         total[device] += footprint.update_bytes
-        largest[device] = max(largest[device], footprint.update_bytes)
+        largest[device] = max(largest[device], footprint.largest_update_bytes)
     updates = [update_peak_bytes(*pair) for pair in zip(total, largest, strict=True)]
     return [there + update for there, update in zip(resident, updates, strict=True)]
 

@@ -154,7 +154,8 @@ class Oracle:
         each = UPDATE.get(str(self.graph.graph.get("optimizer")).lower(), 0) * self.training
         made = [each * self.amount(name, "grad_bytes") for name in layers]
         grads = sum([self.amount(name, "grad_bytes") * self.training for name in layers])
-        return sum(map(self.resident, layers)) + grads + max(sum(made), 3 * max(made, default=0))
+        largest = max(made, default=0)
+        return sum(map(self.resident, layers)) + grads + max(sum(made), largest + min(sum(made), 2 * largest))
 
 
 def peaks_from_spans(plan: Plan, timeline: Timeline) -> dict[str, int]:

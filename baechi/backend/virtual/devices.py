@@ -71,7 +71,7 @@ class VirtualDevices(AbstractBackend):
         emulator = self._emulator(place)
         if emulator is not None:
             device = emulator.index[place]
-            emulator.allocate([tensor], device, emulator.stream(device), "a tensor")
+            emulator.take_in([tensor], device, "a tensor")
         mark.place = place
         return True
 

@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 import torch
 
+from baechi.backend.marks import mark_of
 from baechi.backend.virtual.allocator import Allocator
 from baechi.backend.virtual.blocks import Block
 from baechi.backend.virtual.clock import COMPUTE, Clock, Task
@@ -25,6 +26,7 @@ from baechi.backend.virtual.issuing import Thread
 from baechi.backend.virtual.record import StepRecord
 from baechi.backend.virtual.streams import Access, Event, Host, Stream
 from baechi.backend.virtual.threads import Baton
+from baechi.backend.virtual.work import Work
 from baechi.cost.machine import Machine
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.timeline import Phase, Timeline
@@ -130,9 +132,7 @@ class Emulator:
 
     # --- what runs
 
-    def compute(
-        self, device: int, what: str, read: list[Block], written: list[Block], seconds: float
-    ) -> Access:
+    def compute(self, device: int, what: str, read: list[Block], written: list[Block], work: Work) -> Access:
         """Issue a kernel; call `check` before it runs.
 
         Args:
@@ -140,7 +140,7 @@ class Emulator:
             what: the operator.
             read: what it reads.
             written: what it writes.
-            seconds: how long it runs.
+            work: what it computes and moves.
 
         Returns:
             The access, for the memory that it makes.
@@ -155,7 +155,7 @@ class Emulator:
             )
         host.now_s += self._launch_s
         access = Access(stream, stream.advance(host), what, layer)
-        task = Task(device, COMPUTE, seconds, what, layer, phase)
+        task = Task(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
         self._submit(task, host, (stream,), record)
         for block in read:
             block.read(access)
@@ -241,6 +241,22 @@ class Emulator:
     ) -> list[Block]:
         """Count tensors that were made on a device; see `Allocator.allocate`."""
         return self.allocator.allocate(tensors, device, stream, lambda: self._described(what))
+
+    def take_in(self, tensors: Iterable[torch.Tensor], device: int, what: str) -> None:
+        """Tensors that belonged nowhere belong to a device, which runs the kernels that made them.
+
+        Args:
+            tensors: the tensors.
+            device: where.
+            what: the operator that uses them.
+        """
+        for tensor in tensors:
+            mark = mark_of(tensor)
+            blocks = self.allocate([tensor], device, self.stream(device), what)
+            for due in mark.due if mark is not None else ():
+                if not due.charged:
+                    due.charged = True
+                    self.compute(device, due.name, [], blocks, due.work)
 
     # --- steps
 

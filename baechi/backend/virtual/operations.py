@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from baechi.backend.marks import Mark, mark_of, set_mark
-from baechi.backend.operators import Facts, bytes_of, flat, flops_of, writes_of
+from baechi.backend.operators import Facts, bytes_of, flat, flops_of, is_kernel, writes_of
 from baechi.backend.virtual.blocks import Block
 from baechi.backend.virtual.emulator import Emulator
-from baechi.cost.roofline import layer_s
+from baechi.backend.virtual.work import Due, Work
 
 _COPIES = frozenset({"copy_", "_to_copy"})
 
@@ -60,20 +60,19 @@ class Operations:
         result = func(*args, **kwargs)
         made = [result] if isinstance(result, torch.Tensor) else flat((result,))
         if device == _NO_DEVICE:
-            for tensor in made if free else ():
-                if mark_of(tensor) is None:
-                    set_mark(tensor, Mark())
+            if free:
+                self._put_nowhere(func, facts, (args, kwargs, result), (given, made))
             return result
         stream = self._emulator.stream(device)
         if homeless:
-            self._emulator.allocate(homeless, device, stream, facts.name)
+            self._emulator.take_in(homeless, device, facts.name)
             marks = [mark_of(tensor) for tensor in given]
         new = self._emulator.allocate(made, device, stream, facts.name)
         if facts.kernel:
             read = self._blocks(given, marks)
             written = [*new, *self._written(facts, args, kwargs, read)]
-            seconds = self._seconds(func, facts, (args, kwargs, result), device, (given, made))
-            self._emulator.compute(device, facts.name, list(read.values()), written, seconds)
+            work = _work(func, facts, (args, kwargs, result), (given, made))
+            self._emulator.compute(device, facts.name, list(read.values()), written, work)
             if facts.waits:
                 self._emulator.wait_for(stream.record(), device)
         elif facts.name == "resize_":
@@ -156,6 +155,19 @@ class Operations:
         fresh = not given or facts.name == "lift_fresh"
         return _NO_DEVICE, fresh and (by_torch or thread.depth > 0 or thread.in_backward), homeless
 
+    def _put_nowhere(self, func: Any, facts: Facts, call: Any, tensors: Any) -> None:
+        """What an operation made belongs to its first user, who will have run the operation, too."""
+        (args, kwargs, _), (given, made) = call, tensors
+        due = list(dict.fromkeys([one for tensor in given for one in getattr(mark_of(tensor), "due", ())]))
+        if is_kernel(func, args, kwargs):
+            due.append(Due(facts.name, _work(func, facts, call, tensors)))
+        for tensor in made:
+            mark = mark_of(tensor)
+            if mark is None:
+                mark = Mark()
+                set_mark(tensor, mark)
+            mark.due = due
+
     def _blocks(self, tensors: list[torch.Tensor], marks: list[Mark | None]) -> dict[int, Block]:
         allocator, found = self._emulator.allocator, {}
         for tensor, mark in zip(tensors, marks, strict=True):
@@ -176,16 +188,6 @@ class Operations:
         for key in written:
             read.pop(key, None)
         return written.values()
-
-    def _seconds(self, func: Any, facts: Facts, call: Any, device: int, tensors: Any) -> float:
-        sheet = self._devices[device]
-        if not sheet.bytes_per_s or not sheet.flops_per_s:
-            return 0.0  # a device without rates is infinitely fast
-        given, made = tensors
-        args, kwargs, result = call
-        dtype = next((_NAMES[t.dtype] for t in given or made if t.dtype in _NAMES), "float32")
-        flops = flops_of(func, args, kwargs, result)
-        return layer_s(sheet, flops, bytes_of(facts, given, made), dtype) / sheet.speed
 
     def _crossing(self, facts: Facts, args: Any, kwargs: Any) -> tuple[int, int] | None:
         """From where to where, if this is a transfer."""
@@ -246,8 +248,8 @@ class Operations:
             blocks = self._blocks_of(here)
             read = [block for key, block in blocks.items() if key not in written]
             writes = [*new, *[block for key, block in blocks.items() if key in written]]
-            seconds = self._seconds(func, facts, (args, kwargs, result), device, (here, made))
-            self._emulator.compute(device, facts.name, read, writes, seconds)
+            work = _work(func, facts, (args, kwargs, result), (here, made))
+            self._emulator.compute(device, facts.name, read, writes, work)
         return result
 
     def _blocks_of(self, tensors: Iterable[torch.Tensor]) -> dict[int, Block]:
@@ -259,6 +261,14 @@ _NAMES = {
     getattr(torch, name): name
     for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")
 }
+
+
+def _work(func: Any, facts: Facts, call: Any, tensors: Any) -> Work:
+    """What an operation computes and moves."""
+    given, made = tensors
+    args, kwargs, result = call
+    dtype = next((_NAMES[t.dtype] for t in given or made if t.dtype in _NAMES), "float32")
+    return Work(flops_of(func, args, kwargs, result), bytes_of(facts, given, made), dtype)
 
 
 def _mixed(facts: Facts, *places: str) -> RuntimeError:

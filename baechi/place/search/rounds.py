@@ -32,8 +32,11 @@ MOVES, MOST_MOVES = 1000, 1_000_000
 CHECKS = 8
 """So many partitions in bands are simulated at most, to find some that fit."""
 
-IDLE_ROUNDS, LONGEST, GAIN = 2, 32, 0.9995
+IDLE_ROUNDS, LONGEST, GAIN = 2, 16, 0.998
 """With effort `"max"`: so many rounds in a row gained less than that; a round gets so much longer."""
+
+ENOUGH = 1.0005
+"""So near to the shortest step that there can be, nothing is searched any more."""
 
 SEARCHED = " + search"
 
@@ -53,7 +56,7 @@ class Rounds:
         self._task = task
         self._check = check
         self._known = known
-        self._enough_s = enough_s * (2 - GAIN)
+        self._enough_s = enough_s * ENOUGH
         self._tables = Tables.of(task)
         layers = max(1, len(task.indexed))
         self._most = max(STARTS, ESTIMATES * min(layers, LAYERS * LAYERS // layers))
@@ -72,7 +75,7 @@ class Rounds:
             before_s = self._best().step_s
             if before_s <= self._enough_s:
                 break
-            self._round(number, min(2 ** (number + 1), LONGEST) if effort == "max" else 1)
+            self._round(number, min(2**number, LONGEST) if effort == "max" else 1)
             gained = self._best().step_s < before_s * GAIN
             idle = 0 if gained or effort != "max" else idle + 1
             number += 1
