@@ -46,7 +46,7 @@ def place(
         cluster: the devices.
         placer: as `distribute` takes it.
         optimizer: name of the optimizer whose state counts; the graph's own unless given.
-        effort: how long `"auto"` searches, counted in simulations (1: about two seconds for 300 layers);
+        effort: how long `"auto"` searches, counted in estimates (1: about two seconds for 300 layers);
             0 not at all, `"max"` until nothing improves. With 0 no placer looks long for the last bytes.
 
     Returns:

@@ -22,6 +22,7 @@ class Draft:
         escaped: storages of `made` that something outside of it reads or gets.
         held: storages of `made` that somebody holds beyond their last use: to the end of forward.
         held_until: the node during which the last of the others is let go, if none of their readers.
+        held_by: of those that pass, the same one by one; empty for what goes with its last reader.
         lent: those of `escaped` that autograd keeps for readers only, not for this node.
         returned: what the model returns of it: bytes, by the place among all that it returns.
         losses: those of them where backward begins.
@@ -51,6 +52,7 @@ class Draft:
     escaped: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     held_until: str = ""
+    held_by: dict[int, str] = field(default_factory=dict)
     lent: set[int] = field(default_factory=set)
     returned: dict[str, int] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
@@ -128,9 +130,7 @@ class Draft:
         if self.moved_bytes:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
         if amounts["output_bytes"]:
-            attributes["passing_bytes"] = _size(
-                s for s in self._escaped() if s.index not in self.held and not (training and s.saved)
-            )
+            attributes["passing_bytes"] = _size(self.passing(training=training).values())
         if self.held_until:
             attributes["held_until"] = self.held_until
         if self.returned:
@@ -144,6 +144,16 @@ class Draft:
         if self.weights:
             attributes["weights"] = [name for w in self.weights for name in names[w.index]]
         return attributes
+
+    def passing(self, *, training: bool) -> dict[int, Storage]:
+        """Its outputs that neither the model's code holds to the end nor autograd keeps, by storage.
+
+        Args:
+            training: whether autograd keeps something.
+        """
+        return {
+            s.index: s for s in self._escaped() if s.index not in self.held and not (training and s.saved)
+        }
 
     def _escaped(self) -> list[Storage]:
         return [storage for index, (storage, _) in self.made.items() if index in self.escaped]

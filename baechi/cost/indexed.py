@@ -18,6 +18,10 @@ FROM_HOST = -1
 """The source of a tensor that is an input of the model, or that glue makes of inputs on the host."""
 
 
+NOBODY = -1
+"""Who holds what no variable holds."""
+
+
 class Returned(NamedTuple):
     """A tensor that the model returns: it goes to the host.
 
@@ -50,6 +54,8 @@ class IndexedGraph:
         before, after: by layer, the layers that it is only ordered behind, and in front of.
         returned: what the model returns, in its order.
         lets_go: by layer, those whose output variables hold until it has run.
+        lives: by tensor of a layer with several, if its memory is its own: bytes, and the layer until whose
+            end a variable holds it, or `NOBODY`.
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
     """
@@ -69,6 +75,7 @@ class IndexedGraph:
     after: Sequence[Sequence[int]]
     returned: Sequence[Returned]
     lets_go: Mapping[int, Sequence[int]]
+    lives: Mapping[int, tuple[int, int]]
     members: Sequence[Sequence[int]]
     group_of: Sequence[int]
 
@@ -122,6 +129,7 @@ class IndexedGraph:
             after=after,
             returned=returned,
             lets_go=_lets_go(graph, index) if "held_until" in said else {},
+            lives=_lives(graph, index, found) if "lives" in said else {},
             members=members,
             group_of=group_of,
         )
@@ -237,6 +245,17 @@ def _lets_go(graph: LayerGraph, index: dict[str, int]) -> dict[int, list[int]]:
         if until is not None and name in index:
             found.setdefault(until, []).append(index[name])
     return found
+
+
+def _lives(
+    graph: LayerGraph, index: Mapping[str, int], found: Sequence[Tensor]
+) -> dict[int, tuple[int, int]]:
+    lives: dict[int, tuple[int, int]] = {}
+    for number, tensor in enumerate(found):
+        size_bytes, until = graph.nodes[tensor.source].get("lives", {}).get(tensor.key, (0, ""))
+        if size_bytes:
+            lives[number] = size_bytes, index.get(until, NOBODY)
+    return lives
 
 
 def _order_only(

@@ -25,6 +25,7 @@ class Tensor(NamedTuple):
             somebody there asks for it.
         has_grad: whether a gradient comes back.
         keepers: those of the consumers whose part of autograd may keep it.
+        key: what tells it from other tensors of its source, where there are any.
     """
 
     source: str
@@ -33,6 +34,7 @@ class Tensor(NamedTuple):
     ahead: bool = True
     has_grad: bool = True
     keepers: tuple[str, ...] = ()
+    key: Any = None
 
 
 def transfer_s(link: Link, size_bytes: float) -> float:
@@ -78,7 +80,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
             if not data.get("order_only") and not (spread and graph.nodes[target].get("on_host")):
                 for key, size in _parts(data):
                     of_source.setdefault(key, []).append((target, size, data))
-        for reads in of_source.values():
+        for key, reads in of_source.items():
             found.append(
                 Tensor(
                     source,
@@ -87,6 +89,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
                     ahead=not any([data.get("on_demand") for _, _, data in reads]),
                     has_grad=not all([data.get("no_grad") for _, _, data in reads]),
                     keepers=tuple([target for target, _, data in reads if not data.get("unsaved")]),
+                    key=key,
                 )
             )
     return found

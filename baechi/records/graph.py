@@ -59,6 +59,7 @@ class LayerGraph(DiGraph, AbstractRecord):
     - `held_bytes`: what the model's code holds to the end of forward, not for autograd (a cache, what
       it returns); `passing_bytes`: the part of the output that is neither held nor saved;
       `held_until`: a node, if variables hold that part until then, beyond its last reader;
+      `lives`: of several outputs, by `tensor`, the bytes that go with it, and such a node or `""`;
     - `flops`, `moved_bytes`, `kernels`, `dtype`: analytic counts behind an estimate, and their
       dtype's name; `backward_flops`, `backward_moved_bytes`, `backward_kernels`: of backward;
     - `twin`: an earlier layer that does the same work on other values;

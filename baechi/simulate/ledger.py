@@ -14,7 +14,7 @@ The host runs ahead of the devices, and an allocator hands out memory as the hos
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from baechi.cost.indexed import FROM_HOST
+from baechi.cost.indexed import FROM_HOST, NOBODY
 from baechi.simulate.engine import Engine
 from baechi.simulate.host import Issued
 from baechi.simulate.memory import Memory
@@ -74,7 +74,7 @@ class ForwardLedger:
         self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
         self._newest_s = [0.0] * stage.host
         self._copied: dict[int, list[int]] = {}
-        self._over = not stage.graph.training
+        self._over = False
         self._launched: int | None = None
         self._dropped = [False for _ in layers]
         self._users = [0 for _ in layers]
@@ -82,6 +82,18 @@ class ForwardLedger:
             if maker != FROM_HOST:
                 self._users[maker] += len(indexed.consumers[tensor])
         self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
+        self._stays = [stage.graph.amount(name, "held_bytes") > 0 for name in indexed.names]
+        for layer in layers:
+            if indexed.borrows[layer]:
+                bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]
+                self._stays[layer] |= any([self._stays[base] for base in bases if base != FROM_HOST])
+        self._gone_bytes = [0 for _ in layers]
+        self._users_of = {tensor: len(indexed.consumers[tensor]) + 1 for tensor in indexed.lives}
+        self._held_by: dict[int, list[int]] = {}
+        for tensor, (_, holder) in indexed.lives.items():
+            if holder != NOBODY:
+                self._users_of[tensor] += 1
+                self._held_by.setdefault(holder, []).append(tensor)
         for maker in self._named:
             self._users[maker] += 2  # by its variable, and by itself: the variable may go before it runs
 
@@ -135,6 +147,8 @@ class ForwardLedger:
         if layer is None:
             return
         self._launched, (_, now_s) = None, self._issued.layers[layer]
+        for tensor in (*indexed.makes[layer], *self._held_by.get(layer, ())):
+            self._let_part_go(tensor, now_s)
         if not indexed.borrows[layer]:
             self._let_inputs_go(layer, now_s)
         for maker in indexed.lets_go.get(layer, ()):
@@ -146,7 +160,22 @@ class ForwardLedger:
         for tensor in self._stage.indexed.reads[layer]:
             maker = self._stage.indexed.source[tensor]
             if maker != FROM_HOST:
+                self._let_part_go(tensor, now_s)
                 self._let_go(maker, now_s)
+
+    def _let_part_go(self, tensor: int, now_s: float) -> None:
+        """One less holds one of several outputs; with the last one it goes before the others."""
+        if tensor not in self._users_of:
+            return
+        self._users_of[tensor] -= 1
+        if not self._users_of[tensor]:
+            maker, (size_bytes, _) = self._stage.indexed.source[tensor], self._stage.indexed.lives[tensor]
+            self._gone_bytes[maker] += size_bytes
+            self._memory.drop(self._stage.device_of[maker], size_bytes, self.kept.sent_until_s(maker), now_s)
+            copies = self._copied.get(maker, [])
+            for number in [n for n in copies if self._parcels[n].tensor == tensor]:
+                copies.remove(number)
+                self._drop_copy(number, now_s)
 
     def _let_go(self, maker: int, now_s: float) -> None:
         self._users[maker] -= 1
@@ -160,7 +189,8 @@ class ForwardLedger:
         stage, memory, device = self._stage, self._memory, self._stage.device_of[maker]
         self._dropped[maker] = True
         left_s = self.kept.sent_until_s(maker)
-        memory.drop(device, stage.footprints[maker].output_bytes, left_s, now_s)
+        left_bytes = stage.footprints[maker].output_bytes - self._gone_bytes[maker]
+        memory.drop(device, left_bytes, left_s, now_s)
         readers = [
             reader for tensor in stage.indexed.makes[maker] for reader in stage.indexed.keepers[tensor]
         ]
@@ -173,7 +203,8 @@ class ForwardLedger:
         if base is not None:  # it may have handed on the very tensor
             self._copied.setdefault(base, []).extend(copies)
             return
-        if keepers and not self._over:  # autograd holds the very tensor, which the step knows copies of
+        stays = self._stays[maker] or (keepers and stage.graph.training)
+        if stays and not self._over:  # autograd or a variable holds the tensor whose copies the step knows
             self._copied.setdefault(FROM_HOST, []).extend(copies)
             return
         for number in copies:
