@@ -14,7 +14,7 @@ from functools import partial
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.exact import exact
-from baechi.place.found import Check, Effort, Found, Rehearsal, Try, evaluate
+from baechi.place.found import Check, Effort, Found, Rehearsal, Try, rehearsed
 from baechi.place.task import Task
 from baechi.place.tight import FEW_PLACEMENTS, fit
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
@@ -54,7 +54,7 @@ def best(
         PlacementError: no placement was found; it says why.
     """
     task = Task(graph, cluster)
-    check = partial(evaluate, task, rehearse)
+    check = partial(rehearsed, task, rehearse)
     tries: list[Try] = []
     candidates: list[Candidate] = []
     for name in TRIED:
@@ -119,6 +119,6 @@ def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Try]:
     tries = [Try(name, own)]
     if name != "single":
         ordered = check(device_of, bottom_level_order(task, device_of))
-        if ordered is not None and ordered.step_s < own.step_s:
+        if ordered.fits(task) and ordered.step_s < own.step_s:
             tries.append(Try(f"{name} + bottom level", ordered))
     return tries

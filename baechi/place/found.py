@@ -7,8 +7,8 @@ from typing import Literal
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.task import Task
 
-Check = Callable[[Sequence[int], Sequence[int]], "Found | None"]
-"""Simulates a placement, by group, with an order; None if a device has too little memory."""
+Check = Callable[[Sequence[int], Sequence[int]], "Found"]
+"""Simulates a placement, by group, with an order; it may need more memory than there is."""
 
 Effort = int | Literal["max"]
 """How long to search; see `baechi.place.auto`."""
@@ -32,6 +32,14 @@ class Found:
     order: tuple[int, ...]
     step_s: float
     peak_bytes: tuple[int, ...]
+
+    def fits(self, task: Task) -> bool:
+        """Whether every device has the memory.
+
+        Args:
+            task: what is placed.
+        """
+        return all([peak <= limit for peak, limit in zip(self.peak_bytes, task.memory_bytes, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,23 @@ def evaluate(
     Returns:
         None if it needs more memory than a device has.
     """
-    order = bottom_level_order(task, device_of) if order is None else order
+    found = rehearsed(
+        task, rehearse, device_of, bottom_level_order(task, device_of) if order is None else order
+    )
+    return found if found.fits(task) else None
+
+
+def rehearsed(task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int]) -> Found:
+    """What a placement takes, whether there is as much memory or not.
+
+    Args:
+        task: what is placed.
+        rehearse: predicts a step.
+        device_of: by group, its device.
+        order: layers.
+    """
     place = [0] * len(order)
     for index, layer in enumerate(order):
         place[layer] = index
     step_s, peaks = rehearse([device_of[group] for group in task.indexed.group_of], place)
-    if any(peak > limit for peak, limit in zip(peaks, task.memory_bytes, strict=True)):
-        return None
     return Found(tuple(device_of), tuple(order), step_s, tuple(peaks))

@@ -17,7 +17,7 @@ from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
 from baechi.place.search.compiled import Floats
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
-from baechi.place.search.room import Room
+from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
@@ -46,6 +46,7 @@ class Annealing:
         self._check = check
         self._chance = np.random.default_rng(seed)
         self._groups = Groups.of(task)
+        self._unseen = unseen_bytes(task, start)
         self._priority: Floats = np.array(bottom_levels(task, start.device_of))
         self._state, self._now = self._begin(0)
 
@@ -80,7 +81,10 @@ class Annealing:
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """The best placement, to go on from."""
-        room, order = Room.of(self._task, self.best.device_of), np.array(self.best.order, np.int64)
+        room, order = (
+            Room.of(self._task, self.best.device_of, self._unseen),
+            np.array(self.best.order, np.int64),
+        )
         on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
         step_s = estimate(self._tables, on, priority, NEVER, order)
         shortest = (room.device_of.copy(), priority.copy(), order.copy())
@@ -90,6 +94,9 @@ class Annealing:
         """Simulate the shortest; whether it fits."""
         state = self._state
         found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())
-        if found is not None and found.step_s < self.best.step_s:
+        self._unseen = unseen_bytes(self._task, found)
+        if not found.fits(self._task):
+            return False
+        if found.step_s < self.best.step_s:
             self.best, self._priority = found, state.shortest_priority.copy()
-        return found is not None
+        return True

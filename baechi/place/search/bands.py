@@ -39,7 +39,9 @@ _NEAR = 0.8
 """How often a group goes where a neighbour lies, not anywhere."""
 
 
-def partitions(task: Task, start: Sequence[int], moves: int, seed: int = 0) -> Iterator[list[int]]:
+def partitions(
+    task: Task, start: Sequence[int], moves: int, seed: int = 0, unseen: Ints | None = None
+) -> Iterator[list[int]]:
     """A partition for each number of bands and each price.
 
     Args:
@@ -47,6 +49,7 @@ def partitions(task: Task, start: Sequence[int], moves: int, seed: int = 0) -> I
         start: by group, a device.
         moves: how many are tried for each.
         seed: of what is tried.
+        unseen: see `room.unseen_bytes`.
 
     Returns:
         By group, its device.
@@ -57,7 +60,7 @@ def partitions(task: Task, start: Sequence[int], moves: int, seed: int = 0) -> I
     for count in COUNTS:
         spread = _Spread.of(task, _bands(task, count), count)
         for price in PRICES:
-            room = Room.of(task, start)
+            room = Room.of(task, start, unseen)
             _anneal(groups, ways, spread, room, price, moves, np.random.default_rng(seed))
             yield room.device_of.tolist()
 

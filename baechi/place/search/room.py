@@ -1,7 +1,8 @@
 """Memory at a glance: what a search looks at before it tries a move.
 
 Permanent bytes of all groups on a device, and the most that one of them needs on top. Copies from other
-devices, and output that waits for its readers, are left to the simulator.
+devices, output that waits for its readers, and that in training not all that is permanent is there at
+once, are left to the simulator: what it found of the last placement is expected of the next one.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baechi.place.found import Found
 from baechi.place.search.compiled import Ints, compiled
 from baechi.place.task import Task
 
@@ -30,20 +32,38 @@ class Room(NamedTuple):
     tops_bytes: Ints
 
     @classmethod
-    def of(cls, task: Task, device_of: Sequence[int]) -> "Room":
+    def of(cls, task: Task, device_of: Sequence[int], unseen: Ints | None = None) -> "Room":
         """The room that a placement leaves.
 
         Args:
             task: what is placed.
             device_of: by group.
+            unseen: by device, what such placements take besides.
         """
         kept = np.array([part.permanent_bytes for part in task.group_bytes], np.int64)
         top = np.array([part.total_bytes - part.permanent_bytes for part in task.group_bytes], np.int64)
         free, tops = np.array(task.memory_bytes, np.int64), np.zeros(len(task.cluster), np.int64)
         on = np.array(device_of, np.int64)
+        if unseen is not None:
+            free -= unseen
         np.subtract.at(free, on, kept)
         np.maximum.at(tops, on, top)
         return cls(on, kept, top, free, tops)
+
+
+def unseen_bytes(task: Task, found: Found) -> Ints:
+    """What a placement takes beyond what is seen at a glance; in training less than nothing, as a rule.
+
+    Args:
+        task: what is placed.
+        found: a placement that was simulated.
+
+    Returns:
+        Bytes by device.
+    """
+    room = Room.of(task, found.device_of)
+    seen_bytes = np.array(task.memory_bytes, np.int64) - room.free_bytes + room.tops_bytes
+    return np.array(found.peak_bytes, np.int64) - seen_bytes
 
 
 @compiled

@@ -16,6 +16,7 @@ from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
+from baechi.place.search.room import unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
@@ -100,10 +101,13 @@ class Rounds:
         layers, group_of = len(self._task.indexed), self._task.indexed.group_of
         moves = min(MOST_MOVES, MOVES * layers)
         estimates = []
-        for number, device_of in enumerate(partitions(self._task, self._best().found.device_of, moves, seed)):
+        best = self._best().found
+        unseen = unseen_bytes(self._task, best)
+        for number, device_of in enumerate(partitions(self._task, best.device_of, moves, seed, unseen)):
             on, order = np.array(device_of, np.int64)[group_of], np.empty(layers, np.int64)
             levels = np.array(bottom_levels(self._task, device_of))
             step_s = estimate(self._tables, on, levels, NEVER, order)
             estimates.append((step_s, number, device_of, order.tolist()))
         placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
-        return [Try("bands", found) for found in islice(filter(None, placed), STARTS)]
+        fitting = (found for found in placed if found.fits(self._task))
+        return [Try("bands", found) for found in islice(fitting, STARTS)]

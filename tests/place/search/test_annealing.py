@@ -13,7 +13,7 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.found import Found, evaluate
+from baechi.place.found import Found, evaluate, rehearsed
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import COUNTS, PRICES, partitions
 from baechi.place.search.dispatch import NEVER
@@ -33,7 +33,7 @@ def searched(
     start = evaluate(task, rehearse, device_of)
     if start is None:
         return None
-    search = Annealing(task, Tables.of(task), partial(evaluate, task, rehearse), start)
+    search = Annealing(task, Tables.of(task), partial(rehearsed, task, rehearse), start)
     search.run(most, enough_s)
     return start, search
 
