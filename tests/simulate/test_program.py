@@ -87,3 +87,30 @@ def test_glue_on_the_host() -> None:
     assert ("input:x", "host>d0", "forward") not in starts(spread, "transfer")
     together = play(graph, m="d0", a="d0", b="d0")
     assert ("input:x", "host>d0", "forward") in starts(together, "transfer")
+
+
+def test_each_output_goes_with_its_own_readers() -> None:
+    """Of two outputs of a layer the one goes when it was read, the other with the variable that holds it."""
+    nodes = {name: dict(KERNEL) for name in "abcd"} | {"e": {**KERNEL, "output_bytes": 1}}
+    nodes["a"] |= {"output_bytes": 12, "held_until": "d"}
+    nodes["d"] |= {"output_bytes": 6}
+    graph = graph_of(nodes, [("a", "b", 8), ("a", "c", 4), ("b", "c", 0), ("c", "d", 0), ("d", "e", 6)])
+    graph.edges["a", "b"]["tensor"], graph.edges["a", "c"]["tensor"] = "long", "short"
+    on_one = dict.fromkeys("abcde", "d0")
+    assert play(graph, **on_one).peak_bytes["d0"] == 12 + 6
+    graph.nodes["a"]["lives"] = {"long": (8, ""), "short": (4, "d")}
+    assert play(graph, **on_one).peak_bytes["d0"] == 12  # when d runs, 4 and 6
+    graph.nodes["a"]["lives"] = {"long": (8, "d"), "short": (4, "")}
+    assert play(graph, **on_one).peak_bytes["d0"] == 8 + 6
+
+
+def test_copies_of_what_stays() -> None:
+    """What the model returns is held to the end, and so are its copies; of a view of it, too."""
+    nodes = {name: dict(KERNEL) for name in "abcde"}
+    nodes["a"] |= {"output_bytes": 8, "held_bytes": 8, "passing_bytes": 0}
+    nodes["e"] |= {"output_bytes": 5}
+    edges = [("a", "b", 8), ("b", "c", 8), ("c", "d", 0), ("d", "e", 0)]
+    where = {"a": "d0", "b": "d0", "c": "d1", "d": "d1", "e": "d1"}
+    assert play(graph_of(nodes, edges), **where).peak_bytes["d1"] == 8 + 5
+    del nodes["a"]["held_bytes"], nodes["a"]["passing_bytes"]
+    assert play(graph_of(nodes, edges), **where).peak_bytes["d1"] == 8

@@ -789,3 +789,14 @@ def test_threads_share_the_devices() -> None:
             ("zero_", "cpu:0", 14.0, 20.0),
             ("zeros", "cpu:0", 20.0, 21.0),
         ]
+
+
+def test_what_an_operator_makes_of_nothing() -> None:
+    """Torch makes a causal mask and says of no device: whoever uses it runs its kernels."""
+    with cluster_of():
+        q, mask = zeros("cpu:1", 2).view(1, 1, 2, 1), torch.ones(2, 2, dtype=torch.bool).tril()
+        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True, dropout_p=0.5)
+        names = [name for name, where, _, _ in rows() if where == "cpu:1"]
+        assert names.count("tril") == names.count("where") == 1
+        assert names.index("tril") < names.index("where") < names.index("add") < names.index("_safe_softmax")
+        assert mask.device.type == "cpu" and not [n for n, where, _, _ in rows() if where == "cpu:0"]
