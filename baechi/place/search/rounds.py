@@ -1,12 +1,12 @@
 """Search in rounds: annealing from the best that is known, and from new partitions in bands.
 
-round 0     bands    the two best of all    annealing
-round 1     bands with other chance         annealing from there
- ...        until effort is spent, or nothing is gained
+round 0     bands    annealing from the two best of all
+round 1     other bands     annealing from the best of all, and from the best that none began at
+ ...        until effort is spent, or long rounds gain nothing
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 
@@ -25,7 +25,8 @@ ESTIMATES, LAYERS = 1200, 100
 round of annealing takes as long for 1,000 layers as for 100."""
 
 STARTS = 2
-"""How many candidates are improved in a round."""
+"""How many candidates are improved in a round, the best of all and others at which no search began: what is
+found from the best lies close to it, and soon nothing but that would be searched."""
 
 MOVES, MOST_MOVES = 1000, 1_000_000
 """By a partition in bands: for each layer, and at most."""
@@ -33,8 +34,9 @@ MOVES, MOST_MOVES = 1000, 1_000_000
 CHECKS = 8
 """So many partitions in bands are simulated at most, to find some that fit."""
 
-IDLE_ROUNDS, LONGEST, GAIN = 2, 16, 0.998
-"""With effort `"max"`: so many rounds in a row gained less than that; a round gets so much longer."""
+LONGEST, IDLE, GAIN = 32, 2, 0.999
+"""With effort `"max"`: rounds get twice as long each time, up to so much longer, until so many of these in a
+row gain less than that."""
 
 ENOUGH = 1.0005
 """So near to the shortest step that there can be, nothing is searched any more."""
@@ -54,6 +56,7 @@ class Rounds:
 
     def __init__(self, task: Task, check: Check, known: Sequence[Try], enough_s: float) -> None:
         self.found: list[Try] = []
+        self._begun: set[tuple[int, ...]] = set()
         self._task = task
         self._check = check
         self._known = known
@@ -66,20 +69,21 @@ class Rounds:
         """Search.
 
         Args:
-            effort: how many rounds; `"max"` for ever longer ones until several in a row gain nothing.
+            effort: how many rounds; `"max"` for ever longer ones until long ones gain nothing.
 
         Returns:
             What was found.
         """
-        idle = number = 0
-        while idle < IDLE_ROUNDS and (effort == "max" or number < effort):
+        idle = 0
+        for number in count() if effort == "max" else range(effort):
             before_s = self._best().step_s
             if before_s <= self._enough_s:
                 break
-            self._round(number, min(2**number, LONGEST) if effort == "max" else 1)
-            gained = self._best().step_s < before_s * GAIN
-            idle = 0 if gained or effort != "max" else idle + 1
-            number += 1
+            length = min(2**number, LONGEST) if effort == "max" else 1
+            self._round(number, length)
+            idle = idle + 1 if length == LONGEST and self._best().step_s > before_s * GAIN else 0
+            if idle == IDLE:
+                break
         return self.found
 
     def _best(self) -> Try:
@@ -89,7 +93,10 @@ class Rounds:
         self.found += self._in_bands(number)
         by_step = sorted([*self._known, *self.found], key=lambda one: one.step_s, reverse=True)
         placements = {one.found.device_of: one for one in by_step}  # of equal ones the shortest step
-        starts = sorted(placements.values(), key=lambda one: one.step_s)[:STARTS]
+        ranked = sorted(placements.values(), key=lambda one: one.step_s)
+        others = [one for one in ranked[1:] if one.found.device_of not in self._begun]
+        starts = [*ranked[:1], *others][:STARTS]
+        self._begun |= {start.found.device_of for start in starts}
         for start in starts:
             search = Annealing(self._task, self._tables, self._check, start.found, number)
             best = search.run(length * self._most // len(starts), self._enough_s)
