@@ -12,13 +12,13 @@ from place.graphs import BYTE_A_SECOND, FREE, branches, chain, cluster_of, graph
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.bottom_level import bottom_levels
+from baechi.place.bottom_level import bottom_level_order, bottom_levels
 from baechi.place.found import Found, evaluate, rehearsed
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import COUNTS, PRICES, partitions
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
-from baechi.place.search.room import Room, move, takes
+from baechi.place.search.room import Room, move, takes, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import ANYWHERE, Task
 from baechi.records import Cluster, LayerGraph
@@ -171,3 +171,18 @@ def test_room() -> None:
     assert room.device_of.tolist() == [0, 1, 1]
     assert fits(0, [1])
     assert fits(1, [0], (1,))  # it gets emptier, full as it is
+
+
+@given(layer_graphs(), clusters(), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_what_a_glance_does_not_see(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
+    """With what a simulation found beyond the glance, the glance is what the simulation found."""
+    try:
+        device_of = random_start(graph, cluster, chance)
+    except PlacementError:
+        return
+    task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
+    found = rehearsed(task, rehearse, device_of, bottom_level_order(task, device_of))
+    room = Room.of(task, device_of, unseen_bytes(task, found))
+    left = [limit - peak for limit, peak in zip(task.memory_bytes, found.peak_bytes, strict=True)]
+    assert (room.free_bytes - room.tops_bytes).tolist() == left
