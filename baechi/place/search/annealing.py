@@ -81,10 +81,8 @@ class Annealing:
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """The best placement, to go on from."""
-        room, order = (
-            Room.of(self._task, self.best.device_of, self._unseen),
-            np.array(self.best.order, np.int64),
-        )
+        room = Room.of(self._task, self.best.device_of, self._unseen)
+        order = np.array(self.best.order, np.int64)
         on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
         step_s = estimate(self._tables, on, priority, NEVER, order)
         shortest = (room.device_of.copy(), priority.copy(), order.copy())
