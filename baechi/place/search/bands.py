@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.changes import Groups
+from baechi.place.search.changes import Groups, draw
 from baechi.place.search.compiled import Floats, Ints, compiled
 from baechi.place.search.room import Room, move, takes
 from baechi.place.search.tables import Lists
@@ -195,12 +195,7 @@ def _anneal(
     alone, none = np.empty(1, np.int64), np.empty(0, np.int64)
     for _ in range(moves):
         heat_s *= cooling
-        group = groups.free[int(chance.random() * len(groups.free))]
-        begin, end = groups.near.begin[group], groups.near.begin[group + 1]
-        if end > begin and chance.random() < _NEAR:
-            there = room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]]
-        else:
-            there = int(chance.random() * len(room.free_bytes))
+        group, there = draw(groups, room, chance, _NEAR)
         here = room.device_of[group]
         if there == here:
             continue

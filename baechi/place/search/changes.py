@@ -167,16 +167,32 @@ def anneal(
 
 
 @compiled
+def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -> tuple[int, int]:
+    """Draw a group, and a device for it.
+
+    Args:
+        groups: of the task.
+        room: where they lie.
+        chance: what decides.
+        near: how often it is a neighbour's device, not any.
+
+    Returns:
+        Both; the device may be the group's own.
+    """
+    group = groups.free[int(chance.random() * len(groups.free))]
+    begin, end = groups.near.begin[group], groups.near.begin[group + 1]
+    if end > begin and chance.random() < near:
+        return group, room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]]
+    return group, int(chance.random() * len(room.free_bytes))
+
+
+@compiled
 def _choose(
     groups: Groups, room: Room, chance: np.random.Generator, leave: Ints, come: Ints
 ) -> tuple[int, int, int, int]:
     """Draw a move: from where to where, how many groups leave and how many come; nowhere if it cannot be."""
-    first = groups.free[int(chance.random() * len(groups.free))]
-    here, begin, end = room.device_of[first], groups.near.begin[first], groups.near.begin[first + 1]
-    if end > begin and chance.random() < _NEAR:
-        there = room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]]
-    else:
-        there = int(chance.random() * len(room.free_bytes))
+    first, there = draw(groups, room, chance, _NEAR)
+    here = room.device_of[first]
     if there == here:
         return here, here, 0, 0
     most = int((_LARGEST + 1) ** chance.random()) if chance.random() < _HANDFULS else 1
