@@ -113,9 +113,9 @@ class Drafted:
             attributes["unsaved"] = True
         return attributes
 
-    def _lives(self) -> dict[str, dict[str, tuple[int, str]]]:
+    def _lives(self) -> dict[str, dict[str, list[Any]]]:
         """By node with several outputs: by tensor that has its memory for itself, bytes, and who holds it."""
-        found: dict[str, dict[str, tuple[int, str]]] = {}
+        found: dict[str, dict[str, list[Any]]] = {}
         uses: dict[str, set[tuple[str, int]]] = {}
         for (source, _), tensors in self.edges.items():
             uses.setdefault(source, set()).update([(key, use.storage.index) for key, use in tensors.items()])
@@ -126,7 +126,7 @@ class Drafted:
             alone = [(key, i) for key, i in sorted(pairs) if keys[key] == storages[i] == 1 and i in passing]
             if len(passing) > 1 and alone:
                 assert draft is not None
-                found[name] = {key: (passing[i].size_bytes, draft.held_by.get(i, "")) for key, i in alone}
+                found[name] = {key: [passing[i].size_bytes, draft.held_by.get(i, "")] for key, i in alone}
         return found
 
     def _savers(self, storage: Storage) -> set[str]:

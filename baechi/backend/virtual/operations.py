@@ -15,6 +15,9 @@ _COPIES = frozenset({"copy_", "_to_copy"})
 
 _NO_DEVICE = -1
 
+_MOST_DUE = 100
+"""What is written again and again, and never used by a device, does not remember more kernels."""
+
 
 class Operations:
     """Runs operations, natively and at once, and tells the emulator.
@@ -166,7 +169,7 @@ class Operations:
             if mark is None:
                 mark = Mark()
                 set_mark(tensor, mark)
-            mark.due = due
+            mark.due = due[-_MOST_DUE:]
 
     def _blocks(self, tensors: list[torch.Tensor], marks: list[Mark | None]) -> dict[int, Block]:
         allocator, found = self._emulator.allocator, {}
