@@ -1,12 +1,13 @@
 """The order in which each device launches its layers, and the code's order beside it."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import networkx as nx
 
+from baechi.order.beside_host import who_goes_first
 from baechi.records.plan import Plan
 
 
@@ -20,12 +21,14 @@ class LaunchOrder:
             parents.
         parents: by layer, those whose outputs it reads, or that it must follow.
         code_order: all layers, as the model's code reaches them.
+        first: by layer that the host computes itself, layers of other devices that launch before it.
     """
 
     device_of: dict[str, str]
     order: tuple[str, ...]
     parents: dict[str, tuple[str, ...]]
     code_order: tuple[str, ...]
+    first: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan, *, stateful: Collection[str] = ()) -> "LaunchOrder":
@@ -52,6 +55,7 @@ class LaunchOrder:
             order,
             {name: tuple(parents[name]) for name in layers},
             tuple(layers),
+            who_goes_first(plan, order, parents),
         )
 
     def queues(self) -> dict[str, list[str]]:

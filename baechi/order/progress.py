@@ -14,8 +14,9 @@ class Progress:
     """The GPU-topo criterion of the design document (section 1.3.2), while a step runs.
 
     A layer is *clear* when `isNotWaiting` holds for it: all that come before it on its device were
-    reached, the one right before it is clear, and so are its parents. Once clear, always clear; so
-    each device needs one pointer only, to the first layer that is not clear or was not reached.
+    reached, the one right before it is clear, and so are its parents, and those that it lets go
+    first. Once clear, always clear; so each device needs one pointer only, to the first layer that is
+    not clear or was not reached.
 
     Args:
         order: the plan's order, and the code's.
@@ -64,9 +65,8 @@ class Progress:
         while self._next[number] < len(queue):
             layer = queue[self._next[number]]
             if layer in self._reached:
-                if not all(
-                    parent in self._clear or self._skipped(parent) for parent in self._order.parents[layer]
-                ):
+                others = (*self._order.parents[layer], *self._order.first.get(layer, ()))
+                if not all(other in self._clear or self._skipped(other) for other in others):
                     break
                 self._clear.add(layer)
             elif not self._skipped(layer):

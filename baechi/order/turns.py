@@ -2,7 +2,8 @@
 
 `Progress` says beforehand who need not wait. Here the same order is kept by what has really launched:
 a layer may launch when everything before it on its device has launched, or was skipped because the
-code went past it. What was launched out of turn (somebody needed its value) is simply over.
+code went past it; one that the host computes, when those that it lets go first have, too. What was
+launched out of turn (somebody needed its value) is simply over.
 """
 
 from baechi.order.launch_order import LaunchOrder
@@ -17,6 +18,8 @@ class Turns:
 
     def __init__(self, order: LaunchOrder) -> None:
         self._queues = order.numbered_queues
+        self._first = order.first
+        self._letting = sorted({order.places[layer][0] for layer in order.first})
         self._place = order.places
         self._code_place = order.code_places
         self._next = [0] * len(self._queues)
@@ -63,7 +66,11 @@ class Turns:
         if place is None:
             return []
         self._launched.add(layer)
-        return self._up(place[0])
+        up = self._up(place[0])
+        for queue in self._letting:
+            if queue != place[0]:
+                up += self._up(queue)
+        return up
 
     def skip(self) -> list[str]:
         """The host has gone on: whose turn came because others were skipped."""
@@ -77,7 +84,7 @@ class Turns:
     def _is_up(self, queue: int, position: int) -> bool:
         if self._next[queue] > position:
             return True  # it was skipped, and is reached after all: nobody waits for its turn any more
-        if self._pass(queue) != position:
+        if self._pass(queue) != position or not self._others_went(queue, position):
             return False
         self._told[queue] = position
         return True
@@ -88,19 +95,27 @@ class Turns:
         if position == self._told[queue] or position == len(self._queues[queue]):
             return []
         layer = self._queues[queue][position]
-        if layer not in self._reached:
+        if layer not in self._reached or not self._others_went(queue, position):
             return []
         self._told[queue] = position
         return [layer]
+
+    def _others_went(self, queue: int, position: int) -> bool:
+        """Whether those that the layer lets go first have launched, or were skipped."""
+        first = self._first.get(self._queues[queue][position], ()) if self._first else ()
+        return all(self._is_over(other) for other in first)
+
+    def _is_over(self, layer: str) -> bool:
+        if layer in self._launched:
+            return True
+        return layer not in self._reached and self._code_place[layer] < self._host_place
 
     def _pass(self, queue: int) -> int:
         """Go past what has launched or was skipped; returns the place that is next."""
         layers, position = self._queues[queue], self._next[queue]
         while position < len(layers):
-            layer = layers[position]
-            if layer not in self._launched:
-                if layer in self._reached or self._code_place[layer] >= self._host_place:
-                    break
+            if not self._is_over(layers[position]):
+                break
             position += 1
         self._next[queue] = position
         return position

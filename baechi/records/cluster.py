@@ -69,6 +69,12 @@ class Cluster(AbstractRecord):
         """The devices' names, in order."""
         return tuple(device.name for device in self.devices)
 
+    @cached_property
+    def on_host(self) -> frozenset[str]:
+        """The CPU beside accelerators (`"cpu"`): the host computes there itself, and goes on when it has."""
+        found = frozenset([name for name in self.names if name.partition("/")[0] == "cpu"])
+        return found if len(found) < len(self) else frozenset()
+
     def __len__(self) -> int:
         return len(self.devices)
 

@@ -237,8 +237,10 @@ def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
 def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
     """By layer, the other devices that read what it returns, in the order in which the code does.
 
-    A view of that, or one of several tensors, is another tensor: it travels when somebody asks for it.
+    A view of that, or one of several tensors, is another tensor: it travels when somebody asks for it. So
+    does what the host reads, who would wait until it is there.
     """
+    on_host = plan.cluster.on_host
     for node in plan.graph.placed():
         own = plan.device_of[node]
         reading = [
@@ -246,7 +248,7 @@ def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
             for reader, data in plan.graph.adj[node].items()
             if not data.get("order_only") and not data.get("on_demand")
         ]
-        others = tuple(dict.fromkeys([device for device in reading if device != own]))
+        others = tuple(dict.fromkeys([d for d in reading if d != own and d not in on_host]))
         if others:
             yield node, others
 

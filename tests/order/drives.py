@@ -18,12 +18,22 @@ def random_launch_order(chance: Random, layers: int = 9, devices: int = 3) -> La
         for index, name in enumerate(names)
     }
     used = chance.randint(1, devices)
-    return LaunchOrder(
-        {name: f"d{chance.randrange(used)}" for name in names},
-        random_topological(chance, parents),
-        parents,
-        random_topological(chance, parents),
-    )
+    device_of = {name: f"d{chance.randrange(used)}" for name in names}
+    order = random_topological(chance, parents)
+    first = random_first(chance, device_of, order) if chance.random() < 0.3 else {}
+    return LaunchOrder(device_of, order, parents, random_topological(chance, parents), first)
+
+
+def random_first(
+    chance: Random, device_of: dict[str, str], order: tuple[str, ...]
+) -> dict[str, tuple[str, ...]]:
+    """One device is the host: some of its layers let layers of others go first, all in one order."""
+    first: dict[str, tuple[str, ...]] = {}
+    for place, layer in enumerate(order):
+        others = [other for other in order[:place] if device_of[other] != "d0" and chance.random() < 0.5]
+        if device_of[layer] == "d0" and others:
+            first[layer] = tuple(others)
+    return first
 
 
 def random_topological(chance: Random, parents: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ def is_not_waiting(order: LaunchOrder, reached: list[str], layer: str) -> bool:
         and all(other in reached for other in before)
         and all(is_not_waiting(order, reached, other) for other in before[-1:])
         and all(is_not_waiting(order, reached, p) for p in order.parents[layer] if not skipped(p))
+        and all(is_not_waiting(order, reached, p) for p in order.first.get(layer, ()) if not skipped(p))
     )
 
 

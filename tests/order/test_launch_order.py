@@ -1,16 +1,18 @@
 """From a plan to the order in which layers launch: parents through glue, calls of stateful modules."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-from order.drives import random_topological
+from order.drives import Drive, random_topological
 from place.graphs import cluster_of, graph_of
 
 from baechi.order import LaunchOrder, waiting_layers
-from baechi.records import Plan
+from baechi.records import Cluster, Device, Plan
 
 GLUE = {"kind": "glue"}
 CLUSTER = cluster_of(100, 100)
+BESIDE = Cluster((*CLUSTER.devices, Device("cpu", memory_bytes=100)))
 
 
 def plan_of(nodes: dict[str, dict[str, Any]], edges: str, order: str, second: str = "") -> Plan:
@@ -84,7 +86,27 @@ def test_random_plans() -> None:
         assert (list(order.order) == planned) == kept
 
 
-def random_plan(chance: Random) -> Plan:
+def test_the_host_lets_others_go_first() -> None:
+    """Layers of the host wait for others only, all in one order: nobody waits in a circle, all launch
+    before the code ends, each device in the plan's order, and each after whom it lets go first."""
+    waited = 0
+    for seed in range(500):
+        chance = Random(seed)
+        order = LaunchOrder.of(random_plan(chance, BESIDE))
+        code = random_topological(chance, order.parents)
+        order = replace(order, code_order=code)
+        run = Drive(order).run(code)
+        assert not run.waiting and not run.forced
+        assert all(run.launched_on(device) == queue for device, queue in order.queues().items())
+        place = {layer: index for index, layer in enumerate(run.launched)}
+        for layer, others in order.first.items():
+            assert order.device_of[layer] == "cpu"
+            assert all(order.device_of[other] != "cpu" and place[other] < place[layer] for other in others)
+        waited += len(run.waited)
+    assert waited > 500
+
+
+def random_plan(chance: Random, cluster: Cluster = CLUSTER) -> Plan:
     """A random graph of layers and glue in code order, some calls of two modules, in a random order."""
     names = [f"n{index}" for index in range(chance.randint(1, 10))]
     nodes: dict[str, dict[str, Any]] = {}
@@ -93,5 +115,5 @@ def random_plan(chance: Random) -> Plan:
         nodes[name] = dict(GLUE) if chance.random() < 0.3 else {"module": chance.choice([name, "m0", "m1"])}
         parents[name] = tuple([other for other in names[:index] if chance.random() < 0.25])
     edges = [(parent, name) for name, found in parents.items() for parent in found]
-    devices = {name: chance.choice(CLUSTER.names) for name in names}
-    return Plan(graph_of(nodes, edges), CLUSTER, devices, random_topological(chance, parents))
+    devices = {name: chance.choice(cluster.names) for name in names}
+    return Plan(graph_of(nodes, edges), cluster, devices, random_topological(chance, parents))

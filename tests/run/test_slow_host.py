@@ -1,14 +1,19 @@
-"""A slow CPU beside a fast card, both emulated: what is placed there, that it overlaps, the numbers."""
+"""A slow CPU beside a fast card, both emulated: what is placed there, that it overlaps, the numbers.
+
+`"cpu:1"` is a device like others. `"cpu"` is the host itself, which goes on when a layer there has run.
+"""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from architectures import HELD_IN, OWN, Architecture
 from same import assert_same, step
 from torch import nn
 
 import baechi
 from baechi import Cluster, Device, Link, PlacementError
+from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.cluster import HOST
 from baechi.records.datasheet import datasheet
 from baechi.records.timeline import Span
@@ -16,11 +21,13 @@ from baechi.records.timeline import Span
 CARD, CPU = "cpu:0", "cpu:1"
 
 
-def cluster(card_bytes: int = 2**30) -> Cluster:
+def cluster(card_bytes: int = 2**30, cpu: str = CPU) -> Cluster:
     """A card of 20 TFLOP/s, a CPU of half of one with more memory, PCIe between them."""
     sheets = [datasheet("A100-80GB") | {"memory_bytes": card_bytes}, datasheet("CPU")]
-    devices = [Device(n, k, **s) for n, k, s in zip((CARD, CPU), ("A100-80GB", "CPU"), sheets, strict=True)]
+    devices = [Device(n, k, **s) for n, k, s in zip((CARD, cpu), ("A100-80GB", "CPU"), sheets, strict=True)]
     fast = {(HOST, CARD): Link(5e-6, 300e9)}  # so that the card does not wait for its inputs
+    if cpu == "cpu":
+        fast |= dict.fromkeys([(HOST, cpu), (cpu, HOST)], Link(0.0, 1e18))
     return Cluster(tuple(devices), links=fast, link=Link(10e-6, 16e9), emulated=True)
 
 
@@ -47,11 +54,11 @@ def built() -> Branches:
     return Branches()
 
 
-def overlap_s(spans: tuple[Span, ...], phase: str) -> float:
+def overlap_s(spans: tuple[Span, ...], phase: str, cpu: str = CPU) -> float:
     """How long both devices compute at the same time."""
     mine, others = (
         [s for s in spans if s.where == where and s.kind == "compute" and s.phase == phase]
-        for where in (CARD, CPU)
+        for where in (CARD, cpu)
     )
     pairs = [min(a.end_s, b.end_s) - max(a.start_s, b.start_s) for a in mine for b in others]
     return sum(max(0.0, both_s) for both_s in pairs)
@@ -106,3 +113,65 @@ def test_a_slow_cpu_is_left_alone_where_it_does_not_help() -> None:
     alone = baechi.place(graph, beside, "single")
     assert set(alone.devices_used) == {CARD}
     assert baechi.place(graph, beside).timeline.makespan_s <= alone.timeline.makespan_s
+
+
+class TableFirst(Branches):
+    """The code reaches the look-up before the card's work."""
+
+    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        table = self.table(ids)
+        out: torch.Tensor = self.head(torch.cat([self.left(x), table], dim=1))
+        return out
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+def test_the_host_computes_while_cards_have_work(training: bool) -> None:
+    """A layer that the host computes itself launches when the card has work for as long: it overlaps, the
+    step takes what was planned. In the code's order the card idles until it is over."""
+    torch.manual_seed(0)
+    reference = step(model := TableFirst(), inputs(), training=training)
+    beside = cluster(cpu="cpu")
+    graph = baechi.profile(model, inputs(), cluster=beside, training=training)
+    chosen = {node: "cpu" if node == "table" else CARD for node in graph.placed()}
+    plan = baechi.Plan(graph, beside, chosen, [*graph.placed()])
+    took_s, overlaps_s = {}, {}
+    for reorder in (False, "host", "threads"):
+        torch.manual_seed(0)
+        distributed = baechi.assign(TableFirst(), plan, reorder=reorder)
+        with beside:
+            result, timeline = step(distributed, inputs(), training=training), baechi.last_step(distributed)
+        assert_same(reference, result, tolerance=2e-5)
+        took_s[reorder] = timeline.makespan_s
+        overlaps_s[reorder] = overlap_s(timeline.spans, "forward", "cpu")
+    lookup_s = next(s.end_s - s.start_s for s in plan.timeline.spans if s.layer == "table")
+    assert overlaps_s[False] == 0 and took_s[False] > took_s["host"] + 0.9 * lookup_s
+    for reorder in ("host", "threads"):
+        assert overlaps_s[reorder] > lookup_s / 2
+        assert took_s[reorder] <= plan.timeline.makespan_s
+
+
+def test_who_reads_the_host_at_once_lets_nobody_go_first() -> None:
+    """Where all that follows needs what the host computes, nothing waits, and forward is not slowed."""
+    beside = cluster(cpu="cpu")
+    chain = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    graph = baechi.profile(chain, torch.randn(4, 8), cluster=beside)
+    plan = baechi.Plan(graph, beside, {"0": CARD, "1": "cpu", "2": CARD})
+    order = LaunchOrder.of(plan)
+    assert order.first == {"1": ("0",)}
+    assert waiting_layers(order) == []
+
+
+@pytest.mark.parametrize("architecture", [*OWN, *HELD_IN], ids=lambda row: row.name)
+def test_same_numbers_where_the_host_computes(architecture: Architecture) -> None:
+    """Random plans over two cards and the host itself, both launchers."""
+    devices = [Device(name, "A100-80GB", **datasheet("A100-80GB")) for name in ("gpu:0", "gpu:1")]
+    beside = Cluster((*devices, Device("cpu", "CPU", **datasheet("CPU"))), emulated=True)
+    reference = step(architecture.build(), architecture.inputs(), training=True)
+    graph = baechi.profile(architecture.build(), architecture.inputs(), cluster=beside, training=True)
+    for seed, reorder in ((0, "host"), (1, "threads")):
+        plan = baechi.place(graph, beside, f"random:{seed}")
+        assert architecture in OWN or LaunchOrder.of(plan).first
+        model = baechi.assign(architecture.build(), plan, reorder=reorder)
+        with beside:
+            result = step(model, architecture.inputs(), training=True)
+        assert_same(reference, result, tolerance=2e-5)

@@ -48,8 +48,9 @@ class Emulator:
         self.lock = threading.RLock()
         self.baton = Baton()
         self._launch_s = cluster.launch_s
+        self._on_host = frozenset([self.index[name] for name in cluster.on_host])
         self._clock = Clock(Machine(cluster))
-        self._compute = [Stream(place, f"{name}/compute") for place, name in enumerate(cluster.names)]
+        self._compute = [Stream(place, f"{name}/compute") for name, place in self.index.items()]
         self._transfer: dict[tuple[int, int], tuple[Stream, Stream]] = {}
         self._sides: WeakSet[Stream] = WeakSet()
         self._threads = threading.local()
@@ -150,9 +151,7 @@ class Emulator:
         host = thread.issuer(device)
         phase, layer, record = self._attribution(thread)
         if phase == "backward":  # its inputs may have been issued by another device's thread
-            host.now_s = max(
-                [host.now_s, *[block.issued_s for block in read], *[b.issued_s for b in written]]
-            )
+            host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
         host.now_s += self._launch_s
         access = Access(stream, stream.advance(host), what, layer)
         task = Task(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
@@ -218,6 +217,8 @@ class Emulator:
         after.pop(task, None)
         record.tasks.append(task)
         self._clock.submit(task, host.now_s, after)
+        if self._on_host and (task.device if task.target == COMPUTE else task.target) in self._on_host:
+            host.now_s = max(host.now_s, self._clock.finish([task]))
         if self._clock.untimed > _SETTLE_EVERY and not self.thread.in_backward:
             self._clock.settle(self.thread.host.now_s)
 

@@ -1,0 +1,62 @@
+"""Layers that the host itself computes: what is launched elsewhere first, so that it runs meanwhile.
+
+    code      look-up (cpu)   left.0   left.1   left.2   cat
+    launched  left.0   left.1   left.2   look-up (cpu)   cat
+
+Work for an accelerator only queues up there, and the host goes on; a layer on `"cpu"` has run when the
+host goes on. So it lets go first whatever the plan starts elsewhere before that layer is over.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import networkx as nx
+
+from baechi.records.plan import Plan
+
+Parents = Mapping[str, Iterable[str]]
+
+
+def who_goes_first(plan: Plan, order: Sequence[str], parents: Parents) -> dict[str, tuple[str, ...]]:
+    """By layer on the host, the last layer of each accelerator that launches before it.
+
+    Args:
+        plan: the plan.
+        order: all layers, those of a device in the order in which it launches them.
+        parents: by layer, those whose outputs it reads, or that it must follow.
+
+    Returns:
+        Nothing of layers that need not let anybody go first. No layer waits for itself by any way: all
+        of it is one order, that of the times at which the plan starts layers, or ends the host's.
+    """
+    on_host = plan.cluster.on_host
+    if not any(plan.device_of[layer] in on_host for layer in order):
+        return {}
+    first: dict[str, tuple[str, ...]] = {}
+    last: dict[str, str] = {}
+    for layer in _by_time(plan, order, parents):
+        device = plan.device_of[layer]
+        if device not in on_host:
+            last[device] = layer
+        elif last:
+            first[layer] = tuple(last.values())
+    return first
+
+
+def _by_time(plan: Plan, order: Sequence[str], parents: Parents) -> list[str]:
+    on_host, time_of = plan.cluster.on_host, dict.fromkeys(order, 0.0)
+    for span in plan.timeline.spans:
+        if span.kind == "compute" and span.phase == "forward" and span.layer in time_of:
+            # once more as long, so that accelerators which are faster than planned do not run dry
+            lasting_s = span.end_s - span.start_s if span.where in on_host else 0.0
+            time_of[span.layer] = span.start_s + 2 * lasting_s
+    place = {layer: index for index, layer in enumerate(order)}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(order)
+    graph.add_edges_from((parent, layer) for layer in order for parent in parents[layer])
+    before: dict[str, str] = {}
+    for layer in order:
+        device = plan.device_of[layer]
+        if device in before:
+            graph.add_edge(before[device], layer)
+        before[device] = layer
+    return list(nx.lexicographical_topological_sort(graph, key=lambda layer: (time_of[layer], place[layer])))
