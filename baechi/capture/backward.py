@@ -91,6 +91,7 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made),
             kernel=is_kernel(func, args, kwargs),
+            adds=tuple([watch.storage_of(t) for t in given]) if facts.name == "add" else (),
         )
     )
     return result
@@ -125,8 +126,12 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
         kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
+        draft.lasting = _lasting(draft, trace)
+        gone = _given_back(part, deaths)
+        added = {storage.index for _, op in part for storage in op.adds}
         draft.backward_rise_bytes = _rise_bytes(part, kept)
-        draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *_given_back(part, deaths)])
+        draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *gone])
+        draft.backward_sole_rise_bytes = _rise_bytes(part, [*kept, *[s for s in gone if s.index not in added]])
 
 
 def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
@@ -142,6 +147,14 @@ def _rise_bytes(part: Sequence[tuple[int, BackwardOp]], there: Sequence[Storage]
     before = [(storage, part[0][0] - 1) for storage in there]
     made = [(storage, number) for number, op in part for storage in op.makes]
     return max(0, peak_bytes([*before, *made], part[-1][0]) - sum([s.size_bytes for s in there]))
+
+
+def _lasting(draft: Draft, trace: Trace) -> set[int]:
+    """What the model's code keeps beyond backward, in a cache say; what it returns goes to the host."""
+    end = len(trace.events) + len(trace.backward or ())
+    kept = {index: s for index, (s, _) in draft.made.items() if s.saved or index in draft.held}
+    outliving = {index for index, s in kept.items() if s.died is None or s.died >= end}
+    return outliving - draft.lent - draft.delivered
 
 
 def _deaths(trace: Trace) -> list[tuple[int, int, Storage]]:

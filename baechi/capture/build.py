@@ -107,6 +107,7 @@ class Builder:
             writer = self.states[use.storage.index].writer
             if writer in self.drafts and writer not in self.on_host:
                 self.drafts[writer].returned[str(place)] = use.size_bytes
+                self.drafts[writer].delivered.add(use.storage.index)
                 if use in losses:
                     self.drafts[writer].losses[str(place)] = use.size_bytes
 

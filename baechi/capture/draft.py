@@ -37,7 +37,10 @@ class Draft:
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         backward_rise_bytes: what that part adds to what is there, at most: with gradients of weights, and
             less what autograd kept for it and lets go meanwhile.
-        backward_lean_rise_bytes: the same, less gradients of its output that it lets go meanwhile.
+        backward_sole_rise_bytes: the same, less gradients of its output that it lets go meanwhile.
+        backward_lean_rise_bytes: less gradients of its inputs, too, that were there and are added up.
+        delivered: storages of `made` that the model returns.
+        lasting: others that autograd keeps, or that are held, and that are there when backward is over.
         work: its operations: what two layers have in common that take the same time.
     """
 
@@ -68,7 +71,10 @@ class Draft:
     backward_moved_bytes: int = 0
     backward_temp_bytes: int | None = None
     backward_rise_bytes: int | None = None
+    backward_sole_rise_bytes: int = 0
     backward_lean_rise_bytes: int = 0
+    delivered: set[int] = field(default_factory=set)
+    lasting: set[int] = field(default_factory=set)
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
 
     def note(self, op: Op, event: int) -> None:
@@ -117,10 +123,12 @@ class Draft:
             amounts["forward_temp_bytes"] = amounts["temp_bytes"]
             if self.backward_rise_bytes is not None:
                 amounts["backward_rise_bytes"] = self.backward_rise_bytes
+                amounts["backward_sole_rise_bytes"] = self.backward_sole_rise_bytes
                 amounts["backward_lean_rise_bytes"] = self.backward_lean_rise_bytes
+                amounts["lasting_bytes"] = _size(self.made[index][0] for index in self.lasting)
             else:
                 guessed = self._backward_bytes() + amounts["grad_bytes"]
-                amounts["backward_rise_bytes"] = amounts["backward_lean_rise_bytes"] = guessed
+                amounts |= {f"backward_{kind}rise_bytes": guessed for kind in ("", "sole_", "lean_")}
             amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_bytes())
             amounts["backward_kernels"] = self.backward_kernels
             amounts["backward_flops"] = self.backward_flops

@@ -174,6 +174,7 @@ class BackwardOp:
         sequence: number of the autograd node that ran it; -1 for none.
         makes: storages that it made.
         flops, moved_bytes, kernel: as for `Op`.
+        adds: storages of two gradients, if it adds these.
     """
 
     sequence: int
@@ -181,6 +182,7 @@ class BackwardOp:
     flops: int
     moved_bytes: int
     kernel: bool
+    adds: tuple[Storage, ...] = ()
 
 
 Event = Boundary | Op

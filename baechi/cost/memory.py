@@ -23,7 +23,8 @@ what it returns.
 
 When backward is over the optimizer steps. It makes temporary tensors as large as what it works on:
 for all weights of a device at once (torch's `foreach` implementations), or for one at a time, up to
-three of them (its plain ones). What autograd kept is gone by then.
+three of them (its plain ones). What autograd kept is gone by then, but for what the model's code holds,
+too (a cache that the caller got).
 """
 
 from collections.abc import Mapping
@@ -66,7 +67,8 @@ class Footprint(NamedTuple):
         upstream_bytes: the gradient of its output, while its backward runs.
         update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
         largest_update_bytes: those of the largest weight.
-        gradient_bytes: those of `resident_bytes` that are gradients of parameters, and come in backward.
+        gradient_bytes: those of `resident_bytes` that are there from its backward on: gradients of parameters,
+            and what of `saved_bytes` somebody holds when backward is over, too (a cache).
     """
 
     resident_bytes: int
@@ -136,7 +138,8 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
         name: row(data, state, update) for name, data in graph.nodes(data=True) if data.get("kind") != "input"
     }
     if graph.graph.get("accumulate"):
-        return {name: part._replace(gradient_bytes=0) for name, part in table.items()}
+        lasting = {name: ceil(graph.amount(name, "lasting_bytes")) * graph.training for name in table}
+        return {name: part._replace(gradient_bytes=lasting[name]) for name, part in table.items()}
     return table
 
 
@@ -176,18 +179,19 @@ def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
     get = data.get
     gradients = ceil(get("grad_bytes") or 0)
     coming = ceil(get("backward_grad_bytes", gradients) or 0)  # of ties, the first backward makes them
-    saved = ceil(get("saved_bytes") or 0)
+    saved, lasting = ceil(get("saved_bytes") or 0), ceil(get("lasting_bytes") or 0)
     passing = ceil(get("passing_bytes", max(0, (get("output_bytes") or 0) - saved)) or 0)
     return Footprint(
         resident_bytes=ceil(get("param_bytes") or 0)
         + ceil(get("buffer_bytes") or 0)
         + gradients * state
-        + coming,
+        + coming
+        + lasting,
         saved_bytes=saved + ceil(get("held_bytes") or 0),
         output_bytes=passing,
         temp_bytes=ceil(get("temp_bytes") or 0),
         upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
         update_bytes=gradients * update,
         largest_update_bytes=ceil(get("largest_grad_bytes", gradients) or 0) * update,
-        gradient_bytes=coming,
+        gradient_bytes=coming + lasting,
     )

@@ -68,7 +68,7 @@ class BackwardLedger:
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
         now_s = min(self._clocks)
         works = stage.host_s["backward"][layer] > 0
-        risen_bytes = stage.risen_bytes[layer][self._gives_back(layer)] if works else 0
+        risen_bytes = stage.risen_bytes[layer][self._way_of(layer)] if works else 0
         memory.issue(device, risen_bytes, now_s)
         memory.free(device, risen_bytes)
         self._newest_s[device] = self._ended_s[layer]
@@ -121,12 +121,16 @@ class BackwardLedger:
         made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
         return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
-    def _gives_back(self, layer: int) -> bool:
-        """Whether the gradient of its output may go before its backward is over: it was made here."""
-        device = self._stage.device_of[layer]
-        given = (*self._stage.indexed.makes[layer], *self._returned.get(layer, ()))
+    def _way_of(self, layer: int) -> int:
+        """How its backward rises (`Stage.risen_bytes`): the gradient of its output may go before it is over
+        if it was made here, and gradients of its inputs are added to those that are here."""
+        indexed, device = self._stage.indexed, self._stage.device_of[layer]
+        given = (*indexed.makes[layer], *self._returned.get(layer, ()))
         got = [self._gradients.get(tensor, device) for tensor in given]
-        return all(gradient is None or not gradient.until_s for gradient in got)
+        if any(gradient is not None and gradient.until_s for gradient in got):
+            return 0
+        reads = [tensor for tensor in indexed.reads[layer] if layer in indexed.graded[tensor]]
+        return 1 + any(self._gradients.get(tensor, device) is not None for tensor in reads)
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
         """The gradients of what a layer read: new ones, or the very one that it got."""

@@ -28,8 +28,8 @@ class Stage:
         lent_bytes: by layer, what autograd keeps of its output for readers only.
         held_bytes: by layer, what the model's code holds to the end of forward.
         temp_bytes: by layer, what it needs only while it runs forward.
-        risen_bytes: by layer, what its backward adds to what is there, at most; and if it gives back the
-            gradient of its output meanwhile.
+        risen_bytes: by layer, what its backward adds to what is there, at most; if it gives back the
+            gradient of its output meanwhile; and if it also adds gradients to others that are there.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
     """
@@ -44,7 +44,7 @@ class Stage:
     lent_bytes: Sequence[int]
     held_bytes: Sequence[int]
     temp_bytes: Sequence[int]
-    risen_bytes: Sequence[tuple[int, int]]
+    risen_bytes: Sequence[tuple[int, int, int]]
     device_of: Sequence[int]
     place: Sequence[int]
     _spread: "Stage | None" = None
@@ -111,7 +111,7 @@ class Stage:
         for layer in on_host:
             table[layer] = Footprint(0, 0, 0, 0, 0)
             lent_bytes[layer] = held_bytes[layer] = temp_bytes[layer] = 0
-            risen_bytes[layer] = 0, 0
+            risen_bytes[layer] = 0, 0, 0
             for phase in seconds:
                 host_s[phase][layer] = 0.0
                 for row in seconds[phase]:
@@ -185,14 +185,16 @@ def _forward_temp_bytes(graph: LayerGraph, names: Sequence[str]) -> list[int]:
 
 def _risen_bytes(
     graph: LayerGraph, names: Sequence[str], parts: Sequence[Footprint]
-) -> list[tuple[int, int]]:
+) -> list[tuple[int, int, int]]:
     """By layer; where nobody says, what it needs and the gradients of its weights."""
-    told = "backward_rise_bytes", "backward_lean_rise_bytes"
-    if not any(told[0] in graph.nodes[name] for name in names):
+    if not any("backward_rise_bytes" in graph.nodes[name] for name in names):
         needed = [part.temp_bytes + part.gradient_bytes for part in parts]
-        return list(zip(needed, needed, strict=True))
-    rises, leans = ([ceil(graph.amount(name, what)) for name in names] for what in told)
-    return list(zip(rises, leans, strict=True))
+        return list(zip(needed, needed, needed, strict=True))
+    kinds = ("", "sole_", "lean_")
+    rises, soles, leans = (
+        [ceil(graph.amount(name, f"backward_{kind}rise_bytes")) for name in names] for kind in kinds
+    )
+    return list(zip(rises, soles, leans, strict=True))
 
 
 def _seconds(graph: LayerGraph, names: Sequence[str], cluster: Cluster, phase: Phase) -> _Table:
