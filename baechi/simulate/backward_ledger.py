@@ -122,15 +122,16 @@ class BackwardLedger:
         return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
     def _way_of(self, layer: int) -> int:
-        """How its backward rises (`Stage.risen_bytes`): the gradient of its output may go before it is over
-        if it was made here, and gradients of its inputs are added to those that are here."""
+        """How its backward rises (`Stage.risen_bytes`): gradients may go before it is over if they were made
+        here, that of its output, and those of its inputs that its own are added to."""
         indexed, device = self._stage.indexed, self._stage.device_of[layer]
         given = (*indexed.makes[layer], *self._returned.get(layer, ()))
         got = [self._gradients.get(tensor, device) for tensor in given]
         if any(gradient is not None and gradient.until_s for gradient in got):
             return 0
         reads = [tensor for tensor in indexed.reads[layer] if layer in indexed.graded[tensor]]
-        return 1 + any(self._gradients.get(tensor, device) is not None for tensor in reads)
+        there = [self._gradients.get(tensor, device) for tensor in reads]
+        return 1 + any(gradient is not None and not gradient.until_s for gradient in there)
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
         """The gradients of what a layer read: new ones, or the very one that it got."""
@@ -151,6 +152,7 @@ class BackwardLedger:
         there = self._gradients.get(tensor, device)
         if there is not None:
             self._memory.issue(device, gradient.size_bytes, min(self._clocks))
+            there.read_beside(gradient)
             if not gradient.holders:
                 self._drop(gradient, device)
             gradient = Gradient(gradient.size_bytes)

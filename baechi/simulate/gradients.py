@@ -23,6 +23,11 @@ class Gradient:
     until_s: float = 0.0
     holders: int = 0
 
+    def read_beside(self, other: "Gradient") -> None:
+        """One kernel reads both: a stream that uses the one late is late with the other, too."""
+        until_s = max(self.until_s, other.until_s)
+        self.until_s, other.until_s = [until_s if one.until_s else 0.0 for one in (self, other)]
+
 
 class Gradients:
     """The gradients that are there, by tensor (or place among what the model returns) and device."""
