@@ -66,6 +66,8 @@ class BackwardLedger:
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
+        if stage.host_s["backward"][layer] > 1.5 * stage.cluster.launch_s:  # all but its first kernel know of that
+            self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][0])
         now_s = min(self._clocks)
         works = stage.host_s["backward"][layer] > 0
         risen_bytes = stage.risen_bytes[layer][self._way_of(layer)] if works else 0
@@ -102,7 +104,8 @@ class BackwardLedger:
         tensor = self._joins(parcel)
         if tensor < 0:
             self._returned.setdefault(parcel.takers[0], []).append(tensor)
-        self._add(tensor, parcel.target, Gradient(parcel.size_bytes, until_s=arrived_s))
+        asked_s = self._issued.parcels[number]
+        self._add(tensor, parcel.target, Gradient(parcel.size_bytes, until_s=arrived_s), asked_s)
 
     def _joins(self, parcel: Parcel) -> int:
         """The tensor whose gradient a parcel is part of; what the model returns, layers may read, too."""
@@ -147,12 +150,15 @@ class BackwardLedger:
                 self._memory.issue(device, size_bytes, min(self._clocks))
             self._add(tensor, device, same or Gradient(size_bytes))
 
-    def _add(self, tensor: int, device: int, gradient: Gradient) -> None:
-        """One more gradient of a tensor."""
+    def _add(self, tensor: int, device: int, gradient: Gradient, asked_s: float | None = None) -> None:
+        """One more gradient of a tensor; one that was sent was asked for then, and is added by itself."""
         there = self._gradients.get(tensor, device)
         if there is not None:
             self._memory.issue(device, gradient.size_bytes, min(self._clocks))
             there.read_beside(gradient)
+            if asked_s is not None:
+                launch_s = self._stage.cluster.launch_s
+                self._clocks[device] = max(self._clocks[device], asked_s) + launch_s
             if not gradient.holders:
                 self._drop(gradient, device)
             gradient = Gradient(gradient.size_bytes)
