@@ -6,9 +6,8 @@
   ended with `zero_grad()`, which drops them;
 - a gradient is there from the backward of the first who makes it to that of its maker, on each
   device; who computes nothing hands on what it got; where two meet, their sum is a third tensor;
-- memory that another stream used comes back when the clock of that device's thread is past it that
-  has come least far (one without work stays where it began), since until then nobody knows what is
-  still to be issued.
+- memory that another stream used comes back when its device's thread is past that use, and the thread
+  that has come least far (one without work stays where it began) is past where it could begin.
 """
 
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from baechi.simulate.ledger import Kept
 from baechi.simulate.memory import Memory
 from baechi.simulate.parcels import Parcel
 from baechi.simulate.stage import Stage
+from baechi.simulate.use import OVER, Use
 
 
 class BackwardLedger:
@@ -51,9 +51,10 @@ class BackwardLedger:
         self._kept = kept
         self._parcels = parcels
         self._issued = issued
-        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
-        self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
-        self._newest_s = [0.0] * stage.host
+        seconds, parts = stage.seconds_of("backward"), issued.last_part
+        self._ran = {layer: Use(end, end - seconds[layer] * parts[layer]) for layer, _, end in engine.ran}
+        self._moved = {number: Use(end_s, start_s) for number, start_s, end_s in engine.moved}
+        self._newest = [OVER] * stage.host
         self._clocks = [start_s] * stage.host
         self._gradients = Gradients()
         self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
@@ -71,13 +72,13 @@ class BackwardLedger:
         now_s = min(self._clocks)
         works = stage.host_s["backward"][layer] > 0
         risen_bytes = stage.risen_bytes[layer][self._way_of(layer)] if works else 0
-        memory.issue(device, risen_bytes, now_s)
+        self._issue(device, risen_bytes)
         memory.free(device, risen_bytes)
-        self._newest_s[device] = self._ended_s[layer]
+        self._newest[device] = self._ran[layer]
         sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
-        memory.drop(device, sent_bytes, self._kept.sent_until_s(layer), now_s)
-        memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, 0.0, now_s)
-        memory.issue(device, stage.footprints[layer].gradient_bytes, now_s)
+        memory.drop(device, sent_bytes, self._kept.sent(layer), now_s)
+        memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
+        self._issue(device, stage.footprints[layer].gradient_bytes)
         self._hand_on(layer, works=works)
         for tensor in stage.indexed.reads[layer]:
             self._let_go(layer, tensor, now_s)
@@ -88,24 +89,27 @@ class BackwardLedger:
     def send(self, number: int) -> None:
         """A gradient leaves."""
         parcel = self._parcels[number]
-        self._memory.issue(parcel.target, parcel.size_bytes, min(self._clocks))
+        self._issue(parcel.target, parcel.size_bytes)
         issuer = parcel.target if parcel.source == self._stage.host else parcel.source
         self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
-        self._kept.newest_sent_s[parcel.source, parcel.target] = self._arrived_s[number]
+        self._kept.newest_sent[parcel.source, parcel.target] = self._moved[number]
 
     def receive(self, number: int) -> None:
         """A gradient has come: who sent it lets it go, and here it is added to what is there."""
-        parcel, arrived_s = self._parcels[number], self._arrived_s[number]
+        parcel, use = self._parcels[number], self._moved[number]
         if parcel.source != self._stage.host:
             sent = self._gradients.get(parcel.tensor, parcel.source)
             if sent is not None:
-                sent.until_s = max(sent.until_s, arrived_s)
+                sent.use = sent.use.beside(use)
             self._drop(self._gradients.take(parcel.tensor, parcel.source), parcel.source)
         tensor = self._joins(parcel)
         if tensor < 0:
             self._returned.setdefault(parcel.takers[0], []).append(tensor)
         asked_s = self._issued.parcels[number]
-        self._add(tensor, parcel.target, Gradient(parcel.size_bytes, until_s=arrived_s), asked_s)
+        self._add(tensor, parcel.target, Gradient(parcel.size_bytes, use), asked_s)
+
+    def _issue(self, device: int, size_bytes: int) -> None:
+        self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
 
     def _joins(self, parcel: Parcel) -> int:
         """The tensor whose gradient a parcel is part of; what the model returns, layers may read, too."""
@@ -130,11 +134,11 @@ class BackwardLedger:
         indexed, device = self._stage.indexed, self._stage.device_of[layer]
         given = (*indexed.makes[layer], *self._returned.get(layer, ()))
         got = [self._gradients.get(tensor, device) for tensor in given]
-        if any(gradient is not None and gradient.until_s for gradient in got):
+        if any(gradient is not None and gradient.is_shared for gradient in got):
             return 0
         reads = [tensor for tensor in indexed.reads[layer] if layer in indexed.graded[tensor]]
         there = [self._gradients.get(tensor, device) for tensor in reads]
-        return 1 + any(gradient is not None and not gradient.until_s for gradient in there)
+        return 1 + any(gradient is not None and not gradient.is_shared for gradient in there)
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
         """The gradients of what a layer read: new ones, or the very one that it got."""
@@ -147,14 +151,14 @@ class BackwardLedger:
             size_bytes = indexed.size_bytes[tensor]
             same = next((g for g in got if g is not None and g.size_bytes == size_bytes), None)
             if same is None:
-                self._memory.issue(device, size_bytes, min(self._clocks))
+                self._issue(device, size_bytes)
             self._add(tensor, device, same or Gradient(size_bytes))
 
     def _add(self, tensor: int, device: int, gradient: Gradient, asked_s: float | None = None) -> None:
         """One more gradient of a tensor; one that was sent was asked for then, and is added by itself."""
         there = self._gradients.get(tensor, device)
         if there is not None:
-            self._memory.issue(device, gradient.size_bytes, min(self._clocks))
+            self._issue(device, gradient.size_bytes)
             there.read_beside(gradient)
             if asked_s is not None:
                 launch_s = self._stage.cluster.launch_s
@@ -168,8 +172,9 @@ class BackwardLedger:
         """A gradient is nobody's any more; what came from elsewhere is used by two streams."""
         if gradient is not None:
             issued_s = self._clocks[device] + self._stage.cluster.launch_s  # who used it last has just been
-            until_s = max(gradient.until_s, self._newest_s[device], issued_s) if gradient.until_s else 0.0
-            self._memory.drop(device, gradient.size_bytes, until_s, min(self._clocks))
+            use = gradient.use.beside(self._newest[device], Use(issued_s, issued_s))
+            use = use if gradient.is_shared else OVER
+            self._memory.drop(device, gradient.size_bytes, use, min(self._clocks))
 
     def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
         """What was kept for a layer goes with the last for whom it was."""
@@ -179,11 +184,10 @@ class BackwardLedger:
         if lent and layer in lent:
             lent.discard(layer)
             if not lent:
-                left_s = self._kept.sent_until_s(maker)
-                self._memory.drop(device, self._stage.lent_bytes[maker], left_s, now_s)
+                self._memory.drop(device, self._stage.lent_bytes[maker], self._kept.sent(maker), now_s)
         copies = kept.copies.get((tensor, device))
         if copies and layer in copies:
             copies.discard(layer)
             if not copies:
                 size_bytes = indexed.size_bytes[tensor]
-                self._memory.drop(device, size_bytes, self._newest_s[device], now_s)
+                self._memory.drop(device, size_bytes, self._newest[device], now_s)

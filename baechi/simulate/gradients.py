@@ -8,6 +8,8 @@ A node of autograd that computes nothing (an addition's, a view's) hands on the 
 
 from dataclasses import dataclass
 
+from baechi.simulate.use import OVER, Use
+
 
 @dataclass
 class Gradient:
@@ -15,18 +17,23 @@ class Gradient:
 
     Args:
         size_bytes: its size.
-        until_s: when streams other than its device's are through with it.
+        use: when streams other than its device's are through with it, if there are any.
         holders: of how many tensors it is the gradient.
     """
 
     size_bytes: int
-    until_s: float = 0.0
+    use: Use = OVER
     holders: int = 0
 
     def read_beside(self, other: "Gradient") -> None:
         """One kernel reads both: a stream that uses the one late is late with the other, too."""
-        until_s = max(self.until_s, other.until_s)
-        self.until_s, other.until_s = [until_s if one.until_s else 0.0 for one in (self, other)]
+        both = self.use.beside(other.use)
+        self.use, other.use = [both if one.is_shared else OVER for one in (self, other)]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether streams other than its device's use it."""
+        return self.use != OVER
 
 
 class Gradients:

@@ -21,6 +21,7 @@ from baechi.simulate.memory import Memory
 from baechi.simulate.parcels import Parcel
 from baechi.simulate.program import Instruction
 from baechi.simulate.stage import Stage
+from baechi.simulate.use import OVER, Use
 
 
 @dataclass
@@ -32,22 +33,22 @@ class Kept:
         lent: by layer, the readers on its device for whom its output is kept.
         copies: by tensor and device, the readers there for whom the copy is kept.
         ways: by layer, the pairs of devices that its output travelled between.
-        newest_sent_s: by pair, when the newest transfer is over.
+        newest_sent: by pair, the newest transfer.
     """
 
     own_bytes: list[int]
     lent: dict[int, set[int]] = field(default_factory=dict)
     copies: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     ways: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
-    newest_sent_s: dict[tuple[int, int], float] = field(default_factory=dict)
+    newest_sent: dict[tuple[int, int], Use] = field(default_factory=dict)
 
-    def sent_until_s(self, layer: int) -> float:
+    def sent(self, layer: int) -> Use:
         """When streams that sent a layer's output are through with all they were given.
 
         Args:
             layer: the layer.
         """
-        return max([self.newest_sent_s[pair] for pair in self.ways.get(layer, ())], default=0.0)
+        return OVER.beside(*[self.newest_sent[pair] for pair in self.ways.get(layer, ())])
 
 
 class ForwardLedger:
@@ -125,7 +126,7 @@ class ForwardLedger:
         parcel, now_s = self._parcels[number], self._issued.parcels[number] - self._stage.cluster.launch_s
         self._memory.issue(parcel.target, parcel.size_bytes, now_s)
         pair = parcel.source, parcel.target
-        self.kept.newest_sent_s[pair] = self._arrived_s[number]
+        self.kept.newest_sent[pair] = Use(self._arrived_s[number])
         for maker in parcel.givers:
             self.kept.ways.setdefault(maker, set()).add(pair)
         self._copied.setdefault(parcel.givers[0] if parcel.givers else FROM_HOST, []).append(number)
@@ -171,7 +172,7 @@ class ForwardLedger:
         if not self._users_of[tensor]:
             maker, (size_bytes, _) = self._stage.indexed.source[tensor], self._stage.indexed.lives[tensor]
             self._gone_bytes[maker] += size_bytes
-            self._memory.drop(self._stage.device_of[maker], size_bytes, self.kept.sent_until_s(maker), now_s)
+            self._memory.drop(self._stage.device_of[maker], size_bytes, self.kept.sent(maker), now_s)
             copies = self._copied.get(maker, [])
             for number in [n for n in copies if self._parcels[n].tensor == tensor]:
                 copies.remove(number)
@@ -188,9 +189,9 @@ class ForwardLedger:
         """Nobody holds an output any more, but autograd may."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[maker]
         self._dropped[maker] = True
-        left_s = self.kept.sent_until_s(maker)
+        left = self.kept.sent(maker)
         left_bytes = stage.footprints[maker].output_bytes - self._gone_bytes[maker]
-        memory.drop(device, left_bytes, left_s, now_s)
+        memory.drop(device, left_bytes, left, now_s)
         readers = [
             reader for tensor in stage.indexed.makes[maker] for reader in stage.indexed.keepers[tensor]
         ]
@@ -198,7 +199,7 @@ class ForwardLedger:
         if keepers:
             self.kept.lent[maker] = keepers
         else:
-            memory.drop(device, stage.lent_bytes[maker], left_s, now_s)
+            memory.drop(device, stage.lent_bytes[maker], left, now_s)
         copies, base = self._copied.pop(maker, []), self._base(maker)
         if base is not None:  # it may have handed on the very tensor
             self._copied.setdefault(base, []).extend(copies)
@@ -224,7 +225,7 @@ class ForwardLedger:
         if keeping and self._stage.graph.training:
             self.kept.copies[parcel.tensor, parcel.target] = keeping
         else:
-            self._memory.drop(parcel.target, parcel.size_bytes, self._newest_s[parcel.target], now_s)
+            self._memory.drop(parcel.target, parcel.size_bytes, Use(self._newest_s[parcel.target]), now_s)
 
     def _finish(self, now_s: float) -> None:
         """The forward returns: its variables go, and what it returns is on the host."""
@@ -239,4 +240,4 @@ class ForwardLedger:
             gone_bytes = min(held_bytes[maker], size_bytes, self.kept.own_bytes[maker])
             held_bytes[maker] -= gone_bytes
             self.kept.own_bytes[maker] -= gone_bytes
-            self._memory.drop(self._stage.device_of[maker], gone_bytes, 0.0, now_s)
+            self._memory.drop(self._stage.device_of[maker], gone_bytes, OVER, now_s)

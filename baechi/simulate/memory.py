@@ -25,6 +25,7 @@ from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.simulate.parcels import NO_TENSOR, Parcel
 from baechi.simulate.stage import Stage
+from baechi.simulate.use import Use
 
 
 class Memory:
@@ -46,7 +47,7 @@ class Memory:
         self.peak_bytes = list(self.stepping_bytes)
         self.curve = [[(0.0, live)] for live in self.live_bytes]
         self._limit_bytes = [device.memory_bytes for device in stage.cluster.devices]
-        self._pending: list[list[tuple[float, int]]] = [[] for _ in self.live_bytes]
+        self._pending: list[list[tuple[Use, int]]] = [[] for _ in self.live_bytes]
 
     def take(self, device: int, size_bytes: int) -> None:
         """Count bytes that are allocated on a device."""
@@ -57,17 +58,25 @@ class Memory:
         """Count bytes that are freed on a device."""
         self.live_bytes[device] -= size_bytes
 
-    def issue(self, device: int, size_bytes: int, now_s: float) -> None:
+    def issue(self, device: int, size_bytes: int, now_s: float, least_s: float | None = None) -> None:
         """Count bytes that the host asks for: what is over by then comes back first.
 
         Args:
             device: where.
             size_bytes: how many.
-            now_s: the host's clock.
+            now_s: the clock of the thread that asks.
+            least_s: the least clock of all threads; the same unless given.
         """
-        pending = self._pending[device]
-        while pending and pending[0][0] <= now_s:
-            self.free(device, heappop(pending)[1])
+        pending, known_s = self._pending[device], now_s if least_s is None else least_s
+        unknown = []
+        while pending and pending[0][0].until_s <= now_s:
+            use, over_bytes = heappop(pending)
+            if use.ready_s <= known_s:
+                self.free(device, over_bytes)
+            else:
+                unknown.append((use, over_bytes))
+        for entry in unknown:
+            heappush(pending, entry)
         if self.live_bytes[device] + size_bytes > self._limit_bytes[device]:  # the host waits for it
             self.free(device, sum([size for _, size in pending]))
             pending.clear()
@@ -81,25 +90,25 @@ class Memory:
             now_s: the host's clock.
         """
         for device, pending in enumerate(self._pending):
-            late_bytes = sum([size_bytes for until_s, size_bytes in pending if until_s > now_s])
+            late_bytes = sum([size_bytes for use, size_bytes in pending if use.until_s > now_s])
             full_bytes = self.stepping_bytes[device] + late_bytes
             if full_bytes <= self._limit_bytes[device]:  # else the host waits for them
                 self.peak_bytes[device] = max(self.peak_bytes[device], full_bytes)
 
-    def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
+    def drop(self, device: int, size_bytes: int, use: Use, now_s: float) -> None:
         """Count bytes that nobody holds any more, but a stream may still be using.
 
         Args:
             device: where.
             size_bytes: how many.
-            until_s: when the stream is through with them.
-            now_s: the host's clock.
+            use: when streams are through with them.
+            now_s: the least clock of all threads.
         """
-        if until_s <= now_s:
+        if use.until_s <= now_s:
             self.free(device, size_bytes)
             self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
         elif size_bytes:
-            heappush(self._pending[device], (until_s, size_bytes))
+            heappush(self._pending[device], (use, size_bytes))
 
 
 def _stepping_bytes(stage: Stage) -> list[int]:
