@@ -9,7 +9,9 @@ the first operation that came after it:
 
 import logging
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -91,7 +93,8 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made),
             kernel=is_kernel(func, args, kwargs),
-            adds=tuple([watch.storage_of(t) for t in given]) if facts.name == "add" else (),
+            reads=tuple([watch.storage_of(tensor) for tensor in given]),
+            adds=facts.name == "add",
         )
     )
     return result
@@ -118,7 +121,7 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         before = working[place].name if place < len(working) else before
         if before:
             parts.setdefault(before, []).append((len(trace.events) + number, op))
-    deaths = _deaths(trace)
+    deaths, of_weights = _deaths(trace), _of_weights(trace)
     for draft in drafts:
         part = parts.get(draft.name, [])
         draft.backward_kernels = sum([op.kernel for _, op in part])
@@ -127,11 +130,12 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
         kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
         draft.lasting = _lasting(draft, trace)
-        gone = _given_back(part, deaths)
-        added = {storage.index for _, op in part for storage in op.adds}
-        draft.backward_rise_bytes = _rise_bytes(part, kept)
-        draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *gone])
-        draft.backward_sole_rise_bytes = _rise_bytes(part, [*kept, *[s for s in gone if s.index not in added]])
+        gone, sums = _given_back(part, deaths), _sums(part, of_weights)
+        others = {storage.index for storage, _ in sums.values()}
+        own = [storage for storage in gone if storage.index not in others]
+        draft.backward_rise_bytes = _rise_bytes(part, kept, sums)
+        draft.backward_sole_rise_bytes = _rise_bytes(part, [*kept, *own], sums)
+        draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *gone], {})
 
 
 def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
@@ -140,13 +144,50 @@ def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> 
     return peak_bytes(made, part[-1][0]) if part else 0
 
 
-def _rise_bytes(part: Sequence[tuple[int, BackwardOp]], there: Sequence[Storage]) -> int:
-    """The most that a part adds to what is there, which is let go meanwhile."""
+def _of_weights(trace: Trace) -> set[int]:
+    """Gradients of weights, and what is added up to them."""
+    found = set(trace.gradients)
+    for op in reversed(trace.backward or ()):
+        if op.adds and any(storage.index in found for storage in op.makes):
+            found |= {storage.index for storage in op.reads}
+    return found
+
+
+def _sums(part: Sequence[tuple[int, BackwardOp]], weights: set[int]) -> dict[int, tuple[Storage, Storage]]:
+    """Sums of a gradient that a part made and one that was there, of the same input, which nobody else reads.
+
+    By index of the sum: the one that was there, and the sum. Not those of weights, which are always there.
+    """
+    made = {storage.index for _, op in part for storage in op.makes}
+    times = Counter([storage.index for _, op in part for storage in op.reads])
+    found = {}
+    for _, op in part:
+        there = [s for s in op.reads if s.index not in made and times[s.index] == 1]
+        if op.adds and len(op.reads) == 2 and len(there) == len(op.makes) == 1:
+            found[op.makes[0].index] = there[0], op.makes[0]
+    return {index: pair for index, pair in found.items() if index not in weights}
+
+
+def _rise_bytes(
+    part: Sequence[tuple[int, BackwardOp]],
+    there: Sequence[Storage],
+    unmade: Mapping[int, tuple[Storage, Storage]],
+) -> int:
+    """The most that a part adds to what is there, which is let go meanwhile.
+
+    Sums that are not made, since the other gradient lies elsewhere: the part's own lives as long.
+    """
     if not part:
         return 0
+    made = {storage.index: (storage, number) for number, op in part for storage in op.makes}
+    for _, op in part:
+        for total in [s for s in op.makes if s.index in unmade]:
+            own = next(s for s in op.reads if s is not unmade[total.index][0])
+            made[own.index] = replace(own, died=total.died), made[own.index][1]
+            del made[total.index]
     before = [(storage, part[0][0] - 1) for storage in there]
-    made = [(storage, number) for number, op in part for storage in op.makes]
-    return max(0, peak_bytes([*before, *made], part[-1][0]) - sum([s.size_bytes for s in there]))
+    peak = peak_bytes([*before, *made.values()], part[-1][0])
+    return max(0, peak - sum([s.size_bytes for s in there]))
 
 
 def _lasting(draft: Draft, trace: Trace) -> set[int]:

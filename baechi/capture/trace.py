@@ -174,7 +174,8 @@ class BackwardOp:
         sequence: number of the autograd node that ran it; -1 for none.
         makes: storages that it made.
         flops, moved_bytes, kernel: as for `Op`.
-        adds: storages of two gradients, if it adds these.
+        reads: storages that it read.
+        adds: whether it is an addition: of two gradients, as a rule.
     """
 
     sequence: int
@@ -182,7 +183,8 @@ class BackwardOp:
     flops: int
     moved_bytes: int
     kernel: bool
-    adds: tuple[Storage, ...] = ()
+    reads: tuple[Storage, ...] = ()
+    adds: bool = False
 
 
 Event = Boundary | Op

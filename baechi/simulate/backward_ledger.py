@@ -67,7 +67,9 @@ class BackwardLedger:
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
-        if stage.host_s["backward"][layer] > 1.5 * stage.cluster.launch_s:  # all but its first kernel know of that
+        if (
+            stage.host_s["backward"][layer] > 1.5 * stage.cluster.launch_s
+        ):  # all but its first kernel know of that
             self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][0])
         now_s = min(self._clocks)
         works = stage.host_s["backward"][layer] > 0
