@@ -156,15 +156,16 @@ def _of_weights(trace: Trace) -> set[int]:
 def _sums(part: Sequence[tuple[int, BackwardOp]], weights: set[int]) -> dict[int, tuple[Storage, Storage]]:
     """Sums of a gradient that a part made and one that was there, of the same input, which nobody else reads.
 
-    By index of the sum: the one that was there, and the sum. Not those of weights, which are always there.
+    By index of the sum: the one that was there, and its own. Not those of weights, which are always there.
     """
     made = {storage.index for _, op in part for storage in op.makes}
     times = Counter([storage.index for _, op in part for storage in op.reads])
     found = {}
     for _, op in part:
         there = [s for s in op.reads if s.index not in made and times[s.index] == 1]
-        if op.adds and len(op.reads) == 2 and len(there) == len(op.makes) == 1:
-            found[op.makes[0].index] = there[0], op.makes[0]
+        own = [s for s in op.reads if s.index in made]
+        if op.adds and len(there) == len(own) == len(op.makes) == 1:
+            found[op.makes[0].index] = there[0], own[0]
     return {index: pair for index, pair in found.items() if index not in weights}
 
 
@@ -179,14 +180,14 @@ def _rise_bytes(
     """
     if not part:
         return 0
-    made = {storage.index: (storage, number) for number, op in part for storage in op.makes}
-    for _, op in part:
-        for total in [s for s in op.makes if s.index in unmade]:
-            own = next(s for s in op.reads if s is not unmade[total.index][0])
-            made[own.index] = replace(own, died=total.died), made[own.index][1]
-            del made[total.index]
+    died: dict[int, int | None] = {}
+    for _, op in reversed(part):
+        for total in [storage for storage in op.makes if storage.index in unmade]:
+            died[unmade[total.index][1].index] = died.pop(total.index, total.died)
+    made = [(s, number) for number, op in part for s in op.makes if s.index not in unmade]
+    made = [(replace(s, died=died[s.index]) if s.index in died else s, number) for s, number in made]
     before = [(storage, part[0][0] - 1) for storage in there]
-    peak = peak_bytes([*before, *made.values()], part[-1][0])
+    peak = peak_bytes([*before, *made], part[-1][0])
     return max(0, peak - sum([s.size_bytes for s in there]))
 
 
