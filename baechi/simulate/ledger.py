@@ -11,7 +11,7 @@ The host runs ahead of the devices, and an allocator hands out memory as the hos
   past the newest task of that stream, or when the device would be full.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from baechi.cost.indexed import FROM_HOST, NOBODY
@@ -76,7 +76,8 @@ class ForwardLedger:
         self._newest_s = [0.0] * stage.host
         self._copied: dict[int, list[int]] = {}
         self._over = False
-        self._launched: int | None = None
+        self._calls: list[int] = []  # that have not returned: where the code is, and who launched after that
+        self._passed = 0  # the code has gone past the layers up to here
         self._dropped = [False for _ in layers]
         self._users = [0 for _ in layers]
         for tensor, maker in enumerate(indexed.source):
@@ -98,29 +99,33 @@ class ForwardLedger:
         for maker in self._named:
             self._users[maker] += 2  # by its variable, and by itself: the variable may go before it runs
 
-    def count(self, instructions: Iterable[Instruction], over_s: float) -> None:
+    def count(self, instructions: Sequence[Instruction], over_s: float) -> None:
         """Go through the host's program.
 
         Args:
             instructions: the program.
             over_s: when the host has all that the model returns.
         """
+        launches = (number for what, number in instructions if what == "launch")
+        end = len(self._dropped)
+        following = next(launches, end)
         for what, number in instructions:
             if what == "launch":
-                self._give_back()
+                self._come_to(number)
                 self._launch(number)
+                following = next(launches, end)
             elif what == "depart":
                 if not self._leaves_at_once(number):
-                    self._give_back()
+                    self._come_to(following)
                 self._depart(number)
-        self._give_back()
+        self._come_to(end)
         if self._stage.graph.training:
             self._finish(over_s)
 
     def _leaves_at_once(self, number: int) -> bool:
         """Whether a layer's output is sent by its call, whose arguments the caller still holds."""
         parcel = self._parcels[number]
-        return parcel.givers == (self._launched,) and self._stage.indexed.ahead[parcel.tensor]
+        return parcel.givers == tuple(self._calls[-1:]) and self._stage.indexed.ahead[parcel.tensor]
 
     def _depart(self, number: int) -> None:
         parcel, now_s = self._parcels[number], self._issued.parcels[number] - self._stage.cluster.launch_s
@@ -140,22 +145,36 @@ class ForwardLedger:
         memory.issue(device, new_bytes, first_s - stage.cluster.launch_s)
         memory.free(device, temp_bytes)
         self._newest_s[device] = self._ended_s[layer]
-        self._launched = layer
+        self._calls.append(layer)
 
-    def _give_back(self) -> None:
-        """The call of the newest layer returns: what it read, and variables held until then, may go."""
-        layer, indexed = self._launched, self._stage.indexed
-        if layer is None:
-            return
-        self._launched, (_, now_s) = None, self._issued.layers[layer]
-        for tensor in (*indexed.makes[layer], *self._held_by.get(layer, ())):
+    def _come_to(self, layer: int) -> None:
+        """What launched before a layer returns: all of it if the code comes to that; else, if that waited
+        for another's launch, what had waited, too, while the code is still in that one's call."""
+        code_goes_on = layer >= self._passed
+        while len(self._calls) > (not code_goes_on):
+            self._give_back(self._calls.pop())
+        if code_goes_on and layer < len(self._dropped):
+            self._go_past(layer, self._issued.layers[layer][0])
+
+    def _give_back(self, layer: int) -> None:
+        """The call of a layer returns: what it read, and variables held until then, may go."""
+        indexed, (_, now_s) = self._stage.indexed, self._issued.layers[layer]
+        for tensor in indexed.makes[layer]:
             self._let_part_go(tensor, now_s)
         if not indexed.borrows[layer]:
             self._let_inputs_go(layer, now_s)
-        for maker in indexed.lets_go.get(layer, ()):
-            self._let_go(maker, now_s)
+        self._go_past(layer + 1, now_s)
         if layer in self._named:
             self._let_go(layer, now_s)
+
+    def _go_past(self, end: int, now_s: float) -> None:
+        """Variables go when the code has gone past a layer, though that may still wait for its turn."""
+        for layer in range(self._passed, end):
+            for tensor in self._held_by.get(layer, ()):
+                self._let_part_go(tensor, now_s)
+            for maker in self._stage.indexed.lets_go.get(layer, ()):
+                self._let_go(maker, now_s)
+        self._passed = max(self._passed, end)
 
     def _let_inputs_go(self, layer: int, now_s: float) -> None:
         for tensor in self._stage.indexed.reads[layer]:
