@@ -143,8 +143,9 @@ class Builder:
         if draft is None:  # made of nothing that has a place: belongs to its first user
             self.homeless += op.kernel
             return
+        draft.kernels += [number - 1] * self.homeless
+        self.homeless = 0
         draft.note(op, number)
-        draft.kernels, self.homeless = draft.kernels + self.homeless, 0
         self.found.owners[number] = draft
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):

@@ -1,10 +1,11 @@
 """A node of the layer graph while it is being drafted, and what it costs in bytes."""
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baechi.capture.trace import Op, Storage, peak_bytes
+from baechi.capture.trace import Op, Storage, peaks
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +31,7 @@ class Draft:
         moved_grad_bytes: gradients of weights that its backward makes first, though others own these; less
             those that others make before it does.
         second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
-        kernels: how many operations it launched.
+        kernels: the events of the operations that it launched.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         flops, moved_bytes: by dtype name.
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
@@ -62,7 +63,7 @@ class Draft:
     given_grad_bytes: int = 0
     moved_grad_bytes: int = 0
     second_grad_bytes: int = 0
-    kernels: int = 0
+    kernels: list[int] = field(default_factory=list)
     writes: str = ""
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Draft:
             event: its number.
         """
         self.last = max(self.last, event)
-        self.kernels += op.kernel
+        self.kernels += [event] * op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))
@@ -104,13 +105,14 @@ class Draft:
             training: whether gradients and what autograd keeps are counted.
             names: qualified names of the weights in each storage, by storage index.
         """
+        rising = peaks(self.made.values(), self.last)
         amounts = {
             "param_bytes": _size(w for w in self.weights if w.parameter),
             "buffer_bytes": _size(w for w in self.weights if not w.parameter),
             "output_bytes": _size(self._escaped()),
             "held_bytes": _size(s for s in self._held() if not (training and s.saved)),
-            "temp_bytes": self._peak_bytes() - _size(self._kept(training=training)),
-            "kernels": self.kernels,
+            "temp_bytes": max(rising.values(), default=0) - _size(self._kept(training=training)),
+            "kernels": len(self.kernels),
             "flops": sum(self.flops.values()),
             "moved_bytes": sum(self.moved_bytes.values()),
         }
@@ -139,6 +141,8 @@ class Draft:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
         if amounts["output_bytes"]:
             attributes["passing_bytes"] = _size(self.passing(training=training).values())
+        if len(rising) > 1 and len(self.kernels) > 1:
+            attributes["rising_bytes"] = self._steps(rising)
         if self.held_until:
             attributes["held_until"] = self.held_until
         if self.returned:
@@ -177,9 +181,12 @@ class Draft:
     def _held(self) -> list[Storage]:
         return [storage for index, (storage, _) in self.made.items() if index in self.held]
 
-    def _peak_bytes(self) -> int:
-        """The most bytes of its own storages that were alive at once while it ran."""
-        return peak_bytes(self.made.values(), self.last)
+    def _steps(self, rising: dict[int, int]) -> list[list[float]]:
+        """What it holds, by the part of its kernels that was launched before, in quarters."""
+        quarters: dict[int, int] = {}
+        for event, size_bytes in rising.items():
+            quarters[4 * bisect_left(self.kernels, event) // len(self.kernels)] = size_bytes
+        return [[quarter / 4, size_bytes] for quarter, size_bytes in quarters.items()]
 
     def _backward_bytes(self) -> int:
         if self.backward_temp_bytes is not None:

@@ -225,19 +225,29 @@ class Trace:
 
 
 def peak_bytes(made: Iterable[tuple[Storage, int]], last: int) -> int:
-    """The most bytes of some storages that were alive at once.
+    """The most bytes of some storages that were alive at once; see `peaks`."""
+    return max(peaks(made, last).values(), default=0)
+
+
+def peaks(made: Iterable[tuple[Storage, int]], last: int) -> dict[int, int]:
+    """How many bytes of some storages were alive at once: each time when it was more than before.
 
     Args:
         made: storages, each with the number of the event that made it.
         last: the number of the event up to which they are looked at.
+
+    Returns:
+        Bytes by number of the event.
     """
     changes: list[tuple[int, int, int]] = []
     for storage, event in made:
         changes.append((event, 1, storage.size_bytes))
         if storage.died is not None and storage.died <= last:  # before the event of that number
             changes.append((storage.died, 0, -storage.size_bytes))
+    found: dict[int, int] = {}
     live = peak = 0
-    for _, _, change in sorted(changes):
+    for event, _, change in sorted(changes):
         live += change
-        peak = max(peak, live)
-    return peak
+        if live > peak:
+            found[event] = peak = live
+    return found

@@ -63,23 +63,24 @@ def hand_over(
         box: holds the result; nobody else does.
 
     Returns:
-        The values, real now.
+        What was returned: the values, real now, and tensors that were given.
 
     Raises:
         BaechiError: what was computed is not what was foreseen.
     """
     real = list(tensors_in(box.pop()))
     _check(name, values, real)
-    became: list[torch.Tensor] = [value for value in values if value is not None]
+    became: list[torch.Tensor] = []
     while real:
         tensor, value = real.pop(), values.pop()
+        became.append(tensor if value is None else value)
         if value is not None and is_deferred(value):
             becomes(tensor, value)
             use = use_of(value)
             become(value, tensor)
             if use is not None:  # who waits to read or write it waits for its real memory now
                 share_use(value, use)
-    return became
+    return became[::-1]
 
 
 def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -> None:

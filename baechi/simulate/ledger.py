@@ -139,10 +139,15 @@ class ForwardLedger:
     def _launch(self, layer: int) -> None:
         stage, memory = self._stage, self._memory
         device, footprint = stage.device_of[layer], stage.footprints[layer]
-        first_s, _ = self._issued.layers[layer]
         temp_bytes = stage.temp_bytes[layer]
         new_bytes = footprint.saved_bytes + footprint.output_bytes + temp_bytes
-        memory.issue(device, new_bytes, first_s - stage.cluster.launch_s)
+        first_s, last_s = self._issued.layers[layer]
+        asked_s, taken_bytes = first_s - stage.cluster.launch_s, 0
+        for part, size_bytes in stage.rising_bytes[layer] or [(0.0, new_bytes)]:
+            now_s = asked_s + part * (last_s - asked_s)
+            memory.issue(device, min(size_bytes, new_bytes) - taken_bytes, now_s)
+            taken_bytes = min(size_bytes, new_bytes)
+        memory.take(device, new_bytes - taken_bytes)
         memory.free(device, temp_bytes)
         self._newest_s[device] = self._ended_s[layer]
         self._calls.append(layer)

@@ -28,6 +28,8 @@ class Stage:
         lent_bytes: by layer, what autograd keeps of its output for readers only.
         held_bytes: by layer, what the model's code holds to the end of forward.
         temp_bytes: by layer, what it needs only while it runs forward.
+        rising_bytes: by layer, what it holds at the most while it runs forward: pairs of the part of its
+            kernels that was issued before, and of bytes; none if it holds all from the beginning.
         risen_bytes: by layer, what its backward adds to what is there, at most; if it gives back the
             gradient of its output meanwhile; and if it also adds gradients to others that are there.
         device_of: by layer, its device.
@@ -44,6 +46,7 @@ class Stage:
     lent_bytes: Sequence[int]
     held_bytes: Sequence[int]
     temp_bytes: Sequence[int]
+    rising_bytes: Sequence[Sequence[tuple[float, int]]]
     risen_bytes: Sequence[tuple[int, int, int]]
     device_of: Sequence[int]
     place: Sequence[int]
@@ -94,6 +97,7 @@ class Stage:
             amounts("lent"),
             amounts("held"),
             _forward_temp_bytes(graph, indexed.names),
+            [graph.nodes[name].get("rising_bytes", ()) for name in indexed.names],
             _risen_bytes(graph, indexed.names, parts),
             (),
             (),
@@ -107,11 +111,16 @@ class Stage:
         seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
         host_s = {phase: list(times) for phase, times in self.host_s.items()}
         temp_bytes, risen_bytes = list(self.temp_bytes), list(self.risen_bytes)
-        lent_bytes, held_bytes = list(self.lent_bytes), list(self.held_bytes)
+        lent_bytes, held_bytes, rising_bytes = (
+            list(self.lent_bytes),
+            list(self.held_bytes),
+            list(self.rising_bytes),
+        )
         for layer in on_host:
             table[layer] = Footprint(0, 0, 0, 0, 0)
             lent_bytes[layer] = held_bytes[layer] = temp_bytes[layer] = 0
             risen_bytes[layer] = 0, 0, 0
+            rising_bytes[layer] = ()
             for phase in seconds:
                 host_s[phase][layer] = 0.0
                 for row in seconds[phase]:
@@ -126,6 +135,7 @@ class Stage:
             lent_bytes=lent_bytes,
             held_bytes=held_bytes,
             temp_bytes=temp_bytes,
+            rising_bytes=rising_bytes,
             risen_bytes=risen_bytes,
         )
 
