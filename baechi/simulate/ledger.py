@@ -133,8 +133,16 @@ class ForwardLedger:
         pair = parcel.source, parcel.target
         self.kept.newest_sent[pair] = Use(self._arrived_s[number])
         for maker in parcel.givers:
-            self.kept.ways.setdefault(maker, set()).add(pair)
+            self._note_way(maker, pair)
         self._copied.setdefault(parcel.givers[0] if parcel.givers else FROM_HOST, []).append(number)
+
+    def _note_way(self, maker: int, pair: tuple[int, int]) -> None:
+        """A layer's output travels, and with it the memory that it is a view of."""
+        indexed = self._stage.indexed
+        self.kept.ways.setdefault(maker, set()).add(pair)
+        for tensor in indexed.reads[maker] if indexed.borrows[maker] else ():
+            if indexed.source[tensor] != FROM_HOST:
+                self._note_way(indexed.source[tensor], pair)
 
     def _launch(self, layer: int) -> None:
         stage, memory = self._stage, self._memory
