@@ -33,6 +33,21 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
         return _over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
 
 
+def copy_bytes(tensor: torch.Tensor) -> int:
+    """How much memory `copy_with_layout` takes for a copy.
+
+    Args:
+        tensor: any tensor.
+    """
+    size_bytes = tensor.numel() * tensor.element_size()
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        return size_bytes
+    source = _without_repeats(tensor.detach())
+    if _overlaps(source):
+        return size_bytes
+    return sum(_room(source)) * tensor.element_size()
+
+
 def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     copied: torch.Tensor = torch._C.TensorBase.to(tensor.detach(), device, copy=True)
     return copied
@@ -56,12 +71,17 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
-def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _room(tensor: torch.Tensor) -> tuple[int, int]:
+    """Elements before the first one, for its alignment, and from that to the last one."""
     shift_bytes = (tensor.storage_offset() * tensor.element_size()) % _ALIGNMENT_BYTES
-    shift = shift_bytes // tensor.element_size()
     span = 0
     if tensor.numel():
         span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return shift_bytes // tensor.element_size(), span
+
+
+def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    shift, span = _room(tensor)
     flat = torch.empty(shift + span, dtype=tensor.dtype, device=device)
     return _over(flat, tensor.shape, tensor.stride(), shift)
 

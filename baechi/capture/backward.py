@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.backend.layout import copy_bytes
 from baechi.backend.nest import tensors_in
 from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.capture.draft import Draft
@@ -94,10 +95,16 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             moved_bytes=bytes_of(facts, given, made),
             kernel=is_kernel(func, args, kwargs),
             reads=tuple([watch.storage_of(tensor) for tensor in given]),
+            spans=_spans(watch, given),
             adds=facts.name == "add",
         )
     )
     return result
+
+
+def _spans(watch: Watch, given: Iterable[torch.Tensor]) -> dict[int, int]:
+    sizes = [(watch.storage_of(tensor).index, copy_bytes(tensor), tensor) for tensor in given]
+    return {index: size for index, size, tensor in sizes if size > tensor.numel() * tensor.element_size()}
 
 
 def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]) -> None:
@@ -122,6 +129,7 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         if before:
             parts.setdefault(before, []).append((len(trace.events) + number, op))
     deaths, of_weights = _deaths(trace), _of_weights(trace)
+    made = {storage.index for op in trace.backward or () for storage in op.makes}
     for draft in drafts:
         part = parts.get(draft.name, [])
         draft.backward_kernels = sum([op.kernel for _, op in part])
@@ -133,9 +141,17 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         gone, sums = _given_back(part, deaths), _sums(part, of_weights)
         others = {storage.index for storage, _ in sums.values()}
         own = [storage for storage in gone if storage.index not in others]
+        draft.upstream_span_bytes = _span_bytes(part, made - others)
         draft.backward_rise_bytes = _rise_bytes(part, kept, sums)
         draft.backward_sole_rise_bytes = _rise_bytes(part, [*kept, *own], sums)
         draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *gone], {})
+
+
+def _span_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
+    """What a copy takes of the gradient that a part begins with, if that has gaps."""
+    own = {storage.index for _, op in part for storage in op.makes}
+    spans = [(index, size) for _, op in part for index, size in op.spans.items()]
+    return max([size for index, size in spans if index in gradients and index not in own], default=0)
 
 
 def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:

@@ -40,6 +40,7 @@ class Draft:
             less what autograd kept for it and lets go meanwhile.
         backward_sole_rise_bytes: the same, less gradients of its output that it lets go meanwhile.
         backward_lean_rise_bytes: less gradients of its inputs, too, that were there and are added up.
+        upstream_span_bytes: what a copy of the gradient of its output takes, if that is a view with gaps.
         delivered: storages of `made` that the model returns.
         lasting: others that autograd keeps, or that are held, and that are there when backward is over.
         work: its operations: what two layers have in common that take the same time.
@@ -74,6 +75,7 @@ class Draft:
     backward_rise_bytes: int | None = None
     backward_sole_rise_bytes: int = 0
     backward_lean_rise_bytes: int = 0
+    upstream_span_bytes: int = 0
     delivered: set[int] = field(default_factory=set)
     lasting: set[int] = field(default_factory=set)
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
@@ -127,6 +129,7 @@ class Draft:
                 amounts["backward_rise_bytes"] = self.backward_rise_bytes
                 amounts["backward_sole_rise_bytes"] = self.backward_sole_rise_bytes
                 amounts["backward_lean_rise_bytes"] = self.backward_lean_rise_bytes
+                amounts["upstream_span_bytes"] = self.upstream_span_bytes
                 amounts["lasting_bytes"] = _size(self.made[index][0] for index in self.lasting)
             else:
                 guessed = self._backward_bytes() + amounts["grad_bytes"]

@@ -8,7 +8,7 @@ granularity is decided after the fact and the model runs once.
     └── events     Enter(call) .. Op .. Op .. Exit(call), in code order
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -175,6 +175,7 @@ class BackwardOp:
         makes: storages that it made.
         flops, moved_bytes, kernel: as for `Op`.
         reads: storages that it read.
+        spans: by storage that it read, what a copy of the tensor there takes, if it is no dense one.
         adds: whether it is an addition: of two gradients, as a rule.
     """
 
@@ -184,6 +185,7 @@ class BackwardOp:
     moved_bytes: int
     kernel: bool
     reads: tuple[Storage, ...] = ()
+    spans: Mapping[int, int] = field(default_factory=dict)
     adds: bool = False
 
 

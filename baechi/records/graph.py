@@ -36,6 +36,7 @@ AMOUNTS = (
     "backward_sole_rise_bytes",
     "backward_lean_rise_bytes",
     "lasting_bytes",
+    "upstream_span_bytes",
     "flops",
     "moved_bytes",
     "kernels",

@@ -91,7 +91,7 @@ class BackwardLedger:
     def send(self, number: int) -> None:
         """A gradient leaves."""
         parcel = self._parcels[number]
-        self._issue(parcel.target, parcel.size_bytes)
+        self._issue(parcel.target, self._copy_bytes(parcel))
         issuer = parcel.target if parcel.source == self._stage.host else parcel.source
         self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
         self._kept.newest_sent[parcel.source, parcel.target] = self._moved[number]
@@ -108,10 +108,16 @@ class BackwardLedger:
         if tensor < 0:
             self._returned.setdefault(parcel.takers[0], []).append(tensor)
         asked_s = self._issued.parcels[number]
-        self._add(tensor, parcel.target, Gradient(parcel.size_bytes, use), asked_s)
+        self._add(tensor, parcel.target, Gradient(self._copy_bytes(parcel), use), asked_s)
 
     def _issue(self, device: int, size_bytes: int) -> None:
         self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
+
+    def _copy_bytes(self, parcel: Parcel) -> int:
+        """What an arriving gradient takes; that of a part of something keeps the gaps."""
+        (maker,) = parcel.takers
+        alone = len(self._stage.indexed.makes[maker]) == 1
+        return max(parcel.size_bytes, self._stage.span_bytes[maker] if alone else 0)
 
     def _joins(self, parcel: Parcel) -> int:
         """The tensor whose gradient a parcel is part of; what the model returns, layers may read, too."""
@@ -160,14 +166,15 @@ class BackwardLedger:
         """One more gradient of a tensor; one that was sent was asked for then, and is added by itself."""
         there = self._gradients.get(tensor, device)
         if there is not None:
-            self._issue(device, gradient.size_bytes)
+            size_bytes = min(there.size_bytes, gradient.size_bytes)  # a sum has no gaps
+            self._issue(device, size_bytes)
             there.read_beside(gradient)
             if asked_s is not None:
                 launch_s = self._stage.cluster.launch_s
                 self._clocks[device] = max(self._clocks[device], asked_s) + launch_s
             if not gradient.holders:
                 self._drop(gradient, device)
-            gradient = Gradient(gradient.size_bytes)
+            gradient = Gradient(size_bytes)
         self._drop(self._gradients.put(tensor, device, gradient), device)
 
     def _drop(self, gradient: Gradient | None, device: int) -> None:

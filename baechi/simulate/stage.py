@@ -27,6 +27,7 @@ class Stage:
         is_glue: by layer, whether it is glue.
         lent_bytes: by layer, what autograd keeps of its output for readers only.
         held_bytes: by layer, what the model's code holds to the end of forward.
+        span_bytes: by layer, what a copy of the gradient of its output takes, if that has gaps.
         temp_bytes: by layer, what it needs only while it runs forward.
         rising_bytes: by layer, what it holds at the most while it runs forward: pairs of the part of its
             kernels that was issued before, and of bytes; none if it holds all from the beginning.
@@ -45,6 +46,7 @@ class Stage:
     is_glue: Sequence[bool]
     lent_bytes: Sequence[int]
     held_bytes: Sequence[int]
+    span_bytes: Sequence[int]
     temp_bytes: Sequence[int]
     rising_bytes: Sequence[Sequence[tuple[float, int]]]
     risen_bytes: Sequence[tuple[int, int, int]]
@@ -96,6 +98,7 @@ class Stage:
             [graph.nodes[name].get("kind") == "glue" for name in indexed.names],
             amounts("lent"),
             amounts("held"),
+            amounts("upstream_span"),
             _forward_temp_bytes(graph, indexed.names),
             [graph.nodes[name].get("rising_bytes", ()) for name in indexed.names],
             _risen_bytes(graph, indexed.names, parts),
