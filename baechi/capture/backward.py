@@ -9,10 +9,7 @@ the first operation that came after it:
 
 import logging
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from operator import itemgetter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +18,7 @@ from torch import nn
 from baechi.backend.layout import copy_bytes
 from baechi.backend.nest import tensors_in
 from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
+from baechi.capture import rise
 from baechi.capture.draft import Draft
 from baechi.capture.trace import BackwardOp, Op, Storage, Trace, peak_bytes
 from baechi.capture.watch import Watch
@@ -107,7 +105,7 @@ def _spans(watch: Watch, given: Iterable[torch.Tensor]) -> dict[int, int]:
     return {index: size for index, size, tensor in sizes if size > tensor.numel() * tensor.element_size()}
 
 
-def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]) -> None:
+def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draft]) -> None:
     """Give each draft its part of the backward.
 
     Args:
@@ -128,23 +126,33 @@ def share_out(trace: Trace, drafts: Iterable[Draft], owners: Mapping[int, Draft]
         before = working[place].name if place < len(working) else before
         if before:
             parts.setdefault(before, []).append((len(trace.events) + number, op))
-    deaths, of_weights = _deaths(trace), _of_weights(trace)
-    made = {storage.index for op in trace.backward or () for storage in op.makes}
+    weights, lent = rise.gradients_of_weights(trace), _lent(drafts, owners)
+    made = trace.made_in_backward
     for draft in drafts:
         part = parts.get(draft.name, [])
         draft.backward_kernels = sum([op.kernel for _, op in part])
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
-        kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
         draft.lasting = _lasting(draft, trace)
-        gone, sums = _given_back(part, deaths), _sums(part, of_weights)
-        others = {storage.index for storage, _ in sums.values()}
-        own = [storage for storage in gone if storage.index not in others]
+        added = rise.sums(part, weights)
+        others = {one.there.index for one in added}
         draft.upstream_span_bytes = _span_bytes(part, made - others)
-        draft.backward_rise_bytes = _rise_bytes(part, kept, sums)
-        draft.backward_sole_rise_bytes = _rise_bytes(part, [*kept, *own], sums)
-        draft.backward_lean_rise_bytes = _rise_bytes(part, [*kept, *gone], {})
+        kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
+        out = [s for s in rise.given_back(part, made) if s.index not in others]
+        going = [*[("out", s) for s in out], *[("lent", s) for s in lent.get(draft.name, ())]]
+        draft.backward_steps = rise.steps(part, kept, going, added)
+
+
+def _lent(drafts: Iterable[Draft], owners: Mapping[int, Draft]) -> dict[str, list[Storage]]:
+    """By node, memory that others made and that autograd keeps for it alone."""
+    found: dict[str, list[Storage]] = {}
+    for draft in drafts:
+        for storage in [draft.made[index][0] for index in sorted(draft.lent)]:
+            savers = {owners[event].name for event in storage.savers if event in owners}
+            if len(savers) == 1:
+                found.setdefault(savers.pop(), []).append(storage)
+    return found
 
 
 def _span_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
@@ -160,78 +168,9 @@ def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> 
     return peak_bytes(made, part[-1][0]) if part else 0
 
 
-def _of_weights(trace: Trace) -> set[int]:
-    """Gradients of weights, and what is added up to them."""
-    found = set(trace.gradients)
-    for op in reversed(trace.backward or ()):
-        if op.adds and any(storage.index in found for storage in op.makes):
-            found |= {storage.index for storage in op.reads}
-    return found
-
-
-def _sums(part: Sequence[tuple[int, BackwardOp]], weights: set[int]) -> dict[int, tuple[Storage, Storage]]:
-    """Sums of a gradient that a part made and one that was there, of the same input, which nobody else reads.
-
-    By index of the sum: the one that was there, and its own. Not those of weights, which are always there.
-    """
-    made = {storage.index for _, op in part for storage in op.makes}
-    times = Counter([storage.index for _, op in part for storage in op.reads])
-    found = {}
-    for _, op in part:
-        there = [s for s in op.reads if s.index not in made and times[s.index] == 1]
-        own = [s for s in op.reads if s.index in made]
-        if op.adds and len(there) == len(own) == len(op.makes) == 1:
-            found[op.makes[0].index] = there[0], own[0]
-    return {index: pair for index, pair in found.items() if index not in weights}
-
-
-def _rise_bytes(
-    part: Sequence[tuple[int, BackwardOp]],
-    there: Sequence[Storage],
-    unmade: Mapping[int, tuple[Storage, Storage]],
-) -> int:
-    """The most that a part adds to what is there, which is let go meanwhile.
-
-    Sums that are not made, since the other gradient lies elsewhere: the part's own lives as long.
-    """
-    if not part:
-        return 0
-    died: dict[int, int | None] = {}
-    for _, op in reversed(part):
-        for total in [storage for storage in op.makes if storage.index in unmade]:
-            died[unmade[total.index][1].index] = died.pop(total.index, total.died)
-    made = [(s, number) for number, op in part for s in op.makes if s.index not in unmade]
-    made = [(replace(s, died=died[s.index]) if s.index in died else s, number) for s, number in made]
-    before = [(storage, part[0][0] - 1) for storage in there]
-    peak = peak_bytes([*before, *made], part[-1][0])
-    return max(0, peak - sum([s.size_bytes for s in there]))
-
-
 def _lasting(draft: Draft, trace: Trace) -> set[int]:
     """What the model's code keeps beyond backward, in a cache say; what it returns goes to the host."""
     end = len(trace.events) + len(trace.backward or ())
     kept = {index: s for index, (s, _) in draft.made.items() if s.saved or index in draft.held}
     outliving = {index for index, s in kept.items() if s.died is None or s.died >= end}
     return outliving - draft.lent - draft.delivered
-
-
-def _deaths(trace: Trace) -> list[tuple[int, int, Storage]]:
-    """What backward made and let go: when it died, when it was made, and what."""
-    made = [
-        (storage.died, len(trace.events) + number, storage)
-        for number, op in enumerate(trace.backward or ())
-        for storage in op.makes
-        if storage.died is not None
-    ]
-    return sorted(made, key=itemgetter(0, 1))
-
-
-def _given_back(
-    part: Sequence[tuple[int, BackwardOp]], deaths: Sequence[tuple[int, int, Storage]]
-) -> list[Storage]:
-    """What others made in backward, and what is let go while a part runs: gradients that it read."""
-    if not part:
-        return []
-    first, last = part[0][0], part[-1][0]
-    begin, end = (bisect_right(deaths, number, key=itemgetter(0)) for number in (first, last))
-    return [storage for _, made, storage in deaths[begin:end] if made < first]

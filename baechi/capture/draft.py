@@ -36,10 +36,7 @@ class Draft:
         flops, moved_bytes: by dtype name.
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
-        backward_rise_bytes: what that part adds to what is there, at most: with gradients of weights, and
-            less what autograd kept for it and lets go meanwhile.
-        backward_sole_rise_bytes: the same, less gradients of its output that it lets go meanwhile.
-        backward_lean_rise_bytes: less gradients of its inputs, too, that were there and are added up.
+        backward_steps: what that part adds to what is there, as `rise.steps` has it; None if unknown.
         upstream_span_bytes: what a copy of the gradient of its output takes, if that is a view with gaps.
         delivered: storages of `made` that the model returns.
         lasting: others that autograd keeps, or that are held, and that are there when backward is over.
@@ -72,9 +69,7 @@ class Draft:
     backward_flops: int = 0
     backward_moved_bytes: int = 0
     backward_temp_bytes: int | None = None
-    backward_rise_bytes: int | None = None
-    backward_sole_rise_bytes: int = 0
-    backward_lean_rise_bytes: int = 0
+    backward_steps: list[list[Any]] | None = None
     upstream_span_bytes: int = 0
     delivered: set[int] = field(default_factory=set)
     lasting: set[int] = field(default_factory=set)
@@ -125,15 +120,12 @@ class Draft:
             amounts["lent_bytes"] = _size(self.made[index][0] for index in self.lent)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
             amounts["forward_temp_bytes"] = amounts["temp_bytes"]
-            if self.backward_rise_bytes is not None:
-                amounts["backward_rise_bytes"] = self.backward_rise_bytes
-                amounts["backward_sole_rise_bytes"] = self.backward_sole_rise_bytes
-                amounts["backward_lean_rise_bytes"] = self.backward_lean_rise_bytes
+            if self.backward_steps is not None:
+                amounts["backward_rise_bytes"] = max([step[1] for step in self.backward_steps], default=0)
                 amounts["upstream_span_bytes"] = self.upstream_span_bytes
                 amounts["lasting_bytes"] = _size(self.made[index][0] for index in self.lasting)
             else:
-                guessed = self._backward_bytes() + amounts["grad_bytes"]
-                amounts |= {f"backward_{kind}rise_bytes": guessed for kind in ("", "sole_", "lean_")}
+                amounts["backward_rise_bytes"] = self._backward_bytes() + amounts["grad_bytes"]
             amounts["temp_bytes"] = max(amounts["temp_bytes"], self._backward_bytes())
             amounts["backward_kernels"] = self.backward_kernels
             amounts["backward_flops"] = self.backward_flops
@@ -150,6 +142,8 @@ class Draft:
             attributes["held_until"] = self.held_until
         if self.returned:
             attributes["returned"] = dict(self.returned)
+        if training and self.backward_steps and self.backward_steps[-1][0] > 0:
+            attributes["backward_steps"] = self.backward_steps
         if training and self.moved_grad_bytes:
             attributes["backward_grad_bytes"] = amounts["grad_bytes"] + self.moved_grad_bytes
         if training and self.losses:

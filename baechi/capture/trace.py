@@ -221,6 +221,11 @@ class Trace:
         """The number of the next event, those of backward counted on."""
         return len(self.events) + len(self.backward or ())
 
+    @property
+    def made_in_backward(self) -> set[int]:
+        """The storages that backward made."""
+        return {storage.index for op in self.backward or () for storage in op.makes}
+
     def called(self) -> set[str]:
         """The modules that were called, by qualified name."""
         return {event.call.module for event in self.events if isinstance(event, Boundary)}

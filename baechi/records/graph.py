@@ -33,8 +33,6 @@ AMOUNTS = (
     "temp_bytes",
     "forward_temp_bytes",
     "backward_rise_bytes",
-    "backward_sole_rise_bytes",
-    "backward_lean_rise_bytes",
     "lasting_bytes",
     "upstream_span_bytes",
     "flops",

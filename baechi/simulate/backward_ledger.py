@@ -10,7 +10,7 @@
   that has come least far (one without work stays where it began) is past where it could begin.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.engine import Engine
@@ -21,6 +21,8 @@ from baechi.simulate.memory import Memory
 from baechi.simulate.parcels import Parcel
 from baechi.simulate.stage import Stage
 from baechi.simulate.use import OVER, Use
+
+_ALL = 2**63
 
 
 class BackwardLedger:
@@ -67,26 +69,49 @@ class BackwardLedger:
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
-        if (
-            stage.host_s["backward"][layer] > 1.5 * stage.cluster.launch_s
-        ):  # all but its first kernel know of that
-            self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][0])
-        now_s = min(self._clocks)
         works = stage.host_s["backward"][layer] > 0
-        risen_bytes = stage.risen_bytes[layer][self._way_of(layer)] if works else 0
-        self._issue(device, risen_bytes)
-        memory.free(device, risen_bytes)
+        ways = self._ways_of(layer)
+        if works:
+            self._rise(layer, ways)
+        now_s = min(self._clocks)
         self._newest[device] = self._ran[layer]
         sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
         memory.drop(device, sent_bytes, self._kept.sent(layer), now_s)
         memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
         self._issue(device, stage.footprints[layer].gradient_bytes)
+        given = (*stage.indexed.makes[layer], *self._returned.get(layer, ()))
+        if works:
+            self._take(given, device)
         self._hand_on(layer, works=works)
         for tensor in stage.indexed.reads[layer]:
             self._let_go(layer, tensor, now_s)
-        for tensor in (*stage.indexed.makes[layer], *self._returned.pop(layer, ())):
-            self._drop(self._gradients.take(tensor, device), device)
+        self._take(given, device)
+        self._returned.pop(layer, None)
         self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
+
+    def _rise(self, layer: int, ways: Mapping[str, int]) -> None:
+        """What its backward needs, kernel after kernel, beside what of that has gone by then."""
+        stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
+        first_s, last_s = self._issued.layers[layer]
+        launch_s = stage.cluster.launch_s
+        taken_bytes = gone_bytes = 0
+        for step in stage.steps[layer]:
+            if step.part > 0:
+                issued_s = first_s - launch_s + step.part * (last_s - first_s + launch_s)
+                self._clocks[device] = max(self._clocks[device], issued_s)
+            more_bytes = step.size_bytes if step.kind == "add" and ways["sum"] else 0
+            if step.kind not in ("", "add"):
+                gone_bytes += min(step.size_bytes, ways[step.kind])
+            needed_bytes = step.rise_bytes + more_bytes - gone_bytes
+            memory.free(device, max(0, taken_bytes - needed_bytes))
+            self._issue(device, max(0, needed_bytes - taken_bytes))
+            taken_bytes = needed_bytes
+        memory.free(device, taken_bytes)
+
+    def _take(self, given: Iterable[int], device: int) -> None:
+        """The gradients of what a layer made go."""
+        for tensor in given:
+            self._drop(self._gradients.take(tensor, device), device)
 
     def send(self, number: int) -> None:
         """A gradient leaves."""
@@ -136,17 +161,20 @@ class BackwardLedger:
         made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
         return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
-    def _way_of(self, layer: int) -> int:
-        """How its backward rises (`Stage.risen_bytes`): gradients may go before it is over if they were made
-        here, that of its output, and those of its inputs that its own are added to."""
+    def _ways_of(self, layer: int) -> dict[str, int]:
+        """What of that which is there may go while its backward runs, at most, by kind (`Step`)."""
         indexed, device = self._stage.indexed, self._stage.device_of[layer]
         given = (*indexed.makes[layer], *self._returned.get(layer, ()))
         got = [self._gradients.get(tensor, device) for tensor in given]
-        if any(gradient is not None and gradient.is_shared for gradient in got):
-            return 0
         reads = [tensor for tensor in indexed.reads[layer] if layer in indexed.graded[tensor]]
         there = [self._gradients.get(tensor, device) for tensor in reads]
-        return 1 + any(gradient is not None and not gradient.is_shared for gradient in there)
+        makers = {indexed.source[tensor] for tensor in indexed.reads[layer]}
+        alone = [m for m in makers if self._kept.lent.get(m) == {layer} and m not in self._kept.ways]
+        return {
+            "out": 0 if any(one is not None and one.is_shared for one in got) else _ALL,
+            "sum": _ALL if any(one is not None and not one.is_shared for one in there) else 0,
+            "lent": sum([self._stage.lent_bytes[maker] for maker in alone]),
+        }
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
         """The gradients of what a layer read: new ones, or the very one that it got."""

@@ -4,11 +4,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import NamedTuple
 
 from baechi.cost.indexed import IndexedGraph
 from baechi.cost.memory import Footprint, footprints
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.timeline import Phase
+
+
+class Step(NamedTuple):
+    """A stretch of a layer's backward.
+
+    Args:
+        part: the part of its kernels that was issued before.
+        rise_bytes: what it adds to what is there, at most, if nothing of that goes.
+        kind: what may go when it begins, if the placement lets it: `"out"`, the gradient of its output;
+            `"lent"`, what autograd keeps for it of its inputs; `"sum"`, gradients of its inputs that
+            its own are added to, beside which the sum comes first (`"add"`); `""` nothing.
+        size_bytes: how much that is.
+    """
+
+    part: float
+    rise_bytes: int
+    kind: str = ""
+    size_bytes: int = 0
+
 
 _Table = list[list[float | None]]
 
@@ -31,8 +51,7 @@ class Stage:
         temp_bytes: by layer, what it needs only while it runs forward.
         rising_bytes: by layer, what it holds at the most while it runs forward: pairs of the part of its
             kernels that was issued before, and of bytes; none if it holds all from the beginning.
-        risen_bytes: by layer, what its backward adds to what is there, at most; if it gives back the
-            gradient of its output meanwhile; and if it also adds gradients to others that are there.
+        steps: by layer, what its backward adds to what is there (`Step`).
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
     """
@@ -49,7 +68,7 @@ class Stage:
     span_bytes: Sequence[int]
     temp_bytes: Sequence[int]
     rising_bytes: Sequence[Sequence[tuple[float, int]]]
-    risen_bytes: Sequence[tuple[int, int, int]]
+    steps: Sequence[Sequence[Step]]
     device_of: Sequence[int]
     place: Sequence[int]
     _spread: "Stage | None" = None
@@ -101,7 +120,7 @@ class Stage:
             amounts("upstream_span"),
             _forward_temp_bytes(graph, indexed.names),
             [graph.nodes[name].get("rising_bytes", ()) for name in indexed.names],
-            _risen_bytes(graph, indexed.names, parts),
+            _steps(graph, indexed.names, parts),
             (),
             (),
         )
@@ -113,7 +132,7 @@ class Stage:
         table = list(self.footprints)
         seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
         host_s = {phase: list(times) for phase, times in self.host_s.items()}
-        temp_bytes, risen_bytes = list(self.temp_bytes), list(self.risen_bytes)
+        temp_bytes, steps = list(self.temp_bytes), list(self.steps)
         lent_bytes, held_bytes, rising_bytes = (
             list(self.lent_bytes),
             list(self.held_bytes),
@@ -122,7 +141,7 @@ class Stage:
         for layer in on_host:
             table[layer] = Footprint(0, 0, 0, 0, 0)
             lent_bytes[layer] = held_bytes[layer] = temp_bytes[layer] = 0
-            risen_bytes[layer] = 0, 0, 0
+            steps[layer] = ()
             rising_bytes[layer] = ()
             for phase in seconds:
                 host_s[phase][layer] = 0.0
@@ -139,7 +158,7 @@ class Stage:
             held_bytes=held_bytes,
             temp_bytes=temp_bytes,
             rising_bytes=rising_bytes,
-            risen_bytes=risen_bytes,
+            steps=steps,
         )
 
     def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "Stage":
@@ -196,18 +215,15 @@ def _forward_temp_bytes(graph: LayerGraph, names: Sequence[str]) -> list[int]:
     return [ceil(graph.amount(name, "forward_temp_bytes" if known else "temp_bytes")) for name in names]
 
 
-def _risen_bytes(
-    graph: LayerGraph, names: Sequence[str], parts: Sequence[Footprint]
-) -> list[tuple[int, int, int]]:
+def _steps(graph: LayerGraph, names: Sequence[str], parts: Sequence[Footprint]) -> list[list[Step]]:
     """By layer; where nobody says, what it needs and the gradients of its weights."""
-    if not any("backward_rise_bytes" in graph.nodes[name] for name in names):
-        needed = [part.temp_bytes + part.gradient_bytes for part in parts]
-        return list(zip(needed, needed, needed, strict=True))
-    kinds = ("", "sole_", "lean_")
-    rises, soles, leans = (
-        [ceil(graph.amount(name, f"backward_{kind}rise_bytes")) for name in names] for kind in kinds
-    )
-    return list(zip(rises, soles, leans, strict=True))
+    known = any("backward_rise_bytes" in graph.nodes[name] for name in names)
+    found = []
+    for name, part in zip(names, parts, strict=True):
+        needed = graph.amount(name, "backward_rise_bytes") if known else part.temp_bytes + part.gradient_bytes
+        told = graph.nodes[name].get("backward_steps") if known else None
+        found.append([Step(*step) for step in told] if told else [Step(0.0, ceil(needed))])
+    return found
 
 
 def _seconds(graph: LayerGraph, names: Sequence[str], cluster: Cluster, phase: Phase) -> _Table:
