@@ -171,7 +171,7 @@ class BackwardLedger:
         makers = {indexed.source[tensor] for tensor in indexed.reads[layer]}
         alone = [m for m in makers if self._kept.lent.get(m) == {layer} and m not in self._kept.ways]
         return {
-            "out": 0 if any(one is not None and one.is_shared for one in got) else _ALL,
+            "out": 0 if any(one is not None and (one.is_shared or one.holders > 1) for one in got) else _ALL,
             "sum": _ALL if any(one is not None and not one.is_shared for one in there) else 0,
             "lent": sum([self._stage.lent_bytes[maker] for maker in alone]),
         }
@@ -185,7 +185,7 @@ class BackwardLedger:
             if layer not in indexed.graded[tensor] or indexed.source[tensor] == FROM_HOST:
                 continue
             size_bytes = indexed.size_bytes[tensor]
-            same = next((g for g in got if g is not None and g.size_bytes == size_bytes), None)
+            same = next((g for g in got if g is not None and g.size_bytes >= size_bytes), None)
             if same is None:
                 self._issue(device, size_bytes)
             self._add(tensor, device, same or Gradient(size_bytes))
@@ -194,7 +194,8 @@ class BackwardLedger:
         """One more gradient of a tensor; one that was sent was asked for then, and is added by itself."""
         there = self._gradients.get(tensor, device)
         if there is not None:
-            size_bytes = min(there.size_bytes, gradient.size_bytes)  # a sum has no gaps
+            own_bytes = self._stage.indexed.size_bytes[tensor] if tensor >= 0 else gradient.size_bytes
+            size_bytes = min(there.size_bytes, gradient.size_bytes, own_bytes)  # a sum is no part of anything
             self._issue(device, size_bytes)
             there.read_beside(gradient)
             if asked_s is not None:
