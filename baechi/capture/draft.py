@@ -142,7 +142,7 @@ class Draft:
             attributes["held_until"] = self.held_until
         if self.returned:
             attributes["returned"] = dict(self.returned)
-        if training and self.backward_steps and self.backward_steps[-1][0] > 0:
+        if training and self.backward_steps and (len(self.backward_steps) > 1 or self.backward_steps[0][0]):
             attributes["backward_steps"] = self.backward_steps
         if training and self.moved_grad_bytes:
             attributes["backward_grad_bytes"] = amounts["grad_bytes"] + self.moved_grad_bytes

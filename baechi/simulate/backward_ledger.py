@@ -69,7 +69,7 @@ class BackwardLedger:
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
-        works = stage.host_s["backward"][layer] > 0
+        works = self._works(layer)
         ways = self._ways_of(layer)
         if works:
             self._rise(layer, ways)
@@ -88,6 +88,11 @@ class BackwardLedger:
         self._take(given, device)
         self._returned.pop(layer, None)
         self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
+
+    def _works(self, layer: int) -> bool:
+        """Whether its backward does more than add gradients up, as that of an addition or a view does not."""
+        sums = sum([step.kind == "add" for step in self._stage.steps[layer]])
+        return self._stage.host_s["backward"][layer] > (sums + 0.5) * self._stage.cluster.launch_s
 
     def _rise(self, layer: int, ways: Mapping[str, int]) -> None:
         """What its backward needs, kernel after kernel, beside what of that has gone by then."""
