@@ -40,7 +40,7 @@ class Sum(NamedTuple):
 
 
 def sums(part: Part, weights: set[int]) -> list[Sum]:
-    """The sums of a gradient that a part made and one that was there, and that nobody else reads.
+    """The sums of a gradient that a part made, or hands on, and one that was there and nobody else reads.
 
     Args:
         part: operations.
@@ -52,6 +52,9 @@ def sums(part: Part, weights: set[int]) -> list[Sum]:
     for number, op in part:
         there = [s for s in op.reads if s.index not in made and times[s.index] == 1]
         own = [s for s in op.reads if s.index in made]
+        if not own:  # it hands on what it got: the newer one
+            there.sort(key=lambda storage: storage.index)
+            there, own = there[:1], there[1:]
         if op.adds and len(there) == len(own) == len(op.makes) == 1 and op.makes[0].index not in weights:
             found.append(Sum(number, there[0], own[0], op.makes[0]))
     return found

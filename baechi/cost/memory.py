@@ -67,8 +67,8 @@ class Footprint(NamedTuple):
         upstream_bytes: the gradient of its output, while its backward runs.
         update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
         largest_update_bytes: those of the largest weight.
-        gradient_bytes: those of `resident_bytes` that are there from its backward on: gradients of parameters,
-            and what of `saved_bytes` somebody holds when backward is over, too (a cache).
+        gradient_bytes: those of `resident_bytes` that are there from its backward on: gradients of
+            parameters, and what of `saved_bytes` somebody holds when backward is over, too (a cache).
     """
 
     resident_bytes: int

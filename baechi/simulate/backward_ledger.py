@@ -10,7 +10,7 @@
   that has come least far (one without work stays where it began) is past where it could begin.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.engine import Engine
@@ -94,7 +94,7 @@ class BackwardLedger:
         sums = sum([step.kind == "add" for step in self._stage.steps[layer]])
         return self._stage.host_s["backward"][layer] > (sums + 0.5) * self._stage.cluster.launch_s
 
-    def _rise(self, layer: int, ways: Mapping[str, int]) -> None:
+    def _rise(self, layer: int, ways: dict[str, int]) -> None:
         """What its backward needs, kernel after kernel, beside what of that has gone by then."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
         first_s, last_s = self._issued.layers[layer]
@@ -106,7 +106,9 @@ class BackwardLedger:
                 self._clocks[device] = max(self._clocks[device], issued_s)
             more_bytes = step.size_bytes if step.kind == "add" and ways["sum"] else 0
             if step.kind not in ("", "add"):
-                gone_bytes += min(step.size_bytes, ways[step.kind])
+                going_bytes = min(step.size_bytes, ways[step.kind])
+                ways[step.kind] -= going_bytes
+                gone_bytes += going_bytes
             needed_bytes = step.rise_bytes + more_bytes - gone_bytes
             memory.free(device, max(0, taken_bytes - needed_bytes))
             self._issue(device, max(0, needed_bytes - taken_bytes))

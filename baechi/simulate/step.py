@@ -135,7 +135,7 @@ def _play_program(stage: Stage, memory: Memory) -> list[_Played]:
         phases.append(_backward(stage, back, issued, around, phases[0].end_s))
         walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine, phases[0].end_s)
         go_back(stage, walker, parcels, back, instructions)
-        memory.step(walker.now_s)
+        memory.step(walker.now_s + stage.cluster.launch_s)  # its first kernel writes in place
     return phases
 
 
