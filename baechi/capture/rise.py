@@ -1,4 +1,4 @@
-"""How much the backward of a layer adds to what is there when it begins, step by step.
+r"""How much the backward of a layer adds to what is there when it begins, step by step.
 
     adds      ___/''''\__/''\_____/''      what it makes, less what autograd kept for it alone
     lets go        out    lent   sum       what was there before, and may go meanwhile

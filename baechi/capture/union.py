@@ -96,6 +96,10 @@ def _merged_order(one: list[str], other: list[str]) -> list[str]:
     return order
 
 
+_COURSES = frozenset(["rising_bytes", "backward_steps", "lives"])
+"""Attributes that say when what comes and goes: known only where all examples agree."""
+
+
 def _merged_attributes(one: Any, other: Any) -> dict[str, Any]:
     if one is None or other is None:
         return dict(one or other or {})
@@ -113,7 +117,10 @@ def _merged_attributes(one: Any, other: Any) -> dict[str, Any]:
 def _largest(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**other, **one}
     merged.pop("unread", None)
-    for name in one.keys() & other.keys():
+    for name in _COURSES:
+        if one.get(name) != other.get(name):
+            merged.pop(name, None)
+    for name in one.keys() & other.keys() - _COURSES:
         merged[name] = _larger(one[name], other[name])
     return merged
 
