@@ -106,10 +106,7 @@ class Builder:
         for place, use in enumerate(distinct):
             writer = self.states[use.storage.index].writer
             if writer in self.drafts and writer not in self.on_host:
-                self.drafts[writer].returned[str(place)] = use.size_bytes
-                self.drafts[writer].delivered.add(use.storage.index)
-                if use in losses:
-                    self.drafts[writer].losses[str(place)] = use.size_bytes
+                self.drafts[writer].give(str(place), use, is_loss=use in losses)
 
     def _enter(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
         module = call.module or ROOT
@@ -143,9 +140,8 @@ class Builder:
         if draft is None:  # made of nothing that has a place: belongs to its first user
             self.homeless += op.kernel
             return
-        draft.kernels += [number - 1] * self.homeless
+        draft.note(op, number, self.homeless)
         self.homeless = 0
-        draft.note(op, number)
         self.found.owners[number] = draft
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):

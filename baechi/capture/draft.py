@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baechi.capture.trace import Op, Storage, peaks
+from baechi.capture.trace import Op, Storage, Use, peaks
 
 
 @dataclass(slots=True, eq=False)
@@ -75,15 +75,29 @@ class Draft:
     lasting: set[int] = field(default_factory=set)
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
 
-    def note(self, op: Op, event: int) -> None:
+    def give(self, place: str, use: Use, *, is_loss: bool) -> None:
+        """The model returns something that it made.
+
+        Args:
+            place: among all that the model returns.
+            use: what.
+            is_loss: whether backward begins there.
+        """
+        self.returned[place] = use.size_bytes
+        self.delivered.add(use.storage.index)
+        if is_loss:
+            self.losses[place] = use.size_bytes
+
+    def note(self, op: Op, event: int, homeless: int = 0) -> None:
         """Count an operation.
 
         Args:
             op: the operation.
             event: its number.
+            homeless: kernels that were launched before it and belong to nobody else.
         """
         self.last = max(self.last, event)
-        self.kernels += [event] * op.kernel
+        self.kernels += [event - 1] * homeless + [event] * op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))

@@ -70,9 +70,8 @@ class BackwardLedger:
         """A layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
         works = self._works(layer)
-        ways = self._ways_of(layer)
         if works:
-            self._rise(layer, ways)
+            self._rise(layer, self._ways_of(layer))
         now_s = min(self._clocks)
         self._newest[device] = self._ran[layer]
         sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
@@ -92,7 +91,8 @@ class BackwardLedger:
     def _works(self, layer: int) -> bool:
         """Whether its backward does more than add gradients up, as that of an addition or a view does not."""
         sums = sum([step.kind == "add" for step in self._stage.steps[layer]])
-        return self._stage.host_s["backward"][layer] > (sums + 0.5) * self._stage.cluster.launch_s
+        kernels_s = self._stage.host_s["backward"][layer]
+        return kernels_s > ((sums + 0.5) * self._stage.cluster.launch_s if sums else 0.0)
 
     def _rise(self, layer: int, ways: dict[str, int]) -> None:
         """What its backward needs, kernel after kernel, beside what of that has gone by then."""

@@ -1,6 +1,7 @@
 """Which gradients are there while backward runs, and which of them are one tensor.
 
-A node of autograd that computes nothing (an addition's, a view's) hands on the gradient that it got:
+A node of autograd that computes nothing (an addition's, a view's) hands on the gradient that it got, or
+parts of it (where tensors were joined), and then all of it stays until the last part goes:
 
     x ──┬── f ──┐            gradient of the sum: one tensor, held twice until f's backward ran,
         └────── + ── sum     then added to that of f: a third one, both others go

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from place.graphs import FREE, cluster_of, graph_of
+from place.graphs import BYTE_A_SECOND, FREE, cluster_of, graph_of
 
 from baechi.records import LayerGraph, Plan, Timeline
 from baechi.simulate import simulate
@@ -114,3 +114,66 @@ def test_copies_of_what_stays() -> None:
     assert play(graph_of(nodes, edges), **where).peak_bytes["d1"] == 8 + 5
     del nodes["a"]["held_bytes"], nodes["a"]["passing_bytes"]
     assert play(graph_of(nodes, edges), **where).peak_bytes["d1"] == 8
+
+
+def test_variables_go_where_the_code_is() -> None:
+    """A variable that the code drops at a layer is gone when that one waits and the code has gone on; what
+    the newest layer was given stays until its call returns, behind all that launches right after it."""
+    nodes = {name: dict(KERNEL) for name in "abcd"}
+    nodes["a"] |= {"output_bytes": 8, "held_until": "b"}
+    nodes["c"] |= {"output_bytes": 4}
+    nodes["d"] |= {"output_bytes": 3}
+    nodes["b"] |= {"output_bytes": 5}
+    graph = graph_of(nodes, [("a", "c", 8), ("c", "d", 4)])
+    assert play(graph, "abcd", **dict.fromkeys("abcd", "d0")).peak_bytes["d0"] == 8 + 5 + 4
+    # b waits for d, which launches last: c was given a's output, which no variable holds at d any more
+    assert play(graph, "acdb", **dict.fromkeys("abcd", "d0")).peak_bytes["d0"] == 4 + 8
+    # b waits for c, and launches inside of c's call, whose caller still holds what c was given
+    assert play(graph, "acbd", **dict.fromkeys("abcd", "d0")).peak_bytes["d0"] == 8 + 4 + 5
+
+
+def test_forward_needs_most_at_its_end() -> None:
+    """What comes back while a layer's kernels are issued makes room for what it needs last."""
+    nodes = {name: dict(KERNEL) for name in "abc"}
+    nodes["a"] |= {"output_bytes": 8}
+    nodes["b"] |= {"output_bytes": 1}
+    nodes["c"] |= {"host_forward_s": 20, "temp_bytes": 10}
+    graph = graph_of(nodes, [("a", "b", 8)])
+    where = {"a": "d0", "b": "d1", "c": "d0"}
+    slow = cluster_of(99, 99, link=BYTE_A_SECOND, launch_s=1)
+    peak = simulate(Plan(graph, slow, where)).peak_bytes["d0"]
+    assert peak == 8 + 10  # a's output is still on its way
+    graph.nodes["c"]["rising_bytes"] = [[0.0, 1], [0.75, 10]]
+    assert simulate(Plan(graph, slow, where)).peak_bytes["d0"] == 10
+
+
+def peak_of(needs: dict[str, Any], **device_of: str) -> int:
+    """The peak of d0 where backward runs of three layers, the loss's last; the needs of b's are given."""
+    nodes = {name: dict(KERNEL) for name in "abc"}
+    nodes["b"] |= needs
+    nodes["c"] |= {"returned": {"0": 0}, "losses": {"0": 0}}
+    graph = graph_of(nodes, [("a", "b", 8), ("b", "c", 8)], training=True)
+    cluster = cluster_of(99, 99, link=FREE, launch_s=1)
+    return simulate(Plan(graph, cluster, device_of)).peak_bytes["d0"]
+
+
+def test_the_gradient_of_an_output_goes_meanwhile() -> None:
+    """It goes when a step says so, if it was made here; one that was sent stays until backward is over."""
+    alone = {"backward_rise_bytes": 9}
+    steps = {"backward_rise_bytes": 9, "backward_steps": [[0.0, 1, "", 0], [0.5, 9, "out", 8]]}
+    here = {"a": "d0", "b": "d0", "c": "d0"}
+    assert peak_of(alone, **here) == 8 + 9
+    assert peak_of(steps, **here) == 9  # 8 and 1, then 9 without the other
+    far = {"a": "d0", "b": "d0", "c": "d1"}
+    assert peak_of(steps, **far) == 8 + 9
+
+
+def test_what_outlives_backward() -> None:
+    """A cache that autograd keeps, too, is there when its layer's backward is over, and for the optimizer."""
+    nodes = {name: dict(KERNEL) for name in "ab"}
+    nodes["b"] |= {"saved_bytes": 8, "returned": {"0": 0}, "losses": {"0": 0}}
+    nodes["a"] |= {"backward_rise_bytes": 5, "backward_kernels": 1}
+    graph = graph_of(nodes, [("a", "b", 0)], training=True)
+    assert play(graph, a="d0", b="d0").peak_bytes["d0"] == 8
+    graph.nodes["b"]["lasting_bytes"] = 8
+    assert play(graph, a="d0", b="d0").peak_bytes["d0"] == 8 + 5
