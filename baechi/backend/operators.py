@@ -107,6 +107,18 @@ def facts_of(func: Any) -> Facts:
     )
 
 
+def host_waits(facts: Facts, args: tuple[Any, ...]) -> bool:
+    """Whether the host must see a result before it goes on.
+
+    Args:
+        facts: of the operator.
+        args: its positional arguments. Taking by whole numbers says its shape, taking by a mask does not.
+    """
+    if facts.name != "index" or not facts.waits:
+        return facts.waits
+    return any(index.dtype in (torch.bool, torch.uint8) for index in flat(args[1:2]))
+
+
 def writes_of(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that an operator writes in place.
 

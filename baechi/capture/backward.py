@@ -20,6 +20,7 @@ from baechi.backend.nest import tensors_in
 from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.capture import rise
 from baechi.capture.draft import Draft
+from baechi.capture.tail import tail
 from baechi.capture.trace import BackwardOp, Op, Storage, Trace, peak_bytes
 from baechi.capture.watch import Watch
 
@@ -134,6 +135,7 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
+        draft.backward_tail = tail([op.moved_bytes for _, op in part if op.kernel])
         draft.lasting = _lasting(draft, trace)
         added = rise.sums(part, weights)
         others = {one.there.index for one in added}

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from baechi.capture.tail import tail
 from baechi.capture.trace import Op, Storage, Use, peaks
 
 
@@ -32,10 +33,12 @@ class Draft:
             those that others make before it does.
         second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
         kernels: the events of the operations that it launched.
+        work_of_kernels: the bytes that each of them moved.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         flops, moved_bytes: by dtype name.
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
+        backward_tail: see `tail`.
         backward_steps: what that part adds to what is there, as `rise.steps` has it; None if unknown.
         upstream_span_bytes: what a copy of the gradient of its output takes, if that is a view with gaps.
         delivered: storages of `made` that the model returns.
@@ -62,6 +65,7 @@ class Draft:
     moved_grad_bytes: int = 0
     second_grad_bytes: int = 0
     kernels: list[int] = field(default_factory=list)
+    work_of_kernels: list[int] = field(default_factory=list)
     writes: str = ""
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
@@ -69,6 +73,7 @@ class Draft:
     backward_flops: int = 0
     backward_moved_bytes: int = 0
     backward_temp_bytes: int | None = None
+    backward_tail: list[list[float]] = field(default_factory=list)
     backward_steps: list[list[Any]] | None = None
     upstream_span_bytes: int = 0
     delivered: set[int] = field(default_factory=set)
@@ -98,6 +103,7 @@ class Draft:
         """
         self.last = max(self.last, event)
         self.kernels += [event - 1] * homeless + [event] * op.kernel
+        self.work_of_kernels += [0] * homeless + [op.moved_bytes] * op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))
@@ -152,6 +158,8 @@ class Draft:
             attributes["passing_bytes"] = _size(self.passing(training=training).values())
         if len(rising) > 1 and len(self.kernels) > 1:
             attributes["rising_bytes"] = self._steps(rising)
+        tails = {"tail": tail(self.work_of_kernels), "backward_tail": self.backward_tail * training}
+        attributes |= {name: corners for name, corners in tails.items() if corners}
         if self.held_until:
             attributes["held_until"] = self.held_until
         if self.returned:

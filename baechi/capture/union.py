@@ -96,8 +96,8 @@ def _merged_order(one: list[str], other: list[str]) -> list[str]:
     return order
 
 
-_COURSES = frozenset(["rising_bytes", "backward_steps", "lives"])
-"""Attributes that say when what comes and goes: known only where all examples agree."""
+_COURSES = frozenset(["rising_bytes", "backward_steps", "lives", "tail", "backward_tail"])
+"""Attributes that say what happens when: known only where all examples agree."""
 
 
 def _merged_attributes(one: Any, other: Any) -> dict[str, Any]:

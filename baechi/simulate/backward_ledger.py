@@ -53,8 +53,10 @@ class BackwardLedger:
         self._kept = kept
         self._parcels = parcels
         self._issued = issued
-        seconds, parts = stage.seconds_of("backward"), issued.last_part
-        self._ran = {layer: Use(end, end - seconds[layer] * parts[layer]) for layer, _, end in engine.ran}
+        seconds, tails = stage.seconds_of("backward"), issued.tails
+        self._ran = {
+            layer: Use(end, end - seconds[layer] * tails[layer][-1][1]) for layer, _, end in engine.ran
+        }
         self._moved = {number: Use(end_s, start_s) for number, start_s, end_s in engine.moved}
         self._newest = [OVER] * stage.host
         self._clocks = [start_s] * stage.host

@@ -119,8 +119,10 @@ class Engine:
         self._busy[device] = True
         self._next[device] += 1
         work_s = self._seconds[layer]
-        least_s = last_s + work_s * self._issued.last_part[layer] - now_s  # the last kernel has to run, too
-        _, end_s = self._machine.compute(device, now_s, max(work_s, least_s))
+        lasting_s = work_s
+        for part, share in self._issued.tails[layer]:  # issued by then, what is left has to run, too
+            lasting_s = max(lasting_s, first_s + part * (last_s - first_s) + share * work_s - now_s)
+        _, end_s = self._machine.compute(device, now_s, lasting_s)
         self.ran.append((layer, now_s, end_s))
         self._watcher.started(layer)
         self._at(end_s, 0, self._end, layer)

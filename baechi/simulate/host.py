@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from baechi.cost.machine import issue_s, last_part
+from baechi.cost.machine import issue_s
 from baechi.records.timeline import Phase
 from baechi.simulate.parcels import Parcel
 from baechi.simulate.program import Instruction
-from baechi.simulate.stage import Stage
+from baechi.simulate.stage import Stage, Tail
 
 _NOBODY = -1
 
@@ -32,7 +32,7 @@ class Issued:
     Args:
         layers: by layer, when its first kernel has been issued, and its last.
         parcels: by parcel, when its transfer has been asked for.
-        last_part: by layer, the part of its work that its last kernel does.
+        tails: by layer, the kernels that may decide when it ends (`Stage`).
         sequence: the parcels that travel in the order in which they were asked for; none if nobody knows.
         behind: by parcel, a layer that it waits for besides those that give it.
         holds: by parcel, layers that wait for it besides those that take it.
@@ -40,7 +40,7 @@ class Issued:
 
     layers: list[tuple[float, float]]
     parcels: list[float]
-    last_part: Sequence[float]
+    tails: Sequence[Tail]
     sequence: list[int] = field(default_factory=list)
     behind: dict[int, int] = field(default_factory=dict)
     holds: dict[int, list[int]] = field(default_factory=dict)
@@ -54,14 +54,12 @@ def at_once(stage: Stage, start_s: float, parcels: Sequence[Parcel]) -> Issued:
         start_s: when the phase begins.
         parcels: what moves in it.
     """
-    nothing = [0.0] * len(stage.place)
-    return Issued([(start_s, start_s)] * len(stage.place), [start_s] * len(parcels), nothing)
+    layers = len(stage.place)
+    return Issued([(start_s, start_s)] * layers, [start_s] * len(parcels), [()] * layers)
 
 
 def _issued(stage: Stage, phase: Phase, start_s: float, parcels: Sequence[Parcel]) -> Issued:
-    launch_s = stage.cluster.launch_s
-    parts = [last_part(host_s, launch_s) for host_s in stage.host_s[phase]]
-    return replace(at_once(stage, start_s, parcels), last_part=parts)
+    return replace(at_once(stage, start_s, parcels), tails=stage.tails[phase])
 
 
 def issue_forward(

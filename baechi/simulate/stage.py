@@ -7,6 +7,7 @@ from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.indexed import IndexedGraph
+from baechi.cost.machine import last_part
 from baechi.cost.memory import Footprint, footprints
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.timeline import Phase
@@ -30,6 +31,8 @@ class Step(NamedTuple):
     size_bytes: int = 0
 
 
+Tail = Sequence[Sequence[float]]
+
 _Table = list[list[float | None]]
 
 
@@ -44,6 +47,8 @@ class Stage:
         footprints: by layer.
         seconds: by phase, device and layer; None where nobody knows.
         host_s: by phase and layer, what the host takes to issue its kernels.
+        tails: by phase and layer, the kernels that may decide when it ends: pairs of the part of the
+            issuing that is over with them, and of the part of the work that is left then.
         is_glue: by layer, whether it is glue.
         lent_bytes: by layer, what autograd keeps of its output for readers only.
         held_bytes: by layer, what the model's code holds to the end of forward.
@@ -62,6 +67,7 @@ class Stage:
     footprints: list[Footprint]
     seconds: dict[Phase, _Table]
     host_s: dict[Phase, list[float]]
+    tails: dict[Phase, list[Tail]]
     is_glue: Sequence[bool]
     lent_bytes: Sequence[int]
     held_bytes: Sequence[int]
@@ -114,6 +120,7 @@ class Stage:
             parts,
             {phase: _seconds(graph, indexed.names, cluster, phase) for phase in phases},
             {phase: [graph.amount(name, f"host_{phase}_s") for name in indexed.names] for phase in phases},
+            {phase: _tails(graph, indexed.names, phase, cluster.launch_s) for phase in phases},
             [graph.nodes[name].get("kind") == "glue" for name in indexed.names],
             amounts("lent"),
             amounts("held"),
@@ -213,6 +220,16 @@ def _forward_temp_bytes(graph: LayerGraph, names: Sequence[str]) -> list[int]:
     """By layer; where phases are not told apart, the most of both."""
     known = graph.training and any("forward_temp_bytes" in graph.nodes[name] for name in names)
     return [ceil(graph.amount(name, "forward_temp_bytes" if known else "temp_bytes")) for name in names]
+
+
+def _tails(graph: LayerGraph, names: Sequence[str], phase: Phase, launch_s: float) -> list[Tail]:
+    """By layer; where nobody says, its kernels take equally long."""
+    attribute = "backward_tail" if phase == "backward" else "tail"
+    found = []
+    for name in names:
+        told = graph.nodes[name].get(attribute)
+        found.append(told or [(1.0, last_part(graph.amount(name, f"host_{phase}_s"), launch_s))])
+    return found
 
 
 def _steps(graph: LayerGraph, names: Sequence[str], parts: Sequence[Footprint]) -> list[list[Step]]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from baechi.backend.marks import Mark, mark_of, set_mark
-from baechi.backend.operators import Facts, bytes_of, flat, flops_of, is_kernel, writes_of
+from baechi.backend.operators import Facts, bytes_of, flat, flops_of, host_waits, is_kernel, writes_of
 from baechi.backend.virtual.blocks import Block
 from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.work import Due, Work
@@ -76,7 +76,7 @@ class Operations:
             written = [*new, *self._written(facts, args, kwargs, read)]
             work = _work(func, facts, (args, kwargs, result), (given, made))
             self._emulator.compute(device, facts.name, list(read.values()), written, work)
-            if facts.waits:
+            if host_waits(facts, args):
                 self._emulator.wait_for(stream.record(), device)
         elif facts.name == "resize_":
             self._emulator.allocator.resize(args[0])
