@@ -68,13 +68,3 @@ def issue_s(now_s: float, duration_s: float, launch_s: float) -> tuple[float, fl
         When the first kernel may start, and when the last has been issued.
     """
     return now_s + min(launch_s, duration_s), now_s + duration_s
-
-
-def last_part(duration_s: float, launch_s: float) -> float:
-    """The part of a layer's work that its last kernel does, if all take equally long.
-
-    Args:
-        duration_s: how long the host takes to issue all of them.
-        launch_s: how long it takes to issue one.
-    """
-    return min(1.0, launch_s / duration_s) if duration_s > 0 else 0.0

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from baechi.cost.machine import issue_s
+from baechi.cost.tails import Tail
 from baechi.records.timeline import Phase
 from baechi.simulate.parcels import Parcel
 from baechi.simulate.program import Instruction
-from baechi.simulate.stage import Stage, Tail
+from baechi.simulate.stage import Stage
 
 _NOBODY = -1
 
@@ -32,7 +33,7 @@ class Issued:
     Args:
         layers: by layer, when its first kernel has been issued, and its last.
         parcels: by parcel, when its transfer has been asked for.
-        tails: by layer, the kernels that may decide when it ends (`Stage`).
+        tails: by layer, the kernels that may decide when it ends.
         sequence: the parcels that travel in the order in which they were asked for; none if nobody knows.
         behind: by parcel, a layer that it waits for besides those that give it.
         holds: by parcel, layers that wait for it besides those that take it.

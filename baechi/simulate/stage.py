@@ -7,8 +7,8 @@ from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.indexed import IndexedGraph
-from baechi.cost.machine import last_part
 from baechi.cost.memory import Footprint, footprints
+from baechi.cost.tails import Tail, tails_of
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.timeline import Phase
 
@@ -31,8 +31,6 @@ class Step(NamedTuple):
     size_bytes: int = 0
 
 
-Tail = Sequence[Sequence[float]]
-
 _Table = list[list[float | None]]
 
 
@@ -47,8 +45,7 @@ class Stage:
         footprints: by layer.
         seconds: by phase, device and layer; None where nobody knows.
         host_s: by phase and layer, what the host takes to issue its kernels.
-        tails: by phase and layer, the kernels that may decide when it ends: pairs of the part of the
-            issuing that is over with them, and of the part of the work that is left then.
+        tails: by phase and layer, the kernels that may decide when it ends.
         is_glue: by layer, whether it is glue.
         lent_bytes: by layer, what autograd keeps of its output for readers only.
         held_bytes: by layer, what the model's code holds to the end of forward.
@@ -120,7 +117,7 @@ class Stage:
             parts,
             {phase: _seconds(graph, indexed.names, cluster, phase) for phase in phases},
             {phase: [graph.amount(name, f"host_{phase}_s") for name in indexed.names] for phase in phases},
-            {phase: _tails(graph, indexed.names, phase, cluster.launch_s) for phase in phases},
+            {phase: tails_of(graph, indexed.names, phase, cluster.launch_s) for phase in phases},
             [graph.nodes[name].get("kind") == "glue" for name in indexed.names],
             amounts("lent"),
             amounts("held"),
@@ -220,16 +217,6 @@ def _forward_temp_bytes(graph: LayerGraph, names: Sequence[str]) -> list[int]:
     """By layer; where phases are not told apart, the most of both."""
     known = graph.training and any("forward_temp_bytes" in graph.nodes[name] for name in names)
     return [ceil(graph.amount(name, "forward_temp_bytes" if known else "temp_bytes")) for name in names]
-
-
-def _tails(graph: LayerGraph, names: Sequence[str], phase: Phase, launch_s: float) -> list[Tail]:
-    """By layer; where nobody says, its kernels take equally long."""
-    attribute = "backward_tail" if phase == "backward" else "tail"
-    found = []
-    for name in names:
-        told = graph.nodes[name].get(attribute)
-        found.append(told or [(1.0, last_part(graph.amount(name, f"host_{phase}_s"), launch_s))])
-    return found
 
 
 def _steps(graph: LayerGraph, names: Sequence[str], parts: Sequence[Footprint]) -> list[list[Step]]:

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.cost.indexed import FROM_HOST, seconds_by_device
-from baechi.cost.machine import last_part
+from baechi.cost.tails import last_part, tails_of
 from baechi.cost.transfer import transfer_s
 from baechi.place.search.compiled import Bools, Floats, Ints, compiled
 from baechi.place.task import Task
+from baechi.records.timeline import Phase
 
 
 class Lists(NamedTuple):
@@ -91,12 +92,16 @@ class Tables(NamedTuple):
             task: what is placed.
         """
         indexed, graph = task.indexed, task.graph
-        phases = ("forward", "backward") if task.training else ("forward",)
+        phases: tuple[Phase, ...] = ("forward", "backward") if task.training else ("forward",)
         names, layers, ends = indexed.names, len(indexed), len(task.cluster) + 1
         seconds = [seconds_by_device(graph, names, task.cluster.devices, f"{phase}_s") for phase in phases]
         host_s = [[graph.amount(name, f"host_{phase}_s") for name in names] for phase in phases]
         launch_s = [task.cluster.launch_s if any(row) else 0.0 for row in host_s]
-        parts = [[last_part(s, one) for s in row] for row, one in zip(host_s, launch_s, strict=True)]
+        tails = [tails_of(graph, names, phase, task.cluster.launch_s) for phase in phases]
+        parts = [
+            [last_part(*layer, one) for layer in zip(tail, took_s[0], row, strict=True)]
+            for tail, took_s, row, one in zip(tails, seconds, host_s, launch_s, strict=True)
+        ]
         to_end_s = [_to_end_s(task, seconds[0]), _to_end_of_backward_s(task, seconds[-1])]
         missing = [
             sum([indexed.source[tensor] != FROM_HOST for tensor in reads]) + len(before)
