@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import baechi
 from baechi.run.runtime import Runtime, binding_of
+from baechi.run.step import Step
 
 Placer = str | Callable[[baechi.LayerGraph, baechi.Cluster], baechi.Plan]
 
@@ -646,3 +647,31 @@ def runtime_of(model: nn.Module) -> Runtime:
     binding = binding_of(model)
     assert binding is not None
     return binding.runtime
+
+
+@pytest.mark.parametrize("reorder", ["host", "threads"])
+def test_what_a_waiting_layer_hands_through_is_sent_ahead(
+    reorder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer that returns what it was given (dropout in inference) sends it to its readers when it has
+    launched, also where it had to wait."""
+
+    def code(self: Net, x: Tensor) -> Tensor:
+        y, z = self.drop(self.a(x)), self.b(x)
+        return self.c(y) + z
+
+    model = Net(code, {"a": linear, "drop": nn.Dropout, "b": linear, "c": linear}).eval()
+    cluster = baechi.Cluster.virtual(2)
+    x = noise(4, 8)
+    graph = baechi.profile(model, (x,), cluster=cluster)
+    where = {node: cluster.names[node == "c" or node.startswith("glue")] for node in graph.placed()}
+    order = ["b", *[node for node in graph.placed() if node != "b"]]  # a and the dropout wait for b
+    expected = model(x)
+    baechi.assign(model, baechi.Plan(graph, cluster, where, tuple(order)), reorder=reorder)
+    pushed = []
+    push = Step.push
+    monkeypatch.setattr(Step, "push", lambda *args: (pushed.append(args[1]), push(*args)))
+    with cluster, torch.no_grad():
+        assert torch.equal(model(x), expected)
+    assert runtime_of(model).launched == ["b", "a", "drop", "c"]
+    assert len(pushed) == 2 and all(isinstance(tensor, Tensor) for tensor in pushed)  # the dropout's, and b's

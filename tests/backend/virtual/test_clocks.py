@@ -180,6 +180,13 @@ def test_the_host_waits_for_values(name: str) -> None:
         assert host_s() == 4.0 + 8.0 + extra_s
 
 
+def test_taking_by_numbers_does_not_hold_the_host() -> None:
+    """Whole numbers say how much is taken; only how many a mask takes is for the device to say."""
+    with cluster_of():
+        x, numbers = zeros("cpu:0", 4), torch.zeros(2, dtype=torch.int64, device="cpu:0")
+        assert x[numbers].shape == (2,) and host_s() == 0.0
+
+
 def test_work_after_a_wait_starts_after_it() -> None:
     """What the host issues once it has waited cannot have started before, on no device."""
     with cluster_of():
