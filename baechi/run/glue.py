@@ -41,6 +41,9 @@ _MOVE = frozenset({"to", "cpu", "cuda"})
 _LEAVE = frozenset({"cpu", "cuda", "numpy", "tolist"})
 """What leaves the devices has a value."""
 
+_SHAPED_LIKE = frozenset({"expand_as", "view_as", "reshape_as"})
+"""What else they are given says a shape only, and lies wherever it does."""
+
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 """Properties that are no questions: they make a view."""
 
@@ -179,6 +182,7 @@ class GlueMode(TorchFunctionMode):
         The place is None if the result belongs nowhere yet: nothing that it is made of has a place.
         """
         backend = self.step.backend
+        given = given[:1] if name in _SHAPED_LIKE else given
         places = [backend.place_of(tensor) for tensor in given]
         on_devices = [index for index, place in enumerate(places) if place in backend.names]
         if not on_devices:

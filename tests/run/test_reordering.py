@@ -675,3 +675,27 @@ def test_what_a_waiting_layer_hands_through_is_sent_ahead(
         assert torch.equal(model(x), expected)
     assert runtime_of(model).launched == ["b", "a", "drop", "c"]
     assert len(pushed) == 2 and all(isinstance(tensor, Tensor) for tensor in pushed)  # the dropout's, and b's
+
+
+@pytest.mark.parametrize("reorder", [False, "host"])
+def test_what_says_a_shape_only_draws_nothing_to_it(reorder: Any) -> None:
+    """`a.expand_as(b)` stays where `a` is, as in the graph: who computes with it runs where that was planned."""
+
+    def code(self: Net, x: Tensor) -> Tensor:
+        row = self.a(x)[:, :1].argsort(0)
+        return self.b(x).gather(0, row.expand_as(x))
+
+    model, cluster, x = Net(code, {"a": linear, "b": linear}), baechi.Cluster.virtual(2), noise(64, 8)
+    expected = model(x)
+    graph = baechi.profile(model, (x,), cluster=cluster, training=False)
+    glue = {node for node in graph.placed() if graph.nodes[node]["kind"] == "glue"}
+    where = {node: cluster.names[node == "b"] for node in graph.placed()}
+    plan = baechi.Plan(graph, cluster, where)
+    baechi.assign(model, plan, reorder=reorder)
+    with cluster, torch.no_grad():
+        assert torch.equal(model(x), expected)
+        spans = baechi.last_step(model).spans
+    planned, ran = (
+        sorted([s.where for s in found if s.kind == "transfer"]) for found in (plan.timeline.spans, spans)
+    )
+    assert glue and planned == ran
