@@ -679,11 +679,11 @@ def test_what_a_waiting_layer_hands_through_is_sent_ahead(
 
 @pytest.mark.parametrize("reorder", [False, "host"])
 def test_what_says_a_shape_only_draws_nothing_to_it(reorder: Any) -> None:
-    """`a.expand_as(b)` stays where `a` is, as in the graph: who computes with it runs where that was planned."""
+    """`a.expand_as(b)` stays where `a` is, as in the graph: who computes with it runs where planned."""
 
     def code(self: Net, x: Tensor) -> Tensor:
-        row = self.a(x)[:, :1].argsort(0)
-        return self.b(x).gather(0, row.expand_as(x))
+        row, y = self.a(x)[:, :1].argsort(0), self.b(x)
+        return y.gather(0, row.expand_as(y))
 
     model, cluster, x = Net(code, {"a": linear, "b": linear}), baechi.Cluster.virtual(2), noise(64, 8)
     expected = model(x)
