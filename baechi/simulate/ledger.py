@@ -138,11 +138,11 @@ class ForwardLedger:
 
     def _note_way(self, maker: int, pair: tuple[int, int]) -> None:
         """A layer's output travels, and with it the memory that it is a view of."""
-        indexed = self._stage.indexed
-        self.kept.ways.setdefault(maker, set()).add(pair)
-        for tensor in indexed.reads[maker] if indexed.borrows[maker] else ():
-            if indexed.source[tensor] != FROM_HOST:
-                self._note_way(indexed.source[tensor], pair)
+        indexed, owners = self._stage.indexed, [maker]
+        for owner in owners:
+            self.kept.ways.setdefault(owner, set()).add(pair)
+            bases = [indexed.source[tensor] for tensor in indexed.reads[owner] if indexed.borrows[owner]]
+            owners += [base for base in bases if base != FROM_HOST and base not in owners]
 
     def _launch(self, layer: int) -> None:
         stage, memory = self._stage, self._memory
@@ -211,11 +211,20 @@ class ForwardLedger:
                 self._drop_copy(number, now_s)
 
     def _let_go(self, maker: int, now_s: float) -> None:
-        self._users[maker] -= 1
-        if not self._users[maker]:
-            if self._stage.indexed.borrows[maker]:
-                self._let_inputs_go(maker, now_s)
-            self._drop(maker, now_s)
+        """One less holds an output; with the last one it goes, and what it is a view of before it."""
+        indexed, waiting, gone = self._stage.indexed, [maker], []
+        while waiting:
+            layer = waiting.pop()
+            self._users[layer] -= 1
+            if self._users[layer]:
+                continue
+            gone.append(layer)
+            for tensor in indexed.reads[layer] if indexed.borrows[layer] else ():
+                if indexed.source[tensor] != FROM_HOST:
+                    self._let_part_go(tensor, now_s)
+                    waiting.append(indexed.source[tensor])
+        for layer in reversed(gone):
+            self._drop(layer, now_s)
 
     def _drop(self, maker: int, now_s: float) -> None:
         """Nobody holds an output any more, but autograd may."""

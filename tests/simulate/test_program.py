@@ -1,5 +1,6 @@
 """What the host does, worked out by hand: each kernel and transfer takes it a second to issue."""
 
+from itertools import pairwise
 from typing import Any
 
 from place.graphs import BYTE_A_SECOND, FREE, cluster_of, graph_of
@@ -177,3 +178,13 @@ def test_what_outlives_backward() -> None:
     assert play(graph, a="d0", b="d0").peak_bytes["d0"] == 8
     graph.nodes["b"]["lasting_bytes"] = 8
     assert play(graph, a="d0", b="d0").peak_bytes["d0"] == 8 + 5
+
+
+def test_a_long_chain_of_views() -> None:
+    """Thousands of layers that hand on what they got (dropout in inference) are no deeper than one."""
+    names = [f"v{index}" for index in range(3_000)]
+    nodes = {"a": {**KERNEL, "output_bytes": 4}} | {name: {"host_forward_s": 0} for name in names}
+    nodes["b"] = dict(KERNEL)
+    edges = [(one, other, 4) for one, other in pairwise(nodes)]
+    graph = graph_of(nodes, edges)
+    assert play(graph, **dict.fromkeys([*nodes][:-1], "d0"), b="d1").peak_bytes == {"d0": 4, "d1": 4}
