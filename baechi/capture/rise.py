@@ -12,7 +12,6 @@ comes from, so on the placement:
 """
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -47,10 +46,10 @@ def sums(part: Part, weights: set[int]) -> list[Sum]:
         weights: gradients of weights, which are no inputs.
     """
     made = {storage.index for _, op in part for storage in op.makes}
-    times = Counter([storage.index for _, op in part for storage in op.reads])
+    read = {storage.index for _, op in part if not op.adds for storage in op.reads}
     found = []
     for number, op in part:
-        there = [s for s in op.reads if s.index not in made and times[s.index] == 1]
+        there = [s for s in op.reads if s.index not in made and s.index not in read]
         own = [s for s in op.reads if s.index in made]
         if not own:  # it hands on what it got: the newer one
             there.sort(key=lambda storage: storage.index)
