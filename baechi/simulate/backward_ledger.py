@@ -148,10 +148,13 @@ class BackwardLedger:
         self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
 
     def _copy_bytes(self, parcel: Parcel) -> int:
-        """What an arriving gradient takes; that of a part of something keeps the gaps."""
-        (maker,) = parcel.takers
+        """What an arriving gradient takes; that of a part of something keeps the gaps, unless it is a sum."""
+        (maker,), span_bytes = parcel.takers, self._stage.span_bytes
+        if len(parcel.givers) > 1:
+            return parcel.size_bytes
+        handed = [span_bytes[giver] for giver in parcel.givers if not self._works(giver)]
         alone = len(self._stage.indexed.makes[maker]) == 1
-        return max(parcel.size_bytes, self._stage.span_bytes[maker] if alone else 0)
+        return max(parcel.size_bytes, span_bytes[maker] if alone else 0, *handed)
 
     def _joins(self, parcel: Parcel) -> int:
         """The tensor whose gradient a parcel is part of; what the model returns, layers may read, too."""

@@ -188,3 +188,16 @@ def test_a_long_chain_of_views() -> None:
     edges = [(one, other, 4) for one, other in pairwise(nodes)]
     graph = graph_of(nodes, edges)
     assert play(graph, **dict.fromkeys([*nodes][:-1], "d0"), b="d1").peak_bytes == {"d0": 4, "d1": 4}
+
+
+def test_a_part_of_a_gradient_keeps_its_gaps() -> None:
+    """What joined two tensors hands back parts of one gradient: a copy has the gaps, a sum has none."""
+    nodes = {name: dict(KERNEL) for name in "abcd"}
+    nodes["c"] |= {"kind": "glue", "host_backward_s": 0, "upstream_span_bytes": 13}
+    nodes["d"] |= {"returned": {"0": 0}, "losses": {"0": 0}}
+    edges = [("a", "c", 8), ("b", "c", 8), ("c", "d", 16)]
+    graph = graph_of(nodes, edges, training=True)
+    where = {"a": "d0", "b": "d1", "c": "d1", "d": "d1"}
+    assert play(graph, **where).peak_bytes["d0"] == 13
+    both = graph_of(nodes, [*edges, ("a", "d", 8)], training=True)
+    assert play(both, **where).peak_bytes["d0"] == 8
