@@ -139,10 +139,13 @@ class ForwardLedger:
     def _note_way(self, maker: int, pair: tuple[int, int]) -> None:
         """A layer's output travels, and with it the memory that it is a view of."""
         indexed, owners = self._stage.indexed, [maker]
-        for owner in owners:
-            self.kept.ways.setdefault(owner, set()).add(pair)
-            bases = [indexed.source[tensor] for tensor in indexed.reads[owner] if indexed.borrows[owner]]
-            owners += [base for base in bases if base != FROM_HOST and base not in owners]
+        while owners:
+            owner = owners.pop()
+            ways = self.kept.ways.setdefault(owner, set())
+            if pair not in ways:
+                ways.add(pair)
+                bases = [indexed.source[tensor] for tensor in indexed.reads[owner] if indexed.borrows[owner]]
+                owners += [base for base in bases if base != FROM_HOST]
 
     def _launch(self, layer: int) -> None:
         stage, memory = self._stage, self._memory
