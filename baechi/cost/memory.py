@@ -67,6 +67,7 @@ class Footprint(NamedTuple):
         upstream_bytes: the gradient of its output, while its backward runs.
         update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
         largest_update_bytes: those of the largest weight.
+        next_update_bytes: those of its second largest weight.
         gradient_bytes: those of `resident_bytes` that are there from its backward on: gradients of
             parameters, and what of `saved_bytes` somebody holds when backward is over, too (a cache).
     """
@@ -79,6 +80,7 @@ class Footprint(NamedTuple):
     update_bytes: int = 0
     largest_update_bytes: int = 0
     gradient_bytes: int = 0
+    next_update_bytes: int = 0
 
     @property
     def always_bytes(self) -> int:
@@ -154,8 +156,8 @@ def step_bytes(graph: LayerGraph) -> int:
     return kept + max([row.temp_bytes + row.upstream_bytes for row in rows], default=0)
 
 
-def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
-    """What the optimizer's step needs on a device, whichever way it goes.
+def update_peak_bytes(total_bytes: int, largest_bytes: int, next_bytes: int | None = None) -> int:
+    """What the optimizer's step needs on a device at most, whichever way it goes.
 
     All weights at once need all of them once. One by one, each needs itself twice, and what the one
     before left lies there still, until the first of the new ones is made.
@@ -163,8 +165,15 @@ def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
     Args:
         total_bytes: `update_bytes` of all layers there.
         largest_bytes: `largest_update_bytes`, the most of them.
+        next_bytes: of the second largest weight there; as much unless given.
     """
-    return max(total_bytes, largest_bytes + min(total_bytes, 2 * largest_bytes))
+    before_bytes = min(largest_bytes if next_bytes is None else next_bytes, total_bytes - largest_bytes)
+    return max(total_bytes, 2 * largest_bytes + before_bytes)
+
+
+def least_update_bytes(total_bytes: int, largest_bytes: int) -> int:
+    """What the optimizer's step needs on a device at least: see `update_peak_bytes`."""
+    return max(total_bytes, 2 * largest_bytes)
 
 
 def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint:
@@ -178,6 +187,7 @@ def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint
 def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
     get = data.get
     gradients = ceil(get("grad_bytes") or 0)
+    largest = ceil(get("largest_grad_bytes", gradients) or 0)
     coming = ceil(get("backward_grad_bytes", gradients) or 0)  # of ties, the first backward makes them
     saved, lasting = ceil(get("saved_bytes") or 0), ceil(get("lasting_bytes") or 0)
     passing = ceil(get("passing_bytes", max(0, (get("output_bytes") or 0) - saved)) or 0)
@@ -192,6 +202,7 @@ def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
         temp_bytes=ceil(get("temp_bytes") or 0),
         upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
         update_bytes=gradients * update,
-        largest_update_bytes=ceil(get("largest_grad_bytes", gradients) or 0) * update,
+        largest_update_bytes=largest * update,
+        next_update_bytes=ceil(get("next_grad_bytes", min(largest, gradients - largest)) or 0) * update,
         gradient_bytes=coming + lasting,
     )

@@ -54,7 +54,7 @@ class GroupBytes(NamedTuple):
     @classmethod
     def _alone(cls, part: Footprint, final_bytes: int) -> "GroupBytes":
         """What a single layer takes: as most groups are, so without sums."""
-        resident, saved, output, temp, upstream, update, largest, gradient = part
+        resident, saved, output, temp, upstream, update, largest, gradient, _ = part
         permanent, forward, backward = resident + saved, output + temp, upstream + temp
         if gradient:
             less = min(saved, gradient)

@@ -17,7 +17,7 @@ from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST
-from baechi.cost.memory import update_peak_bytes
+from baechi.cost.memory import least_update_bytes
 from baechi.place.task import Task
 
 
@@ -45,7 +45,7 @@ class LeastBytes(NamedTuple):
     @property
     def alone_bytes(self) -> int:
         """What it takes of a device where nothing else lies."""
-        stepping = self.gradient_bytes + update_peak_bytes(self.update_bytes, self.largest_update_bytes)
+        stepping = self.gradient_bytes + least_update_bytes(self.update_bytes, self.largest_update_bytes)
         return max(self.kept_bytes, self.always_bytes + max(self.moment_bytes, stepping))
 
     def with_other(self, other: "LeastBytes") -> "LeastBytes":
@@ -158,6 +158,6 @@ def least_peaks(task: Task, least: Sequence[LeastBytes], device_of: Sequence[int
             home = task.host if maker == FROM_HOST else device_of[task.indexed.group_of[maker]]
             for there in {device_of[task.indexed.group_of[reader]] for reader in readers} - {home}:
                 kept[there] += task.indexed.size_bytes[tensor]
-    stepping = [g + update_peak_bytes(*pair) for g, *pair in zip(gradient, update, largest, strict=True)]
+    stepping = [g + least_update_bytes(*pair) for g, *pair in zip(gradient, update, largest, strict=True)]
     tops = [max(pair) for pair in zip(moment, stepping, strict=True)]
     return [max(k, a + top) for k, a, top in zip(kept, always, tops, strict=True)]

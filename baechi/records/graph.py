@@ -24,6 +24,7 @@ AMOUNTS = (
     "buffer_bytes",
     "grad_bytes",
     "largest_grad_bytes",
+    "next_grad_bytes",
     "output_bytes",
     "passing_bytes",
     "held_bytes",
@@ -54,7 +55,7 @@ class LayerGraph(DiGraph, AbstractRecord):
       `spread_s`: how far the rounds of a measurement lay apart; `host_forward_s`,
       `host_backward_s`: host time to issue its kernels;
     - `param_bytes`, `buffer_bytes`, `grad_bytes`: by storage, ties counted on the first member;
-      `largest_grad_bytes`: of one weight;
+      `largest_grad_bytes`, `next_grad_bytes`: of the two largest weights;
     - `output_bytes`: new storage handed on; `saved_bytes`: what autograd keeps until backward;
       `upstream_grad_bytes`: gradient of the output; `temp_bytes`: peak beyond these while it runs;
     - `held_bytes`: what the model's code holds to the end of forward, not for autograd (a cache, what

@@ -113,13 +113,15 @@ class Memory:
 
 def _stepping_bytes(stage: Stage) -> list[int]:
     """By device: what is there when the optimizer steps."""
-    resident, total, largest = ([0] * stage.host for _ in range(3))
+    resident, total = ([0] * stage.host for _ in range(2))
+    most = [[0, 0] for _ in range(stage.host)]
     for layer, footprint in enumerate(stage.footprints):
         device = stage.device_of[layer]
         resident[device] += footprint.resident_bytes
         total[device] += footprint.update_bytes
-        largest[device] = max(largest[device], footprint.largest_update_bytes)
-    updates = [update_peak_bytes(*pair) for pair in zip(total, largest, strict=True)]
+        one, other = footprint.largest_update_bytes, footprint.next_update_bytes
+        most[device] = sorted([*most[device], one, other])[-2:]
+    updates = [update_peak_bytes(all_, *pair[::-1]) for all_, pair in zip(total, most, strict=True)]
     return [there + update for there, update in zip(resident, updates, strict=True)]
 
 

@@ -3,7 +3,14 @@
 import pytest
 from place.graphs import graph_of
 
-from baechi.cost.memory import STATE_PER_GRAD_BYTE, Footprint, footprints, state_per_grad_byte
+from baechi.cost.memory import (
+    STATE_PER_GRAD_BYTE,
+    Footprint,
+    footprints,
+    least_update_bytes,
+    state_per_grad_byte,
+    update_peak_bytes,
+)
 from baechi.records import LayerGraph
 
 AMOUNTS = {
@@ -94,3 +101,13 @@ def test_gradients_that_are_added_up() -> None:
     """Who accumulates has gradients beside all that is kept."""
     footprint = footprints(graph_of({"a": AMOUNTS}, training=True, accumulate=True))["a"]
     assert (footprint.always_bytes, footprint.permanent_bytes) == (110 + 60, 110 + 60 + 5)
+
+
+def test_the_optimizers_step() -> None:
+    """One by one a weight needs itself twice beside what the one before left; all at once, all of them."""
+    assert update_peak_bytes(100, 10) == 100
+    assert update_peak_bytes(25, 10) == 30 and update_peak_bytes(25, 10, 3) == 25
+    assert update_peak_bytes(13, 10, 3) == 23 and update_peak_bytes(10, 10) == 20
+    for total, largest, following in ((100, 10, 9), (25, 10, 10), (13, 10, 3), (10, 10, 0), (0, 0, 0)):
+        least, most = least_update_bytes(total, largest), update_peak_bytes(total, largest)
+        assert least <= update_peak_bytes(total, largest, following) <= most
