@@ -103,12 +103,12 @@ def truth(*, quick: bool = False) -> Iterator[Row]:
     """
     for runnable in runnables(quick=quick):
         for kind in KINDS[:1] if quick else KINDS:
-            graphs = {training: _profiled(runnable, kind, training) for training in (False, True)}
+            graphs = {training: profiled(runnable, kind, training) for training in (False, True)}
             for devices in DEVICES[:1] if quick else DEVICES:
                 cluster = Cluster.virtual(devices, memory=_MEMORY, like=kind)
                 for placer in ("m-etf", "random:1") if quick else PLACERS:
                     for mode in MODES:
-                        yield _row(runnable, graphs[mode != "inference"], cluster, placer, mode)
+                        yield row_of(runnable, graphs[mode != "inference"], cluster, placer, mode)
 
 
 def emulated(
@@ -193,7 +193,14 @@ def _spread(values: list[float]) -> str:
     return " / ".join([f"{value * 100:+.1f}" for value in (median(values), min(values), max(values))])
 
 
-def _profiled(runnable: Runnable, kind: str, training: bool) -> LayerGraph:
+def profiled(runnable: Runnable, kind: str, training: bool) -> LayerGraph:
+    """The layer graph of a model, its times from datasheets.
+
+    Args:
+        runnable: the model.
+        kind: of which kind devices will be.
+        training: whether its costs are those of training.
+    """
     return profile(
         runnable.build().train(training),
         runnable.inputs(),
@@ -203,7 +210,16 @@ def _profiled(runnable: Runnable, kind: str, training: bool) -> LayerGraph:
     )
 
 
-def _row(runnable: Runnable, graph: LayerGraph, cluster: Cluster, placer: str, mode: str) -> Row:
+def row_of(runnable: Runnable, graph: LayerGraph, cluster: Cluster, placer: str, mode: str) -> Row:
+    """Predict one way to place and to run a model, and run it.
+
+    Args:
+        runnable: the model.
+        graph: its graph.
+        cluster: emulated devices.
+        placer: who places it.
+        mode: `"inference"`, or the optimizer that trains it.
+    """
     plan = place(graph, cluster, placer, optimizer=None if mode == "inference" else mode)
     said, runs = plan.timeline, [emulated(plan, runnable, way) for way in _WAYS.get(mode, (mode,))]
     return Row(
