@@ -62,6 +62,7 @@ class BackwardLedger:
         self._clocks = [start_s] * stage.host
         self._gradients = Gradients()
         self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
+        self._works = [_works(stage, layer) for layer in range(len(stage.place))]
 
     @property
     def now_s(self) -> float:
@@ -71,7 +72,7 @@ class BackwardLedger:
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
-        works = self._works(layer)
+        works = self._works[layer]
         if works:
             self._rise(layer, self._ways_of(layer))
         now_s = min(self._clocks)
@@ -89,12 +90,6 @@ class BackwardLedger:
         self._take(given, device)
         self._returned.pop(layer, None)
         self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
-
-    def _works(self, layer: int) -> bool:
-        """Whether its backward does more than add gradients up, as that of an addition or a view does not."""
-        sums = sum([step.kind == "add" for step in self._stage.steps[layer]])
-        kernels_s = self._stage.host_s["backward"][layer]
-        return kernels_s > ((sums + 0.5) * self._stage.cluster.launch_s if sums else 0.0)
 
     def _rise(self, layer: int, ways: dict[str, int]) -> None:
         """What its backward needs, kernel after kernel, beside what of that has gone by then."""
@@ -152,7 +147,7 @@ class BackwardLedger:
         (maker,), span_bytes = parcel.takers, self._stage.span_bytes
         if len(parcel.givers) > 1:
             return parcel.size_bytes
-        handed = [span_bytes[giver] for giver in parcel.givers if not self._works(giver)]
+        handed = [span_bytes[giver] for giver in parcel.givers if not self._works[giver]]
         alone = len(self._stage.indexed.makes[maker]) == 1
         return max(parcel.size_bytes, span_bytes[maker] if alone else 0, *handed)
 
@@ -241,3 +236,10 @@ class BackwardLedger:
             if not copies:
                 size_bytes = indexed.size_bytes[tensor]
                 self._memory.drop(device, size_bytes, self._newest[device], now_s)
+
+
+def _works(stage: Stage, layer: int) -> bool:
+    """Whether its backward does more than add gradients up, as that of an addition or a view does not."""
+    sums = sum([step.kind == "add" for step in stage.steps[layer]])
+    kernels_s = stage.host_s["backward"][layer]
+    return kernels_s > ((sums + 0.5) * stage.cluster.launch_s if sums else 0.0)
