@@ -1,0 +1,289 @@
+#include "machine.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace toy {
+
+namespace {
+constexpr double kLaunch_s = 1e-6, kKernel_s = 2e-6, kBytes_per_s = 1e10;
+
+void merge(Clock& clock, const Clock& other) {
+  for (size_t lane = 0; lane < clock.size(); lane++) clock[lane] = std::max(clock[lane], other[lane]);
+}
+}  // namespace
+
+Block::Block(size_t bytes, int device, int lane) : bytes(bytes), device(device), lane(lane) {
+  data = std::aligned_alloc(kRounding, std::max(bytes, kRounding));
+  std::memset(data, 0xFF, bytes);  // what was never written is no number
+}
+
+Block::~Block() { std::free(data); }
+
+Machine::Machine(int devices) : lanes_(devices * kStreamsPerDevice), devices_(devices) {
+  host_.assign(lanes_.size(), 0);
+  for (auto& lane : lanes_) lane.clock.assign(lanes_.size(), 0);
+  favour_.resize(lanes_.size());
+}
+
+std::string Machine::name_of(int lane) const {
+  int stream = lane % kStreamsPerDevice;
+  return std::to_string(lane / kStreamsPerDevice) + "/" + (stream ? "s" + std::to_string(stream) : "default");
+}
+
+// --- streams and events
+
+int64_t Machine::stream_from_pool(int device) {
+  std::lock_guard<std::mutex> guard(lock_);
+  return 1 + devices_[device].next_of_pool++ % (kStreamsPerDevice - 1);
+}
+
+void Machine::submit(
+    int lane, const std::string& what, const std::vector<Use>& uses, std::function<void()> run) {
+  std::lock_guard<std::mutex> guard(lock_);
+  Lane& own = lanes_[lane];
+  size_t bytes = 0;
+  merge(own.clock, host_);
+  own.clock[lane] = ++own.submitted;
+  for (const Use& use : uses) {
+    check(lane, what, use);
+    bytes += use.memory->bytes;
+  }
+  host_s_ += kLaunch_s;
+  own.time_s = std::max(own.time_s, host_s_) + kKernel_s + double(bytes) / kBytes_per_s;
+  if (keeps_issued_) issued_.push_back(name_of(lane) + " " + what);
+  own.queue.push_back({std::move(run), {}});
+  run_a_little();
+}
+
+Event Machine::record(int lane) {
+  std::lock_guard<std::mutex> guard(lock_);
+  Lane& own = lanes_[lane];
+  merge(own.clock, host_);
+  return {{lane, own.submitted}, own.clock, own.time_s};
+}
+
+void Machine::wait(int lane, const Event& event) {
+  std::lock_guard<std::mutex> guard(lock_);
+  Lane& own = lanes_[lane];
+  merge(own.clock, event.before);
+  own.time_s = std::max(own.time_s, event.time_s);
+  own.clock[lane] = ++own.submitted;
+  own.queue.push_back({[] {}, event.when});
+  run_a_little();
+}
+
+bool Machine::happened(Moment moment) {
+  std::lock_guard<std::mutex> guard(lock_);
+  run_a_little();  // whoever asks again and again gets a yes in the end
+  return is_done(moment);
+}
+
+void Machine::host_waits(const Event& event, const std::string& why) {
+  std::lock_guard<std::mutex> guard(lock_);
+  if (event.when.lane < 0) return;
+  waits_.push_back(why);
+  run_until(event.when);
+  merge(host_, event.before);
+  host_s_ = std::max(host_s_, event.time_s);
+}
+
+void Machine::host_waits_for_device(int device, const std::string& why) {
+  for (int stream = 0; stream < kStreamsPerDevice; stream++) {
+    Event last = record(lane_of(device, stream));
+    if (last.when.number || !stream) host_waits(last, why);
+  }
+}
+
+// --- running what waits
+
+std::vector<int> Machine::ready_lanes() const {
+  std::vector<int> ready;
+  for (size_t lane = 0; lane < lanes_.size(); lane++)
+    if (is_ready(lanes_[lane])) ready.push_back(int(lane));
+  return ready;
+}
+
+void Machine::run_one(const std::vector<int>& ready) {
+  if (chance_() % 16 == 0)  // from now on others are fast, and others slow
+    for (int& favour : favour_) favour = int(chance_() % 64);
+  int lane = *std::max_element(
+      ready.begin(), ready.end(), [&](int one, int other) { return favour_[one] < favour_[other]; });
+  Task task = std::move(lanes_[lane].queue.front());
+  lanes_[lane].queue.pop_front();
+  try {
+    task.run();
+  } catch (const std::exception& error) {
+    faults_.push_back(std::string("FAILED: ") + error.what());
+  }
+  lanes_[lane].done++;
+  give_back_freed();
+}
+
+void Machine::run_until(Moment moment) {
+  while (!is_done(moment)) run_one(ready_lanes());
+}
+
+// After a submission: at once if nothing is late, else seldom, and if a queue is full.
+void Machine::run_a_little() {
+  auto full = [&] {
+    return std::any_of(
+        lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.queue.size() > kQueueLength; });
+  };
+  for (int64_t runs = late_ ? (chance_() % 32 ? 0 : int64_t(chance_() % 8)) : INT64_MAX; runs > 0 || full(); runs--) {
+    std::vector<int> ready = ready_lanes();
+    if (ready.empty()) return;
+    run_one(ready);
+  }
+}
+
+// --- memory
+
+Memory Machine::allocate(int device, int lane, size_t bytes) {
+  std::lock_guard<std::mutex> guard(lock_);
+  size_t rounded = (bytes + kRounding - 1) / kRounding * kRounding;
+  if (!make_room(device, rounded)) return nullptr;
+  Room& own = devices_[device];
+  own.allocated_bytes += rounded;
+  own.taken_bytes += rounded;
+  own.peak_bytes = std::max(own.peak_bytes, own.allocated_bytes);
+  return std::make_shared<Block>(rounded, device, lane);
+}
+
+bool Machine::make_room(int device, size_t bytes) {
+  Room& own = devices_[device];
+  auto is_full = [&] { return own.taken_bytes + bytes > own.limit_bytes; };
+  while (is_full()) {  // wait for what other streams still use, then look again
+    auto ours = std::find_if(freed_.begin(), freed_.end(), [&](const Freed& one) {
+      return one.memory->device == device;
+    });
+    if (ours == freed_.end()) return false;
+    std::vector<Moment> after = ours->after;
+    waits_.push_back("allocator");
+    for (Moment moment : after) run_until(moment);
+    give_back_freed();
+  }
+  return true;
+}
+
+void Machine::free(const Memory& memory) {
+  std::lock_guard<std::mutex> guard(lock_);
+  Lane& home = lanes_[memory->lane];
+  merge(home.clock, host_);
+  Freed freed{memory, {{memory->lane, home.submitted}}};
+  for (int lane : memory->recorded) freed.after.push_back({lane, lanes_[lane].submitted});
+  auto left_behind = [&](const Access& access) {
+    const Moment& when = access.when;
+    if (when.lane < 0 || memory->recorded.count(when.lane) || comes_before(when, home.clock)) return;
+    faults_.push_back(
+        "FREE: " + access.what + " on " + name_of(when.lane) + " may still use memory of " +
+        name_of(memory->lane) + " that is let go of: it was not recorded");
+  };
+  left_behind(memory->written);
+  for (const auto& entry : memory->read) left_behind(entry.second);
+  Room& own = devices_[memory->device];
+  own.allocated_bytes -= memory->bytes;
+  if (memory->recorded.empty()) {  // the next owner may write right behind what is in the stream now
+    own.taken_bytes -= memory->bytes;
+    home.clock[memory->lane] = ++home.submitted;
+    home.queue.push_back({[memory] { std::memset(memory->data, 0xFF, memory->bytes); }, {}});
+    if (!late_) run_a_little();
+    return;
+  }
+  freed_.push_back(std::move(freed));
+  give_back_freed();
+}
+
+void Machine::give_back_freed() {
+  for (size_t index = 0; index < freed_.size();) {
+    Freed& one = freed_[index];
+    if (std::all_of(one.after.begin(), one.after.end(), [&](Moment moment) { return is_done(moment); })) {
+      devices_[one.memory->device].taken_bytes -= one.memory->bytes;
+      std::memset(one.memory->data, 0xFF, one.memory->bytes);
+      freed_.erase(freed_.begin() + long(index));
+    } else {
+      index++;
+    }
+  }
+}
+
+void Machine::use(const Memory& memory, int lane) {
+  std::lock_guard<std::mutex> guard(lock_);
+  if (lane != memory->lane) memory->recorded.insert(lane);
+}
+
+Room Machine::statistics(int device) {
+  std::lock_guard<std::mutex> guard(lock_);
+  return devices_[device];
+}
+
+void Machine::restart_peak(int device) {
+  std::lock_guard<std::mutex> guard(lock_);
+  devices_[device].peak_bytes = devices_[device].allocated_bytes;
+}
+
+void Machine::limit(int device, size_t bytes) {
+  std::lock_guard<std::mutex> guard(lock_);
+  devices_[device].limit_bytes = bytes;
+}
+
+// --- clocks
+
+bool Machine::comes_before(const Moment& moment, const Clock& clock) const {
+  return moment.lane < 0 || clock[moment.lane] >= moment.number;
+}
+
+void Machine::order(int lane, const Access& last, const char* verb, const std::string& what, const char* past) {
+  if (comes_before(last.when, lanes_[lane].clock)) return;
+  faults_.push_back(
+      "RACE: " + what + " on " + name_of(lane) + " " + verb + " what " + last.what + " on " +
+      name_of(last.when.lane) + " " + past);
+}
+
+void Machine::check(int lane, const std::string& what, const Use& use) {
+  Block& block = *use.memory;
+  Access now{{lane, lanes_[lane].submitted}, what};
+  order(lane, block.written, use.writes ? "writes" : "reads", what, "wrote");
+  if (!use.writes) {
+    block.read[lane] = now;
+    return;
+  }
+  for (const auto& entry : block.read) order(lane, entry.second, "writes", what, "read");
+  block.read.clear();
+  block.written = now;
+}
+
+// --- what a test asks
+
+void Machine::restart(uint64_t seed, bool late) {
+  for (int device = 0; device < devices(); device++) host_waits_for_device(device, "restart");
+  std::lock_guard<std::mutex> guard(lock_);
+  chance_.seed(seed);
+  late_ = late;
+  faults_.clear();
+  waits_.clear();
+  issued_.clear();
+}
+
+std::vector<std::string> Machine::faults() {
+  std::lock_guard<std::mutex> guard(lock_);
+  return faults_;
+}
+
+std::vector<std::string> Machine::waits() {
+  std::lock_guard<std::mutex> guard(lock_);
+  return waits_;
+}
+
+std::vector<std::string> Machine::issued() {
+  std::lock_guard<std::mutex> guard(lock_);
+  return issued_;
+}
+
+void Machine::keep_issued(bool on) {
+  std::lock_guard<std::mutex> guard(lock_);
+  keeps_issued_ = on;
+}
+
+}  // namespace toy
