@@ -1,5 +1,7 @@
 """Copying a tensor with its layout, since kernels may round differently on another one."""
 
+from collections.abc import Sequence
+
 import torch
 
 _ALIGNMENT_BYTES = 64
@@ -30,7 +32,7 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
             return _plain_copy(tensor, device)
         target = _empty_like(source, device)
         target.copy_(source, non_blocking=True)
-        return _over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
+        return over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
 
 
 def copy_bytes(tensor: torch.Tensor) -> int:
@@ -83,12 +85,27 @@ def _room(tensor: torch.Tensor) -> tuple[int, int]:
 def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     shift, span = _room(tensor)
     flat = torch.empty(shift + span, dtype=tensor.dtype, device=device)
-    return _over(flat, tensor.shape, tensor.stride(), shift)
+    return over(flat, tensor.shape, tensor.stride(), shift)
 
 
-def _over(
-    memory: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+def over(
+    memory: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int = 0
 ) -> torch.Tensor:
-    """A tensor over the same memory that is no view: autograd refuses to write views made without it."""
-    tensor = torch.empty(0, dtype=memory.dtype, device=memory.device)
+    """A tensor over the same memory that is no view: autograd refuses to write views made without it.
+
+    Args:
+        memory: a tensor.
+        shape, strides, offset: of the new one.
+    """
+    tensor = torch.empty(0, dtype=memory.dtype, device=real_device(memory))
     return tensor.set_(memory.untyped_storage(), offset, shape, strides)
+
+
+def real_device(tensor: torch.Tensor) -> torch.device:
+    """Where torch itself has a tensor, whatever an emulated cluster answers.
+
+    Args:
+        tensor: any tensor.
+    """
+    device: torch.device = torch._C.TensorBase.device.__get__(tensor)
+    return device

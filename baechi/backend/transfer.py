@@ -10,7 +10,14 @@
 For autograd it is two nodes. `_Depart` is made right after the producer, `_Arrive` right before the
 first consumer, and backward runs them at these points in reverse: the gradient leaves as soon as the
 consumers have made it, and only the producer's backward waits for it. (With one node either sending
-or waiting would stand in the way of other work.)
+or waiting would stand in the way of other work.) Between them goes a token, a tensor of the source
+with the shape of the copy and the memory of one element: autograd runs a node in the thread of the
+device on which its output lies, and takes gradients only where their inputs lie. The copy travels
+beside it.
+
+    forward   producer ──▶ _Depart ──token, on the source──▶ _Arrive ──copy, on the target──▶ consumer
+    backward  producer ◀── _Depart ◀──sent, on the source─── _Arrive ◀──gradient, on the target─ consumer
+                           (the source's thread)             (the target's thread)
 
 Held: the source until tx is past it, the copy until compute is past it; the allocators of both ends
 are told (`use`), so that neither memory is handed out again before.
@@ -25,6 +32,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
+from baechi.backend.layout import over, real_device
 from baechi.backend.marks import mark_of
 
 
@@ -38,8 +46,10 @@ class Way:
         target: where it goes.
         left: the source has been read.
         arrived: the copy is there.
+        token: stands for the copy between the nodes; None if autograd has no part in it.
         back: the gradient's way.
-        held: the gradient, while it is being sent: autograd adds in place to what nobody else holds.
+        made_on: the stream that the gradient was made on, which may add to it in place.
+        held: the gradient, while it is being sent: autograd adds in place to what nothing else holds.
     """
 
     backend: AbstractBackend
@@ -47,7 +57,9 @@ class Way:
     target: str
     left: Any = None
     arrived: Any = None
+    token: torch.Tensor | None = None
     back: "Way | None" = None
+    made_on: Any = None
     held: torch.Tensor | None = None
 
 
@@ -63,12 +75,12 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
         The copy, and its way.
     """
     way = Way(backend, backend.place_of(tensor), target)
-    if torch.is_grad_enabled() and tensor.requires_grad:
-        # for what torch.func transforms it is a constant
-        with temporarily_clear_interpreter_stack(), backend.at(way.source):
-            copied: torch.Tensor = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
-    else:
+    if not (torch.is_grad_enabled() and tensor.requires_grad):
+        return _send(tensor, way), way
+    # for what torch.func transforms it is a constant
+    with temporarily_clear_interpreter_stack(), backend.at(way.source):
         copied = _send(tensor, way)
+        way.token = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
     return copied, way
 
 
@@ -83,11 +95,12 @@ def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
         A tensor with the same values and layout as the one sent, differentiable (twice, too) if that is.
     """
     _receive(copied, way.backend, way.target, way.arrived)
-    if torch.is_grad_enabled() and copied.requires_grad:
-        with temporarily_clear_interpreter_stack(), way.backend.at(way.target):
-            arrived: torch.Tensor = _Arrive.apply(copied, way)  # type: ignore[no-untyped-call]
-        return arrived
-    return copied
+    token, way.token = way.token, None
+    if token is None or not torch.is_grad_enabled():
+        return copied
+    with temporarily_clear_interpreter_stack(), way.backend.at(way.target):
+        arrived: torch.Tensor = _Arrive.apply(token, copied, way)  # type: ignore[no-untyped-call]
+    return arrived
 
 
 def transfer(
@@ -196,7 +209,9 @@ class _Depart(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
-        return _send(tensor, way)
+        with _disable_current_modes():
+            one = torch.empty(1, dtype=tensor.dtype, device=real_device(tensor))
+            return over(one, tensor.shape, (0,) * tensor.dim())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
@@ -204,8 +219,8 @@ class _Depart(torch.autograd.Function):
         if grad is not None and way.back is not None:
             _receive(grad, way.backend, way.source, way.back.arrived)
             # from now on autograd may add to the gradient that was sent, in place
-            way.backend.wait(way.backend.compute_stream(way.target), way.back.left)
-            way.back = way.held = None
+            way.backend.wait(way.made_on, way.back.left)
+            way.back = way.held = way.made_on = None
         return grad, None
 
 
@@ -213,28 +228,28 @@ class _Arrive(torch.autograd.Function):
     """The copy itself, as its consumers see it; their gradient leaves from here."""
 
     @staticmethod
-    def forward(ctx: Any, copied: torch.Tensor, way: Way) -> torch.Tensor:
+    def forward(ctx: Any, token: torch.Tensor, copied: torch.Tensor, way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
         with _disable_current_modes():  # the same memory, and no view: it may be written in place
-            made = torch.empty(0, dtype=copied.dtype, device=torch._C.TensorBase.device.__get__(copied))
-            return made.set_(copied.untyped_storage(), copied.storage_offset(), copied.shape, copied.stride())
+            return over(copied, copied.shape, copied.stride(), int(copied.storage_offset()))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
         grad, way = grads[0], ctx.way
         if grad is None or way.backend.place_of(grad) == way.source:
-            return grad, None
+            return grad, None, None
         way.backend.adopt(grad, way.target)
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
-            return transfer(grad, way.backend, way.source), None
+            return transfer(grad, way.backend, way.source), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
+        way.made_on = way.backend.compute_stream(way.target)
         sent = _send(grad, way.back)
         if (
             torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
         ):  # autograd looks for NaN in what each node returns
             _receive(sent, way.backend, way.source, way.back.arrived)
-        return sent, None
+        return sent, None, None
 
 
 class _Transfer(torch.autograd.Function):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from baechi.backend import AbstractBackend
+from baechi.backend.exchange import exchange
 from baechi.backend.marks import carrier, storage_bytes
 from baechi.backend.torch_devices import TorchDevices
 from baechi.errors import CheckpointError
@@ -68,7 +69,7 @@ def _sharing(weights: Mapping[str, torch.Tensor]) -> dict[Any, list[torch.Tensor
 def _make_room(weights: list[torch.Tensor], backend: AbstractBackend, place: str) -> None:
     """Memory on a device for weights on `meta` that share theirs; they stay the same objects."""
     for weight, real in zip(weights, backend.room_for(weights, place), strict=True):
-        torch._C._swap_tensor_impl(weight, real.requires_grad_(weight.requires_grad))
+        exchange(weight, real)
 
 
 def _check(

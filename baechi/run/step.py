@@ -98,8 +98,9 @@ class Step:
             slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
             if place != here and key not in slots:
                 slots[key] = self._sent(tensor, place)
+                way = slots[key].way
                 if self.schedule is not None:
-                    self.schedule.launcher.note(slots[key].tensor)
+                    self.schedule.launcher.note(slots[key].tensor if way is None else way.token)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """A tensor is about to be given other memory: its copies are another tensor's.

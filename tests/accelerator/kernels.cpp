@@ -208,14 +208,17 @@ Stack outputs_of(
          }).stack(seen);
 }
 
-void fill(const Stack& targets, const Stack& sources) {
+void fill(const std::string& name, const Stack& targets, const Stack& sources) {
   std::vector<Tensor> to, from;
   for (const IValue& value : targets) each_tensor(value, [&](const Tensor& tensor) { to.push_back(tensor); });
   for (const IValue& value : sources) each_tensor(value, [&](const Tensor& tensor) { from.push_back(tensor); });
-  TORCH_CHECK(to.size() == from.size(), "another number of results than foreseen");
+  TORCH_CHECK(to.size() == from.size(), name, " returns another number of results than foreseen");
   for (size_t index = 0; index < to.size(); index++) {
-    if (to[index].is_same(from[index])) continue;
-    TORCH_CHECK(to[index].sizes() == from[index].sizes(), "another shape than foreseen");
+    bool unused = !from[index].numel();  // statistics that the CPU does not keep in evaluation
+    if (unused || to[index].is_same(from[index])) continue;
+    TORCH_CHECK(
+        to[index].sizes() == from[index].sizes(), name, " returns ", from[index].sizes(), ", foreseen was ",
+        to[index].sizes());
     c10::impl::ForceDispatchKeyGuard guard(DispatchKeySet(DispatchKey::BackendSelect), kAround);
     to[index].copy_(from[index]);
   }
@@ -245,7 +248,7 @@ Stack run_now(const c10::OperatorHandle& op, const Stack& args, c10::Device devi
   Stack outputs = outputs_of(op.schema(), args, host_args, results, device);
   Stack targets = Swap([&](const Tensor& tensor) { return swap.tensor(tensor); }).stack(outputs);
   auto uses = and_writes({}, outputs);
-  machine.submit(lane, name, uses, [targets, results, uses] { fill(targets, results); });
+  machine.submit(lane, name, uses, [name, targets, results, uses] { fill(name, targets, results); });
   return outputs;
 }
 
@@ -301,7 +304,7 @@ Stack launch(const c10::OperatorHandle& op, const Stack& args, c10::Device devic
   auto run = [op, host_args, targets, uses, draw] {
     Stack stack = host_args;
     draw.run(op, stack);
-    fill(targets, stack);
+    fill(op.schema().name(), targets, stack);
   };
   Machine::get().submit(lane_now(device.index()), op.schema().name(), uses, std::move(run));
   return outputs;

@@ -45,6 +45,7 @@ void Machine::submit(
   Lane& own = lanes_[lane];
   size_t bytes = 0;
   merge(own.clock, host_);
+  hand_out_again(lane);
   own.clock[lane] = ++own.submitted;
   for (const Use& use : uses) {
     check(lane, what, use);
@@ -61,6 +62,7 @@ Event Machine::record(int lane) {
   std::lock_guard<std::mutex> guard(lock_);
   Lane& own = lanes_[lane];
   merge(own.clock, host_);
+  hand_out_again(lane);
   return {{lane, own.submitted}, own.clock, own.time_s};
 }
 
@@ -169,30 +171,35 @@ bool Machine::make_room(int device, size_t bytes) {
 
 void Machine::free(const Memory& memory) {
   std::lock_guard<std::mutex> guard(lock_);
-  Lane& home = lanes_[memory->lane];
-  merge(home.clock, host_);
-  Freed freed{memory, {{memory->lane, home.submitted}}};
-  for (int lane : memory->recorded) freed.after.push_back({lane, lanes_[lane].submitted});
-  auto left_behind = [&](const Access& access) {
-    const Moment& when = access.when;
-    if (when.lane < 0 || memory->recorded.count(when.lane) || comes_before(when, home.clock)) return;
-    faults_.push_back(
-        "FREE: " + access.what + " on " + name_of(when.lane) + " may still use memory of " +
-        name_of(memory->lane) + " that is let go of: it was not recorded");
-  };
-  left_behind(memory->written);
-  for (const auto& entry : memory->read) left_behind(entry.second);
-  Room& own = devices_[memory->device];
-  own.allocated_bytes -= memory->bytes;
-  if (memory->recorded.empty()) {  // the next owner may write right behind what is in the stream now
-    own.taken_bytes -= memory->bytes;
-    home.clock[memory->lane] = ++home.submitted;
-    home.queue.push_back({[memory] { std::memset(memory->data, 0xFF, memory->bytes); }, {}});
-    if (!late_) run_a_little();
+  devices_[memory->device].allocated_bytes -= memory->bytes;
+  if (memory->recorded.empty()) {
+    devices_[memory->device].taken_bytes -= memory->bytes;
+    lanes_[memory->lane].let_go.push_back(memory);
     return;
   }
+  Freed freed{memory, {{memory->lane, lanes_[memory->lane].submitted}}};
+  for (int lane : memory->recorded) freed.after.push_back({lane, lanes_[lane].submitted});
   freed_.push_back(std::move(freed));
   give_back_freed();
+}
+
+// What was let go of and not recorded may be handed out right now: whoever used it must be ordered before.
+void Machine::hand_out_again(int home) {
+  Lane& own = lanes_[home];
+  std::vector<Memory> let_go;
+  let_go.swap(own.let_go);
+  for (const Memory& memory : let_go) {
+    auto left_behind = [&](const Access& access) {
+      if (memory->recorded.count(access.when.lane) || comes_before(access.when, own.clock)) return;
+      faults_.push_back(
+          "FREE: " + access.what + " on " + name_of(access.when.lane) + " may still use memory of " +
+          name_of(home) + " that was let go of: it was not recorded");
+    };
+    left_behind(memory->written);
+    for (const auto& entry : memory->read) left_behind(entry.second);
+    own.clock[home] = ++own.submitted;
+    own.queue.push_back({[memory] { std::memset(memory->data, 0xFF, memory->bytes); }, {}});
+  }
 }
 
 void Machine::give_back_freed() {
@@ -200,7 +207,7 @@ void Machine::give_back_freed() {
     Freed& one = freed_[index];
     if (std::all_of(one.after.begin(), one.after.end(), [&](Moment moment) { return is_done(moment); })) {
       devices_[one.memory->device].taken_bytes -= one.memory->bytes;
-      std::memset(one.memory->data, 0xFF, one.memory->bytes);
+      lanes_[one.memory->lane].let_go.push_back(one.memory);
       freed_.erase(freed_.begin() + long(index));
     } else {
       index++;

@@ -85,6 +85,7 @@ struct Lane {
   Count done = 0;
   Clock clock;
   double time_s = 0;
+  std::vector<Memory> let_go;  // memory that the next task may be given, and overwrite
 };
 
 struct Room {  // the memory of a device
@@ -137,6 +138,7 @@ class Machine {
  private:
   void check(int lane, const std::string& what, const Use& use);
   void order(int lane, const Access& last, const char* verb, const std::string& what, const char* past);
+  void hand_out_again(int lane);
   bool is_done(Moment moment) const { return moment.lane < 0 || lanes_[moment.lane].done >= moment.number; }
   bool comes_before(const Moment& moment, const Clock& clock) const;
   bool is_ready(const Lane& lane) const { return !lane.queue.empty() && is_done(lane.queue.front().after); }

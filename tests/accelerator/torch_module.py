@@ -26,6 +26,7 @@ def register() -> None:
         _thnn_fused_lstm_cell_backward_impl,
         _thnn_fused_gru_cell,
         _thnn_fused_gru_cell_backward,
+        histc,
     ):
         library.impl(kernel.__name__, kernel, "PrivateUse1")
     _library.append(library)  # what it registered goes with it
@@ -124,6 +125,15 @@ def _index(device: Any) -> int:
         return device
     index = torch.device(device).index
     return current_device() if index is None else index
+
+
+# --- integers, which a GPU counts and the CPU does not
+
+
+def histc(values: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+    made = torch.empty(bins, dtype=torch.float64, device=values.device)
+    torch.ops.aten.histc.out(values.double(), bins, min, max, out=made)
+    return made.to(values.dtype)
 
 
 # --- cells that torch fuses on every device but the CPU

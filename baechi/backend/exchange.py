@@ -1,0 +1,91 @@
+"""Other memory behind a tensor, on any type of device: the object stays, with all that hangs on it.
+
+    Parameter ──▶ implementation on the host          `tensor.data = ...`, where torch lets it:
+        └───────▶ implementation on the device         between the CPU and most types it does not
+
+Whoever holds the object (modules, optimizers, ties) holds the new memory then. Hooks on the tensor go
+with it. What autograd noted before belongs to the old implementation: a backward through it would add
+to a gradient that is gone, so it raises.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from baechi.errors import BaechiError
+
+
+def exchange(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    """Put other memory behind a tensor.
+
+    The gradient of a leaf is not moved: where the type of device changes it is gone afterwards.
+
+    Args:
+        tensor: a weight, a gradient, or part of an optimizer's state.
+        data: with the same shape and dtype, on any device; nothing else uses it.
+
+    Raises:
+        BaechiError: the tensor was computed from others, and the type of device changes.
+    """
+    if torch._has_compatible_shallow_copy_type(tensor, data):
+        tensor.data = data
+    else:
+        _swap(tensor, data)
+
+
+def _swap(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    if not tensor.is_leaf:
+        raise BaechiError(
+            f"a tensor of shape {tuple(tensor.shape)} that was computed from others ({tensor.grad_fn}) cannot go "
+            f"from {tensor.device} to {data.device}: detach it before the model is distributed"
+        )
+    holder: Any = tensor
+    hooks, accumulated = holder._backward_hooks, holder._post_accumulate_grad_hooks
+    was_used = tensor.requires_grad and holder._use_count() > 1
+    before = torch.autograd.graph.get_gradient_edge(tensor).node if was_used else None
+    where, old = tensor.device, _detached(data, tensor.requires_grad)
+    torch._C._swap_tensor_impl(tensor, old)
+    old._backward_hooks, old._post_accumulate_grad_hooks = None, None
+    holder._backward_hooks, holder._post_accumulate_grad_hooks = hooks, accumulated
+    if before is not None:
+        _end(before, tensor, where)
+
+
+def _detached(data: torch.Tensor, requires_grad: bool) -> Any:
+    return data.detach().requires_grad_(requires_grad)
+
+
+def _end(before: Any, tensor: torch.Tensor, where: torch.device) -> None:
+    """The node that added to a weight's gradient is another one now: it takes the hooks, the old one raises.
+
+    The new node lives as long as the old one, which somebody holds: a graph, or who put hooks on it.
+    """
+    after: Any = torch.autograd.graph.get_gradient_edge(tensor).node
+    first, last = _hooks_of(before.register_prehook), _hooks_of(before.register_hook)
+
+    def refuse(grads: Any) -> None:
+        raise BaechiError(
+            f"this backward goes through a weight of shape {tuple(after.variable.shape)} as it was on {where}, "
+            "before its model was distributed or restored: call backward before that, or the model again after"
+        )
+
+    own = before.register_prehook(refuse).id  # into the same table, when there is one
+    after.register_prehook(lambda given: _run(first, own, given))
+    after.register_hook(lambda added, given: _run(last, own, added, given))
+
+
+def _hooks_of(register: Callable[[Callable[..., None]], RemovableHandle]) -> Any:
+    """The table of hooks of an autograd node, which torch shows to handles only."""
+    handle = register(lambda *_: None)
+    table = handle.hooks_dict_ref()
+    handle.remove()
+    return table
+
+
+def _run(hooks: Mapping[int, Callable[..., Any]], skip: int, grads: Any, *rest: Any) -> Any:
+    for key, hook in list(hooks.items()):
+        changed = None if key == skip else hook(grads, *rest)
+        grads = grads if changed is None else changed
+    return grads
