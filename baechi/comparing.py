@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.backend.random_state import random_state_kept
 from baechi.backend.nest import tensors_in
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
@@ -152,7 +153,7 @@ def _run(name: str, model: nn.Module, inputs: Inputs, seed: int) -> tuple[Ran, A
     emulated: AbstractContextManager[Any] = (
         cluster if cluster is not None and cluster.emulated else nullcontext()
     )
-    with torch.random.fork_rng(), emulated:
+    with random_state_kept(), emulated:
         torch.manual_seed(seed)
         with torch.set_grad_enabled(model.training):
             outputs = list(tensors_in(model(*inputs.args, **inputs.kwargs)))

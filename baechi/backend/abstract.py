@@ -50,6 +50,14 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def kernel_device(self, place: str) -> torch.device | None:
+        """The device whose kernels run at a place, where that is torch's own to tell; else None.
+
+        Args:
+            place: a device's name.
+        """
+
+    @abstractmethod
     def is_free(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor belongs nowhere yet: made in the step, of nothing that has a place.
 
@@ -138,8 +146,16 @@ class AbstractBackend(ABC):
         """Let what is put on a stream from now on come after an event.
 
         Args:
-            stream: the stream.
-            event: the event.
+            stream: the stream; None for the host, which waits itself.
+            event: the event; None if there is nothing to wait for.
+        """
+
+    @abstractmethod
+    def reads_later(self, tensor: torch.Tensor) -> bool:
+        """Whether a copy to a device may still read a tensor when `copy` has returned, though it is the host's.
+
+        Args:
+            tensor: any tensor; one in pinned memory is read by the device itself.
         """
 
     @abstractmethod

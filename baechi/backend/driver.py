@@ -65,19 +65,30 @@ class Driver:
     @contextmanager
     def on(self, stream: Any) -> Iterator[None]:
         """This thread computes on a stream, and its device is the current one."""
-        device = torch.accelerator.current_device_index()
-        before = torch.accelerator.current_stream(stream.device)
-        torch.accelerator.set_stream(stream)  # `with stream` cannot be nested in itself
+        device = self.current_device()
+        before = self.current_stream(stream.device)
+        self.set_stream(stream)  # `with stream` cannot be nested in itself
         try:
             yield
         finally:
-            torch.accelerator.set_stream(before)
-            torch.accelerator.set_device_index(device)
+            self.set_stream(before)
+            self.set_device(device)
+
+    def current_device(self) -> int:
+        """The index of the accelerator that this thread's kernels go to where nothing else says."""
+        return torch.accelerator.current_device_index()
+
+    def set_device(self, index: int) -> None:
+        """Make another accelerator the current one."""
+        torch.accelerator.set_device_index(index)
+
+    def set_stream(self, stream: Any) -> None:
+        """This thread computes on a stream from now on, where its device is; that is the current one, too."""
+        torch.accelerator.set_stream(stream)
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
-        """Tell the allocator that a stream uses a tensor."""
-        if self.has_streams(tensor.device):
-            tensor.record_stream(stream)
+        """Tell the allocator that a stream uses a tensor of its device."""
+        tensor.record_stream(stream)
 
     def synchronize(self, device: torch.device) -> None:
         """Wait until nothing runs on a device."""

@@ -7,12 +7,14 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from baechi.backend.random_state import random_state_kept
+
+Contents = Literal["all", "no parameters", "none"]
 
 _NOT_STATE = (
     type,
@@ -25,7 +27,7 @@ _NOT_STATE = (
 
 
 @contextmanager
-def left_as_found(model: nn.Module, *, parameters: bool) -> Iterator["_Keeper"]:
+def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["_Keeper"]:
     """Put everything back that running the model may change, also after an exception.
 
     Everything that hangs on the model's modules, however deep: attributes, registered tables,
@@ -34,13 +36,14 @@ def left_as_found(model: nn.Module, *, parameters: bool) -> Iterator["_Keeper"]:
 
     Args:
         model: the model.
-        parameters: keep the contents of parameters, too (of other tensors they are always kept,
-            also for a run with fake ones: torch runs operations on real tensors alone for real).
+        contents: whose numbers are kept, too: "all" tensors', those of all but parameters
+            ("no parameters"), or of "none".
+            (A run with fake tensors may write buffers: torch runs operations on real tensors alone for real.)
 
     Yields:
         What was found.
     """
-    keeper = _Keeper(keep_parameters=parameters)
+    keeper = _Keeper(contents)
     for module in model.modules():
         keeper.keep(module)
     with random_state_kept():
@@ -53,8 +56,8 @@ def left_as_found(model: nn.Module, *, parameters: bool) -> Iterator["_Keeper"]:
 class _Keeper:
     """What was found, as a list of ways to put it back."""
 
-    def __init__(self, *, keep_parameters: bool) -> None:
-        self.keep_parameters = keep_parameters
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
         self.undo: list[Callable[[], None]] = []
         self.containers: list[tuple[Any, Any]] = []
         self.seen: dict[int, Any] = {}
@@ -107,7 +110,8 @@ class _Keeper:
         data, grad = tensor.data, tensor.grad if tensor.is_leaf else None
         parameter = isinstance(tensor, nn.Parameter)
         written = not tensor.is_meta and tensor.layout == torch.strided
-        content = data.clone() if written and (self.keep_parameters or not parameter) else None
+        kept = self.contents == "all" or (self.contents == "no parameters" and not parameter)
+        content = data.clone() if written and kept else None
 
         def undo() -> None:
             if tensor.data.untyped_storage() is not data.untyped_storage():

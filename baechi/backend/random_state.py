@@ -10,15 +10,50 @@ import torch
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Put the generators of torch (CPU and CUDA), Python and numpy back afterwards."""
+    """Put the generators of torch (CPU and accelerators of any type), Python and numpy back afterwards."""
     python = random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            if numpy:
-                numpy.random.set_state(numpy_state)
+    states = {device: state_of(device) for device in generators()}
+    try:
+        yield
+    finally:
+        for device, state in states.items():
+            set_state(device, state)
+        random.setstate(python)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+
+
+def generators() -> list[torch.device]:
+    """The devices that have a generator which may have been used: the CPU, and accelerators at work."""
+    found = [torch.device("cpu")]
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is not None and getattr(torch.get_device_module(kind), "is_initialized", lambda: True)():
+        found += [torch.device(kind.type, index) for index in range(torch.accelerator.device_count())]
+    return found
+
+
+def state_of(device: torch.device) -> torch.Tensor:
+    """The state of a device's default generator.
+
+    Args:
+        device: the CPU, or an accelerator with its index.
+    """
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def set_state(device: torch.device, state: torch.Tensor) -> None:
+    """Set the state of a device's default generator.
+
+    Args:
+        device: the CPU, or an accelerator with its index.
+        state: what `state_of` returned.
+    """
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)

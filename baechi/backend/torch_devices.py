@@ -64,6 +64,9 @@ class TorchDevices(AbstractBackend):
     def torch_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)
 
+    def kernel_device(self, place: str) -> torch.device | None:
+        return self._streams.device(place)
+
     def is_free(self, tensor: torch.Tensor) -> bool:
         if str(tensor.device) not in self._parts:
             return False
@@ -99,14 +102,21 @@ class TorchDevices(AbstractBackend):
                 moved[storage] = storage if tensor.device == device else storage.to(device=device)
             data = torch.empty(0, dtype=tensor.dtype, device=device)
             data.set_(moved[storage], tensor.storage_offset(), tensor.shape, tensor.stride())
-            set_mark(data, Mark(place, WEIGHT))
+            self._take(data, place)
             result.append(data)
         return result
+
+    def _take(self, weight: torch.Tensor, place: str) -> None:
+        """A weight lies at a place now; a part of a card uses it on a stream that did not allocate it."""
+        set_mark(weight, Mark(place, WEIGHT))
+        own = self._streams.own(place)
+        if own is not None:
+            self._driver.use(weight, own)
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         made = room(tensors, self._streams.device(place))
         for tensor in made:
-            set_mark(tensor, Mark(place, WEIGHT))
+            self._take(tensor, place)
         return made
 
     @property
@@ -126,8 +136,16 @@ class TorchDevices(AbstractBackend):
         return None if stream is None else stream.record_event()
 
     def wait(self, stream: Any, event: Any) -> None:
-        if stream is not None and event is not None:
+        if event is None:
+            return
+        if stream is None:  # the host has none: it waits itself
+            event.synchronize()
+        else:
             stream.wait_event(event)
+
+    def reads_later(self, tensor: torch.Tensor) -> bool:
+        with torch._C.DisableTorchFunction():
+            return tensor.device.type == self.host and tensor.is_pinned()
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
         if stream is not None:
@@ -178,7 +196,7 @@ class TorchDevices(AbstractBackend):
 
     def idle_s(self) -> float:
         for device in {self._streams.device(name) for name in self.names}:
-            if self._driver.has_streams(device):
+            if self._streams.has_streams(device):
                 self._driver.synchronize(device)
         return time.perf_counter()
 
@@ -187,7 +205,13 @@ class TorchDevices(AbstractBackend):
 
     def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         del position
-        return started(function)
+        callers = self._streams.callers()
+
+        def run() -> None:
+            self._streams.follow(callers)
+            function()
+
+        return started(run)
 
     @contextmanager
     def step(self) -> Iterator[Callable[[], Timeline] | None]:

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.layout import over, real_device
-from baechi.backend.marks import mark_of
+from baechi.backend.marks import Mark, mark_of, set_mark
 
 
 @dataclass(slots=True, eq=False)
@@ -189,11 +189,20 @@ def _send(tensor: torch.Tensor, way: Way) -> torch.Tensor:
     way.arrived = backend.record(rx)
     way.left = backend.record(tx)
     if tx is not None:
-        backend.outstanding.setdefault(source, {})[tx] = way.left
-        mark = mark_of(tensor)
-        if mark is not None:
-            mark.sent[tx] = way.left
+        _note_sent(tensor, backend, source, tx, way.left)
+    elif rx is not None and backend.reads_later(tensor):
+        _note_sent(tensor, backend, source, rx, way.arrived)
     return copied
+
+
+def _note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, stream: Any, left: Any) -> None:
+    """What writes a tensor later comes after the transfers that read it."""
+    backend.outstanding.setdefault(source, {})[stream] = left
+    mark = mark_of(tensor)
+    if mark is None:  # an input of the model's, or of anyone's making
+        mark = Mark(source)
+        set_mark(tensor, mark)
+    mark.sent[stream] = left
 
 
 def _receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived: Any) -> None:

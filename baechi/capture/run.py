@@ -84,7 +84,7 @@ def _run(
     model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks: bool, arguments: Kept
 ) -> Trace:
     with ExitStack() as stack:
-        stack.enter_context(left_as_found(model, parameters=False))
+        stack.enter_context(left_as_found(model, contents="no parameters"))
         stack.enter_context(torch.set_grad_enabled(training))
         if training != model.training:
             model.train(training)

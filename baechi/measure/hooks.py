@@ -60,7 +60,7 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
             "or take source='estimate'"
         )
     samples: list[_Round] = []
-    with left_as_found(model, parameters=True), torch.set_grad_enabled(graph.training):
+    with left_as_found(model, contents="all"), torch.set_grad_enabled(graph.training):
         if model.training != graph.training:  # else parts may be in another mode, as capture ran them
             model.train(graph.training)
         for weight in model.parameters():

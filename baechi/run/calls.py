@@ -140,7 +140,8 @@ def _on_device(
     launch = functools.partial(_launch, module, runtime, glue, seat, call, turn)
     if schedule.may_launch(call):
         return schedule.launch_here(call, launch, args, kwargs)
-    foresee = functools.partial(runtime.foresight.layer, module, seat[0], args, kwargs)
+    there = runtime.backend.kernel_device(seat[1])
+    foresee = functools.partial(runtime.foresight.layer, module, seat[0], there, args, kwargs)
     writes = not runtime.only_reads(seat[0], training=module.training)
     weights, buffers = tuple(module.parameters()), tuple(module.buffers())
     reads, keeps = (weights, buffers) if writes else (weights + buffers, ())

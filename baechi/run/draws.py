@@ -10,11 +10,12 @@ from baechi.run.meta import Meta
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A random operation, and all that it needs to draw again."""
+    """A random operation, and all that it needs to draw again, from the generator of a device."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    device: torch.device
 
 
 class ByValue(Exception):
@@ -45,13 +46,14 @@ _DRAWN_BY_VALUE = (
 """How many random numbers these take depends on values."""
 
 
-def draw_of(func: Any, args: Any, kwargs: Any) -> Draw:
+def draw_of(func: Any, args: Any, kwargs: Any, device: torch.device) -> Draw:
     """A random operation as it must be repeated.
 
     Args:
         func: the operator.
         args: its positional arguments.
         kwargs: its keyword arguments.
+        device: where its result lies.
 
     Raises:
         ByValue: how much it draws depends on values.
@@ -65,4 +67,5 @@ def draw_of(func: Any, args: Any, kwargs: Any) -> Draw:
     def meta(value: Any) -> Any:
         return Meta.of(value) if isinstance(value, torch.Tensor) else value
 
-    return Draw(func, tuple([meta(value) for value in args]), {k: meta(v) for k, v in kwargs.items()})
+    values = tuple([meta(value) for value in args]), {key: meta(value) for key, value in kwargs.items()}
+    return Draw(func, *values, device)

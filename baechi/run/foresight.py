@@ -40,33 +40,37 @@ class Foresight:
         self._known: dict[Hashable, Outcome | None] = {}
         self._several = frozenset(_several(plan))
 
-    def layer(self, module: nn.Module, name: str, args: Any, kwargs: Any) -> Outcome | None:
-        """What comes of a layer.
+    def layer(
+        self, module: nn.Module, name: str, device: torch.device | None, args: Any, kwargs: Any
+    ) -> Outcome | None:
+        """What comes of a layer. Nothing of it is computed.
 
         Args:
             module: the layer.
             name: its qualified name.
+            device: where it runs, as torch knows it; None: where its arguments lie.
             args: its positional arguments.
             kwargs: its keyword arguments.
         """
         state = tuple([_plain_state(part) for part in module.modules()])
-        trained = tuple([(weight.requires_grad, weight.shape) for weight in module.parameters()])
+        trained = tuple([(weight.requires_grad, weight.shape, weight.dtype) for weight in module.parameters()])
 
         def run() -> Outcome | None:
-            with unwatched(), no_function_modes(), left_as_found(module, parameters=False) as found:
+            with unwatched(), no_function_modes(), left_as_found(module, contents="none") as found:
                 before = _other_generators()
-                outcome = infer(original_forward(module), args, kwargs)
+                outcome = infer(original_forward(module), args, kwargs, layer=module, device=device)
                 # what it leaves on itself the code may read at once, and so may its next call
                 changes = found.changed() or _other_generators() != before
                 return None if changes else outcome
 
         return self._remembered((name, state, trained), args, kwargs, run)
 
-    def function(self, func: Any, args: Any, kwargs: Any) -> Outcome | None:
+    def function(self, func: Any, device: torch.device | None, args: Any, kwargs: Any) -> Outcome | None:
         """What comes of a torch function.
 
         Args:
             func: the function.
+            device: where it runs, as torch knows it; None: where its arguments lie.
             args: its positional arguments.
             kwargs: its keyword arguments.
         """
@@ -75,9 +79,9 @@ class Foresight:
 
         def run() -> Outcome | None:
             with unwatched(), no_function_modes():
-                return infer(func, args, kwargs)
+                return infer(func, args, kwargs, device=device)
 
-        return self._remembered(func, args, kwargs, run)
+        return self._remembered((func, device), args, kwargs, run)
 
     def cannot_wait(self, module: nn.Module, name: str) -> str:
         """Why a layer's value is needed at once, if it is.

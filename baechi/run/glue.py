@@ -140,8 +140,9 @@ class GlueMode(TorchFunctionMode):
         turn = self.step.next_turn()
         written = touched(func, name, args, kwargs)
         run = functools.partial(self._run, func, name, turn)
-        foresee = functools.partial(self.step.runtime.foresight.function, func, args, kwargs)
-        place, _ = self._place(func, name, args, kwargs, given)
+        place, mixed = self._place(func, name, args, kwargs, given)
+        there = self.step.backend.kernel_device(place) if mixed and place is not None else None
+        foresee = functools.partial(self.step.runtime.foresight.function, func, there, args, kwargs)
         call = Call(name, run, args, kwargs, foresee, place, turn)
         return schedule.glue(call, given, written)
 

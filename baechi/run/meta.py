@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from baechi.backend.layout import real_device
+
 
 @dataclass(frozen=True, slots=True)
 class Meta:
@@ -20,7 +22,12 @@ class Meta:
     requires_grad: bool
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> "Meta":
-        """What a tensor looks like."""
-        device = torch._C.TensorBase.device.__get__(tensor)
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.requires_grad)
+    def of(cls, tensor: torch.Tensor, device: torch.device | None = None) -> "Meta":
+        """What a tensor looks like.
+
+        Args:
+            tensor: any tensor.
+            device: where it will lie; None: where it lies.
+        """
+        there = real_device(tensor) if device is None else device
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, there, tensor.requires_grad)

@@ -1,23 +1,24 @@
 """What a layer or a function will return, without running it: a run with fake tensors, remembered."""
 
-import copy
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.backend.complaints import complaints_muted
 from baechi.backend.leftovers import clear_leftovers
-from baechi.backend.nest import map_tensors, tensors_in
+from baechi.backend.nest import tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
 from baechi.backend.uncompiled import compiler_aside
 from baechi.run.draws import Draw, draw_of, draws
+from baechi.run.faked import copied, faked
 from baechi.run.meta import Meta
 
 
@@ -49,41 +50,70 @@ class Slot:
     index: int
 
 
-def infer(call: Callable[..., Any], args: Any, kwargs: Any) -> Outcome | None:
-    """Run a call with fake tensors. No mode may be on.
+def infer(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    *,
+    layer: nn.Module | None = None,
+    device: torch.device | None = None,
+) -> Outcome | None:
+    """Run a call with fake tensors, and with nothing else. No mode may be on.
 
     Args:
         call: a function, or a layer's forward.
         args: positional arguments; tensors may be deferred.
         kwargs: keyword arguments.
+        layer: the layer, if it is one.
+        device: where the arguments will lie when it runs; None: where they lie.
 
     Returns:
         What comes of it; None if that depends on values, or is no tensor.
     """
     made: list[weakref.ref[torch.Tensor]] = []
-    outcome = _run(call, args, kwargs, made)
+    outcome = _run(call, args, kwargs, made, layer, device)
     clear_leftovers(lambda: sum(reference() is not None for reference in made))
     return outcome
 
 
-def _run(call: Callable[..., Any], args: Any, kwargs: Any, made: list[Any]) -> Outcome | None:
+def _run(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    made: list[Any],
+    layer: nn.Module | None,
+    device: torch.device | None,
+) -> Outcome | None:
     watch = _Watch(made)
-    fakes: list[torch.Tensor] = []
-    by_id: dict[int, torch.Tensor] = {}
+    fakes: dict[int, torch.Tensor] = {}
+    own: dict[int, torch.Tensor] = {}
     cached = torch.is_autocast_cache_enabled()
     with torch._C.DisableTorchFunctionSubclass():
-        metas = {id(tensor): Meta.of(tensor) for tensor in tensors_in(args, kwargs)}
-    with complaints_muted(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
+        metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
 
-        def fake(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) not in by_id:
-                by_id[id(tensor)] = _like(metas[id(tensor)])
-                fakes.append(by_id[id(tensor)])
-            return by_id[id(tensor)]
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = _like(metas[id(tensor)])
+        return fakes[id(tensor)]
 
-        containers: list[tuple[Any, Any]] = []
-        faked_args, faked_kwargs = _copied(fake, (args, kwargs), containers)
-        watch.start(fakes)
+    def fake_own(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return tensor
+        if id(tensor) not in own:
+            like = _like(Meta.of(tensor))
+            own[id(tensor)] = nn.Parameter(like, tensor.requires_grad) if _is_weight(tensor) else like
+        return own[id(tensor)]
+
+    containers: list[tuple[Any, Any]] = []
+    with (
+        complaints_muted(),
+        compiler_aside(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        watch,
+        faked(layer, fake_own, containers),
+    ):
+        faked_args, faked_kwargs = copied(fake, (args, kwargs), containers)
+        watch.start(list(fakes.values()))
         torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
         try:
             result = call(*faked_args, **faked_kwargs)
@@ -91,23 +121,13 @@ def _run(call: Callable[..., Any], args: Any, kwargs: Any, made: list[Any]) -> O
             return None
         finally:
             torch.set_autocast_cache_enabled(cached)
-        if any(_differ(copied, before) for copied, before in containers):
+        if any(_differ(copy, before) for copy, before in containers):
             return None  # it writes to what it is given, and the code may look there at once
-        return _outcome(result, fakes, watch)
+        return _outcome(result, list(fakes.values()), watch)
 
 
-def _copied(fake: Callable[[torch.Tensor], torch.Tensor], value: Any, containers: list[Any]) -> Any:
-    """The value with fake tensors; lists and dicts are others, noted with what is in them now."""
-    if isinstance(value, tuple):
-        items = [_copied(fake, item, containers) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if not isinstance(value, (list, dict)):
-        return map_tensors(fake, value)
-    copied = copy.copy(value)
-    for key in list(value) if isinstance(value, dict) else range(len(value)):
-        copied[key] = _copied(fake, value[key], containers)
-    containers.append((copied, copy.copy(copied)))
-    return copied
+def _is_weight(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter)
 
 
 def _differ(one: Any, other: Any) -> bool:
@@ -159,24 +179,37 @@ class _Watch(TorchDispatchMode):
         return False
 
     def start(self, fakes: list[torch.Tensor]) -> None:
-        """These are the given tensors."""
+        """These are the given tensors; what was made so far is none of the call's."""
+        self.made.clear()
         self.given = {_storage(tensor): index for index, tensor in enumerate(fakes)}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is not torch.ops.aten.lift_fresh.default:  # what `torch.tensor` makes of numbers
+            _refuse_real(func, flat((args, kwargs)))
         facts = facts_of(func)
         for tensor in writes_of(facts, args, kwargs):
             index = self.given.get(_storage(tensor))
             if index is not None:
                 self.written.add(index)
-        if draws(func, args, kwargs):
-            self.draws.append(draw_of(func, args, kwargs))
         result = func(*args, **kwargs)
+        if draws(func, args, kwargs):
+            self.draws.append(draw_of(func, args, kwargs, next(iter(flat((result,)))).device))
         for tensor in flat((result,)):
             self.references.append(weakref.ref(tensor))
             if not facts.aliases:
                 self.made[_storage(tensor)] = tensor
         return result
+
+
+class RealTensors(Exception):
+    """A call computes with tensors of which nothing is known: it would run for real."""
+
+
+def _refuse_real(func: Any, given: Iterable[torch.Tensor]) -> None:
+    given = list(given)
+    if given and not any(isinstance(tensor, FakeTensor) for tensor in given):
+        raise RealTensors(f"{func} runs on tensors that hang on something else than the layer")
 
 
 def _like(meta: Meta) -> torch.Tensor:

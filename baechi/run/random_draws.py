@@ -1,6 +1,6 @@
 """Random numbers of what launches later: the same as if it had run where the code reached it.
 
-When a layer that draws must wait, the generator's state is kept for it, and the generator goes on as
+When a layer that draws must wait, the state of its device's generator is kept for it, and the generator goes on as
 if the layer had drawn: its random operations are repeated on empty tensors of the same shapes. So a
 model drops the same units on one device, on several, in any order of launches.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from baechi.backend import unwatched
+from baechi.backend.random_state import set_state, state_of
 from baechi.run.draws import Draw
 from baechi.run.meta import Meta
 
@@ -23,20 +24,23 @@ def drawing_as_if_now(draws: Iterable[Draw], run: Callable[[], Any]) -> Callable
         run: the function.
 
     Returns:
-        The function, with the generator's state around it.
+        The function, with the generators' states around it.
     """
-    state = torch.get_rng_state()
+    draws = list(draws)
+    states = {draw.device: state_of(draw.device) for draw in draws}
     with unwatched(), torch.no_grad(), torch._C.DisableTorchFunction():
         for draw in draws:
             draw.func(*map(_empty, draw.args), **{key: _empty(value) for key, value in draw.kwargs.items()})
 
     def later() -> Any:
-        now = torch.get_rng_state()
-        torch.set_rng_state(state)
+        now = {device: state_of(device) for device in states}
+        for device, state in states.items():
+            set_state(device, state)
         try:
             return run()
         finally:
-            torch.set_rng_state(now)
+            for device, state in now.items():
+                set_state(device, state)
 
     return later
 

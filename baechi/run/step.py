@@ -201,8 +201,7 @@ class Step:
     def close(self) -> None:
         """The step is over: what it was given and what it used is the caller's, who may write it."""
         for place in list(self.backend.outstanding):
-            if place in self.backend.names:
-                wait_for_sends(self.backend, place)
+            wait_for_sends(self.backend, place)
 
     def call_of(self, layer: str) -> str:
         """The name of a layer's next call: that of its node in the graph.

@@ -60,6 +60,9 @@ class VirtualDevices(AbstractBackend):
         emulator = self._emulator(place)
         return None if emulator is None else torch_devices(emulator.cluster.names)[place]
 
+    def kernel_device(self, place: str) -> torch.device | None:
+        return None
+
     def is_free(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
         return mark is not None and mark.place is None
@@ -125,6 +128,9 @@ class VirtualDevices(AbstractBackend):
     def wait(self, stream: Stream | None, event: Event | None) -> None:
         if stream is not None and event is not None:
             stream.wait(event)
+
+    def reads_later(self, tensor: torch.Tensor) -> bool:
+        return False
 
     def use(self, tensor: torch.Tensor, stream: Stream | None) -> None:
         mark = mark_of(tensor)
