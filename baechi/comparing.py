@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.backend.random_state import random_state_kept
 from baechi.backend.nest import tensors_in
+from baechi.backend.random_state import random_state_kept
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan

@@ -58,6 +58,10 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def generators(self) -> list[torch.device]:
+        """The devices that have a random generator of their own, beside the host's."""
+
+    @abstractmethod
     def is_free(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor belongs nowhere yet: made in the step, of nothing that has a place.
 
@@ -152,7 +156,7 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def reads_later(self, tensor: torch.Tensor) -> bool:
-        """Whether a copy to a device may still read a tensor when `copy` has returned, though it is the host's.
+        """Whether a copy to a device may still read a tensor of the host when `copy` has returned.
 
         Args:
             tensor: any tensor; one in pinned memory is read by the device itself.

@@ -1,10 +1,18 @@
 """Autocast for an accelerator, as capturing and measuring on the CPU have to see it."""
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 _ACCELERATORS = ("cuda", "xpu", "mtia", "hpu")
+
+
+@functools.cache
+def autocast_types() -> tuple[str, ...]:
+    """The types of devices for which autocast may be on here: the CPU, CUDA's, this machine's."""
+    here = torch.accelerator.current_accelerator()
+    return tuple(dict.fromkeys(["cpu", "cuda", *([] if here is None else [here.type])]))
 
 
 def autocast_everywhere() -> AbstractContextManager[object]:
@@ -18,7 +26,7 @@ def autocast_everywhere() -> AbstractContextManager[object]:
     """
     if torch.is_autocast_enabled("cpu"):
         return nullcontext()
-    for kind in _ACCELERATORS:
+    for kind in dict.fromkeys((*_ACCELERATORS, *autocast_types()[1:])):
         if torch.is_autocast_enabled(kind):
             return torch.autocast("cpu", dtype=torch.get_autocast_dtype(kind))
     return nullcontext()

@@ -38,8 +38,8 @@ def exchange(tensor: torch.Tensor, data: torch.Tensor) -> None:
 def _swap(tensor: torch.Tensor, data: torch.Tensor) -> None:
     if not tensor.is_leaf:
         raise BaechiError(
-            f"a tensor of shape {tuple(tensor.shape)} that was computed from others ({tensor.grad_fn}) cannot go "
-            f"from {tensor.device} to {data.device}: detach it before the model is distributed"
+            f"a tensor of shape {tuple(tensor.shape)} that was computed from others ({tensor.grad_fn}) "
+            f"cannot go from {tensor.device} to {data.device}: detach it before the model is distributed"
         )
     holder: Any = tensor
     hooks, accumulated = holder._backward_hooks, holder._post_accumulate_grad_hooks
@@ -60,15 +60,16 @@ def _detached(data: torch.Tensor, requires_grad: bool) -> Any:
 def _end(before: Any, tensor: torch.Tensor, where: torch.device) -> None:
     """The node that added to a weight's gradient is another one now: it takes the hooks, the old one raises.
 
-    The new node lives as long as the old one, which somebody holds: a graph, or who put hooks on it.
+    The new node lives as long as the old one, which a graph holds, or the code that put hooks on it.
     """
     after: Any = torch.autograd.graph.get_gradient_edge(tensor).node
     first, last = _hooks_of(before.register_prehook), _hooks_of(before.register_hook)
 
     def refuse(grads: Any) -> None:
         raise BaechiError(
-            f"this backward goes through a weight of shape {tuple(after.variable.shape)} as it was on {where}, "
-            "before its model was distributed or restored: call backward before that, or the model again after"
+            f"this backward goes through a weight of shape {tuple(after.variable.shape)} as it was on "
+            f"{where}, before its model was distributed or restored: call backward before that, or the model "
+            "after it"
         )
 
     own = before.register_prehook(refuse).id  # into the same table, when there is one

@@ -88,9 +88,7 @@ def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return over(flat, tensor.shape, tensor.stride(), shift)
 
 
-def over(
-    memory: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int = 0
-) -> torch.Tensor:
+def over(memory: torch.Tensor, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> torch.Tensor:
     """A tensor over the same memory that is no view: autograd refuses to write views made without it.
 
     Args:

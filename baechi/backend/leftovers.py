@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,20 @@ def clear_leftovers(survivors: Callable[[], int]) -> None:
             "FakeTensor later, clear the cache that keeps it",
             survivors(),
         )
+
+
+def forget_originals(mode: FakeTensorMode) -> None:
+    """Let a fake mode that is over refer to no real tensor, not weakly either.
+
+    It is a cycle of objects, and the collector may come late; meanwhile `torch.utils.swap_tensors`
+    refuses tensors with weak references.
+
+    Args:
+        mode: the mode.
+    """
+    describer = mode.fake_tensor_converter.meta_converter.describer
+    describer.lookup_tensor.clear()
+    describer.lookup_storage.clear()
 
 
 def clear_caches() -> None:

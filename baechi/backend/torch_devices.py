@@ -67,6 +67,10 @@ class TorchDevices(AbstractBackend):
     def kernel_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)
 
+    def generators(self) -> list[torch.device]:
+        devices = dict.fromkeys([self._streams.device(name) for name in self.names])
+        return [device for device in devices if device.type not in ("cpu", "meta")]
+
     def is_free(self, tensor: torch.Tensor) -> bool:
         if str(tensor.device) not in self._parts:
             return False

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from baechi.backend.arguments import Arguments
 from baechi.backend.complaints import complaints_muted
 from baechi.backend.left_as_found import left_as_found
-from baechi.backend.leftovers import clear_caches, clear_leftovers
+from baechi.backend.leftovers import clear_caches, clear_leftovers, forget_originals
 from baechi.backend.nest import map_tensors, named_tensors, tensors_in
 from baechi.backend.on_meta import is_on_meta
 from baechi.capture.backward import run_backward
@@ -90,6 +90,7 @@ def _run(
             model.train(training)
         mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else None
         if mode is not None:
+            stack.callback(forget_originals, mode)
             stack.enter_context(mode)
             stack.enter_context(complaints_muted())
             stack.enter_context(_meta_weights_faked(model, mode))

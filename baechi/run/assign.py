@@ -16,6 +16,7 @@ from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
+from baechi.run.checkpointed import keep_generators
 from baechi.run.first_call import forget_first_call
 from baechi.run.loading import unwatch_loading, watch_loading
 from baechi.run.match import has_weights, homes, modules_of, weights_of
@@ -59,6 +60,7 @@ def assign(
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
         runtime.settled = False  # flat weights are new memory, which has no marks
+    keep_generators(runtime.backend)
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     if len(plan.devices_used) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-_AUTOCAST_TYPES = ("cpu", "cuda")
+from baechi.backend.autocast import autocast_types
 
 _c: Any = torch._C
 
@@ -49,7 +49,7 @@ class CallerState:
         return cls(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            tuple([(torch.is_autocast_enabled(t), torch.get_autocast_dtype(t)) for t in _AUTOCAST_TYPES]),
+            tuple([(torch.is_autocast_enabled(t), torch.get_autocast_dtype(t)) for t in autocast_types()]),
             torch.get_default_dtype(),
             tuple([ask() for ask, _ in _CHOICES]),
         )
@@ -78,7 +78,7 @@ class CallerState:
     def _enter(self, stack: ExitStack) -> None:
         stack.enter_context(torch.inference_mode(self.inference))
         stack.enter_context(torch.set_grad_enabled(self.grad))
-        for device, (enabled, dtype) in zip(_AUTOCAST_TYPES, self.autocast, strict=True):
+        for device, (enabled, dtype) in zip(autocast_types(), self.autocast, strict=True):
             if enabled or torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
         before = torch.get_default_dtype()

@@ -53,7 +53,9 @@ class Foresight:
             kwargs: its keyword arguments.
         """
         state = tuple([_plain_state(part) for part in module.modules()])
-        trained = tuple([(weight.requires_grad, weight.shape, weight.dtype) for weight in module.parameters()])
+        trained = tuple(
+            [(weight.requires_grad, weight.shape, weight.dtype) for weight in module.parameters()]
+        )
 
         def run() -> Outcome | None:
             with unwatched(), no_function_modes(), left_as_found(module, contents="none") as found:

@@ -1,8 +1,8 @@
 """Random numbers of what launches later: the same as if it had run where the code reached it.
 
-When a layer that draws must wait, the state of its device's generator is kept for it, and the generator goes on as
-if the layer had drawn: its random operations are repeated on empty tensors of the same shapes. So a
-model drops the same units on one device, on several, in any order of launches.
+When a layer that draws must wait, the state of its device's generator is kept for it, and the
+generator goes on as if the layer had drawn: its random operations are repeated on empty tensors of the
+same shapes. So a model drops the same units in any order of launches.
 """
 
 from collections.abc import Callable, Iterable

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from baechi.backend import AbstractBackend
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.run.match import home_in, weights_of
@@ -40,7 +41,7 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         astray = {
             name: weight
             for name, weight in weights.items()
-            if name in homes and runtime.backend.place_of(weight) != homes[name]
+            if name in homes and _is_astray(runtime.backend, weight, homes[name])
         }
         move(astray, homes, runtime.backend)
         runtime.settled = binding.name == ROOT
@@ -50,6 +51,12 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         if binding.name == ROOT:
             runtime.session = runtime.backend.session
     return runtime
+
+
+def _is_astray(backend: AbstractBackend, weight: torch.Tensor, home: str) -> bool:
+    """Whether a weight, or its gradient (of a backward outside of `with cluster:`), lies elsewhere."""
+    grad = weight.grad if weight.is_leaf else None
+    return backend.place_of(weight) != home or (grad is not None and backend.place_of(grad) != home)
 
 
 def _refuse_meta(weights: Mapping[str, torch.Tensor]) -> None:

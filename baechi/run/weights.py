@@ -62,8 +62,8 @@ def _refuse_parallel(tensors: Iterable[torch.Tensor]) -> None:
     for wrapper in gc.get_objects() if weights else ():
         if type(wrapper) is DistributedDataParallel and any(id(p) in weights for p in wrapper.parameters()):
             raise BaechiError(
-                "weights of this model belong to a DistributedDataParallel already, which would no longer see "
-                "their gradients on another device: distribute the model first, then wrap it"
+                "weights of this model belong to a DistributedDataParallel already, which would no longer "
+                "see their gradients on another device: distribute the model first, then wrap it"
             )
 
 

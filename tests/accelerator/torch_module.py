@@ -15,6 +15,7 @@ def register() -> None:
     """Let torch know the device type under its name."""
     torch.utils.rename_privateuse1_backend("toy")
     module = types.ModuleType("torch.toy")
+    module._initialized = True  # type: ignore[attr-defined]  # checkpointing asks
     for function in _FUNCTIONS:
         setattr(module, function.__name__, function)
     sys.modules["torch.toy"] = module

@@ -63,6 +63,9 @@ class VirtualDevices(AbstractBackend):
     def kernel_device(self, place: str) -> torch.device | None:
         return None
 
+    def generators(self) -> list[torch.device]:
+        return []
+
     def is_free(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
         return mark is not None and mark.place is None

@@ -1,0 +1,57 @@
+"""Random numbers of checkpointed regions: those of every device that the region computes on.
+
+Torch keeps the states of the generators where a region's arguments lie, and puts them back when it runs
+the region again in backward. A layer on another device would draw anew there, in silence. So the
+generators of all devices that distributed models use are kept, inside of a model and around it.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+
+from baechi.backend import AbstractBackend
+from baechi.backend.nest import tensors_in
+from baechi.backend.random_state import state_of
+
+_checkpoint: Any = torch.utils.checkpoint
+_in_use: weakref.WeakSet[AbstractBackend] = weakref.WeakSet()
+
+
+def keep_generators(backend: AbstractBackend) -> None:
+    """Let checkpointing keep the generators of a cluster's devices, as long as the cluster is in use.
+
+    Args:
+        backend: the cluster's devices.
+    """
+    if backend.generators():
+        _in_use.add(backend)
+        _checkpoint.get_device_states = _get_device_states
+        _checkpoint._infer_device_type = _infer_device_type
+
+
+def _devices() -> list[torch.device]:
+    return sorted({device for backend in _in_use for device in backend.generators()}, key=str)
+
+
+def _get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
+    indices, states = _original_states(*args)
+    kind = _infer_device_type(*args)
+    for device in _devices():
+        if device.type == kind and device.index not in indices:
+            indices.append(device.index)
+            states.append(state_of(device))
+    return indices, states
+
+
+def _infer_device_type(*args: Any) -> str:
+    """The type whose generators are kept: ours, where all arguments lie on the host."""
+    on_host = all(tensor.device.type in ("cpu", "meta") for tensor in tensors_in(args))
+    ours = _devices() if on_host else []
+    return ours[0].type if ours else str(_original_type(*args))
+
+
+_original_states: Callable[..., Any] = _checkpoint.get_device_states
+_original_type: Callable[..., Any] = getattr(_checkpoint, "_infer_device_type", lambda *args: "cuda")

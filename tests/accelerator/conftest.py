@@ -1,0 +1,43 @@
+"""Tests on the test accelerator run in processes of their own: a device type, once there, changes torch for all."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # also where these tests are the only ones
+
+ASKED = "BAECHI_TOY"
+"""Set where this folder is tested by itself; `tests/test_accelerator.py` does so, file by file."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Among other tests these are left out, unless they are the ones that were asked for."""
+    named = any("accelerator" in Path(argument.partition("::")[0]).parts for argument in config.args)
+    is_test = collection_path.name.startswith("test_")
+    return True if is_test and not named and not os.environ.get(ASKED) else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loaded() -> None:
+    """The device type is there before the first backward, in which autograd counts devices."""
+    from accelerator import ToyMachine, why_not
+
+    if why_not():
+        pytest.skip(why_not())
+    ToyMachine.get()
+
+
+@pytest.fixture
+def toy() -> Iterator[object]:
+    """The machine, as new; late, by an order of its own for each test. Whatever it finds fails the test."""
+    from accelerator import ToyMachine
+
+    machine = ToyMachine.get()
+    machine.restart(seed=1, late=True)
+    yield machine
+    found = machine.faults()
+    machine.restart(late=False)
+    assert not found, "\n".join(found[:5])

@@ -1,0 +1,99 @@
+"""Clusters of the test accelerator, and models on them."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from accelerator import NAMES
+from same import Result
+from same import step as step_on_host
+from torch import nn
+
+import baechi
+from baechi import Cluster, Device
+from baechi.backend.nest import map_tensors
+
+FIRST = NAMES[0]
+
+
+def cluster(*names: str) -> Cluster:
+    """Devices, or parts of such, with the rates of a datasheet."""
+    sheets = Cluster.uniform(len(names)).devices
+    return Cluster(
+        tuple(
+            Device(name, sheet.kind, 2**32, 1.0, sheet.flops_per_s, sheet.bytes_per_s)
+            for name, sheet in zip(names, sheets, strict=True)
+        )
+    )
+
+
+TWO = cluster(*NAMES[:2])
+FOUR = cluster(*NAMES)
+PARTS = cluster("toy:0/0", "toy:0/1", "toy:0/2")
+
+
+def graph_of(model: nn.Module, inputs: Any, training: bool) -> baechi.LayerGraph:
+    """The layer graph of a model, estimated."""
+    return baechi.profile(model.train(training), inputs, cluster=TWO, training=training, source="estimate")
+
+
+def placed(
+    model: nn.Module, inputs: Any, where: Mapping[str, int], *, reorder: Any = True, training: bool = True
+) -> nn.Module:
+    """A model with layers where a map says, on devices of the test accelerator."""
+    graph = graph_of(model, inputs, training)
+    devices = cluster(*NAMES[: max(where.values()) + 1])
+    return baechi.assign(model, baechi.Plan.from_device_map(graph, devices, dict(where)), reorder=reorder)
+
+
+def there(value: Any, place: str = FIRST) -> Any:
+    """Values at a place; on the host if it is none."""
+    return map_tensors(lambda tensor: tensor.to(place), value) if place else value
+
+
+@contextlib.contextmanager
+def moving_ties() -> Iterator[None]:
+    """While this is open, `Module.to` keeps ties between the CPU and the test accelerator."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+def whole(build: Callable[[], nn.Module], place: str = FIRST) -> nn.Module:
+    """The plain model on one device."""
+    with moving_ties():
+        return build().to(place)
+
+
+def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, home: str = FIRST) -> Result:
+    """A step with inputs at a place; its result on the host."""
+    result = step_on_host(model, there(inputs, home), training=training)
+    return Result(
+        [tensor.cpu() for tensor in result.outputs],
+        {name: None if grad is None else grad.cpu() for name, grad in result.grads.items()},
+        {name: buffer.cpu() for name, buffer in result.buffers.items()},
+    )
+
+
+def without_draws(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """A model that drops nothing: each device has random numbers of its own.
+
+    Args:
+        build: makes the model.
+    """
+
+    def built() -> nn.Module:
+        model = build()
+        for module in model.modules():
+            for table in (vars(module), vars(getattr(module, "config", nn.Identity()))):
+                for name, value in table.items():
+                    drops = "drop" in name or (name == "p" and isinstance(module, nn.modules.dropout._DropoutNd))
+                    if drops and isinstance(value, float):
+                        table[name] = 0.0
+        return model
+
+    return built
