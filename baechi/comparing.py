@@ -4,7 +4,7 @@ import copy
 import json
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,9 +135,11 @@ def compare(model: nn.Module, inputs: Any, *, seed: int = 0) -> Comparison:
 
 
 def _whole(model: nn.Module, plan: Plan) -> nn.Module:
-    """The model on one device of the first one's kind, with memory enough."""
+    """The model on one device of the first one's kind; on the host if a real one cannot hold it."""
     restore(model)
     if not plan.cluster.emulated:
+        with suppress(torch.OutOfMemoryError):
+            return assign(model, Plan.from_device_map(plan.graph, plan.cluster, {"": plan.cluster.names[0]}))
         return model
     memory_bytes = 2 * sum(device.memory_bytes for device in plan.cluster.devices)
     kind = plan.cluster.devices[0]

@@ -1,5 +1,6 @@
 """Model and plan -> the same model, distributed; and back."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,6 +62,8 @@ def assign(
         flatten_recurrent(model)
         runtime.settled = False  # flat weights are new memory, which has no marks
     keep_generators(runtime.backend)
+    if optimizer is not None:
+        runtime.optimizer = weakref.ref(optimizer)
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     if len(plan.devices_used) > 1:
@@ -71,7 +74,7 @@ def assign(
 
 
 def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
-    """Undo `assign`: plain forwards, all weights on one device.
+    """Undo `assign`: plain forwards, all weights on one device, with the state of the optimizer it was given.
 
     Args:
         model: a distributed model (one that waits for its first call, too).
@@ -96,7 +99,8 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     forget_first_call(model)
     vars(model).pop(DEVICE_MAP, None)
     weights = weights_of(model)
-    move(weights, dict.fromkeys(weights, device), TorchDevices((device,)))
+    optimizer = binding.runtime.optimizer() if binding is not None else None
+    move(weights, dict.fromkeys(weights, device), TorchDevices((device,)), optimizer)
     for weight in weights.values():
         remove_mark(weight)
     return model

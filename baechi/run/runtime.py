@@ -59,6 +59,7 @@ class Runtime:
         self.backend = backend_of(plan.cluster)
         self.settled = True
         self.session: object = None
+        self.optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = _readers_and_writers(plan)
         self.readers = dict(_readers(plan))

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from accelerator import NAMES
 from same import Result
 from same import step as step_on_host
 from torch import nn
 
 import baechi
+from accelerator import NAMES
 from baechi import Cluster, Device
 from baechi.backend.nest import map_tensors
 
@@ -91,7 +91,9 @@ def without_draws(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         for module in model.modules():
             for table in (vars(module), vars(getattr(module, "config", nn.Identity()))):
                 for name, value in table.items():
-                    drops = "drop" in name or (name == "p" and isinstance(module, nn.modules.dropout._DropoutNd))
+                    drops = "drop" in name or (
+                        name == "p" and isinstance(module, nn.modules.dropout._DropoutNd)
+                    )
                     if drops and isinstance(value, float):
                         table[name] = 0.0
         return model

@@ -1,6 +1,7 @@
 """The test accelerator itself: what it must find, and what it must not."""
 
 import torch
+
 from accelerator import ToyMachine
 
 
