@@ -172,7 +172,9 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
-    def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
+    def copy(
+        self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
+    ) -> torch.Tensor:
         """Copy a tensor to a place, outside autograd, on the streams of both ends.
 
         Args:
@@ -180,6 +182,7 @@ class AbstractBackend(ABC):
             place: a device's name, or a place that `place_of` once returned. A copy to the host is
                 complete when this returns.
             streams: on the tensor's side, and on the other, where the copy is allocated.
+            gradient: whether autograd made it, which belongs to no turn of a step.
 
         Returns:
             A new storage with the same layout.

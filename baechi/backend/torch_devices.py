@@ -155,14 +155,19 @@ class TorchDevices(AbstractBackend):
         if stream is not None:
             self._driver.use(tensor, stream)
 
-    def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
+    def copy(
+        self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
+    ) -> torch.Tensor:
         source, clock = self.place_of(tensor), self._clock
         if self._is_trusted(source, place):
             copied = self._copy(tensor, (source, place), streams, clock)
         else:
             staged = self._copy(tensor, (source, self.host), (streams[0], None), clock)
             copied = self._copy(staged, (self.host, place), (None, streams[1]), clock)
-        hand_on_age(tensor, copied, place)
+        if not gradient:
+            hand_on_age(tensor, copied, place)
+        elif str(copied.device) in self._parts:
+            set_mark(copied, Mark(place))
         return copied
 
     def _is_trusted(self, source: str, target: str) -> bool:

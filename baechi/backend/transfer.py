@@ -179,15 +179,22 @@ def wait_for_sends(backend: AbstractBackend, place: str) -> None:
             backend.wait(stream, event)
 
 
-def _send(tensor: torch.Tensor, way: Way) -> torch.Tensor:
+def _send(tensor: torch.Tensor, way: Way, *, gradient: bool = False) -> torch.Tensor:
+    """Send a tensor; what writes it later waits.
+
+    A gradient is held instead: only autograd writes it, in place, and only if nothing else holds it.
+    (Autograd does not if Python has looked at its storage, so nothing is noted there.)
+    """
     backend = way.backend
     source = backend.place_of(tensor)
     tx, rx = backend.transfer_streams(source, way.target)
     backend.wait(tx, backend.record(backend.compute_stream(source)))
-    copied = backend.copy(tensor, way.target, (tx, rx))
+    copied = backend.copy(tensor, way.target, (tx, rx), gradient=gradient)
     backend.use(tensor, tx)
     way.arrived = backend.record(rx)
     way.left = backend.record(tx)
+    if gradient:
+        return copied
     if tx is not None:
         _note_sent(tensor, backend, source, tx, way.left)
     elif rx is not None and backend.reads_later(tensor):
@@ -253,7 +260,7 @@ class _Arrive(torch.autograd.Function):
             return transfer(grad, way.backend, way.source), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
         way.made_on = way.backend.compute_stream(way.target)
-        sent = _send(grad, way.back)
+        sent = _send(grad, way.back, gradient=True)
         if (
             torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
         ):  # autograd looks for NaN in what each node returns

@@ -1,4 +1,4 @@
-"""Tests on the test accelerator run in processes of their own: a device type, once there, changes torch for all."""
+"""Tests on the test accelerator, in processes of their own: a device type, once there, changes torch."""
 
 import os
 import sys

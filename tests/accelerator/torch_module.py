@@ -113,9 +113,9 @@ def can_device_access_peer(source: Any, target: Any) -> bool:
 
 
 _FUNCTIONS = (
-    is_available, is_initialized, _is_in_bad_fork, device_count, current_device, set_device, device, synchronize,
-    current_stream, get_rng_state, set_rng_state, manual_seed, manual_seed_all, get_amp_supported_dtype,
-    get_device_name, get_device_properties, mem_get_info, can_device_access_peer,
+    is_available, is_initialized, _is_in_bad_fork, device_count, current_device, set_device, device,
+    synchronize, current_stream, get_rng_state, set_rng_state, manual_seed, manual_seed_all,
+    get_amp_supported_dtype, get_device_name, get_device_properties, mem_get_info, can_device_access_peer,
 )  # fmt: skip
 
 

@@ -140,7 +140,9 @@ class VirtualDevices(AbstractBackend):
         if mark is not None and mark.block is not None and stream is not None:
             mark.block.use(stream)
 
-    def copy(self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any]) -> torch.Tensor:
+    def copy(
+        self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
+    ) -> torch.Tensor:
         with _disable_current_modes():  # a transfer is nobody's operation
             copied = copy_with_layout(tensor, _CPU)
         emulator = current.at_work()
