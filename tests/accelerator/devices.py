@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from order.interleaved import interleaved
 from same import Result
 from same import step as step_on_host
 from torch import nn
@@ -39,12 +40,31 @@ def graph_of(model: nn.Module, inputs: Any, training: bool) -> baechi.LayerGraph
 
 
 def placed(
-    model: nn.Module, inputs: Any, where: Mapping[str, int], *, reorder: Any = True, training: bool = True
+    model: nn.Module,
+    inputs: Any,
+    where: Mapping[str, int],
+    *,
+    reorder: Any = True,
+    training: bool = True,
+    order: str = "",
 ) -> nn.Module:
-    """A model with layers where a map says, on devices of the test accelerator."""
+    """A model with layers where a map says, on devices of the test accelerator.
+
+    Args:
+        model: the model.
+        inputs: what it is captured with.
+        where: device by name; `""` for all others.
+        reorder: as `assign` takes it.
+        training: whether it trains.
+        order: layers, a letter each, in the order of the plan; the code's if empty.
+    """
     graph = graph_of(model, inputs, training)
     devices = cluster(*NAMES[: max(where.values()) + 1])
-    return baechi.assign(model, baechi.Plan.from_device_map(graph, devices, dict(where)), reorder=reorder)
+    if order:
+        plan = interleaved(graph, devices, {"": 0, **where}, order)
+    else:
+        plan = baechi.Plan.from_device_map(graph, devices, dict(where))
+    return baechi.assign(model, plan, reorder=reorder)
 
 
 def there(value: Any, place: str = FIRST) -> Any:

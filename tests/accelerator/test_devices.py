@@ -8,27 +8,31 @@ The sanitizer proves that streams are ordered, as the test accelerator's clocks 
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import permutations
+from operator import ge, gt
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerator import ToyMachine
-from accelerator.where import HERE, IS_TOY, KIND, at, moved, names, undropped, why_not_here
-from architectures import HELD_IN, OWN, Architecture
+from architectures import HELD_IN, OWN, Architecture, loss_of
 from backend.test_step_clock import what
+from safetensors.torch import save_file
 from same import Result, assert_same, identical
 from same import step as step_on_cpu
 from torch import nn
 
 import baechi
-from baechi import Cluster, Device, Plan, Timeline, zoo
+from accelerator import ToyMachine
+from accelerator.where import HERE, IS_TOY, KIND, at, moved, names, undropped, why_not_here
+from baechi import Cluster, Device, Plan, Timeline
 from baechi.backend import backend_of
 from baechi.backend.discover import RESERVE_BYTES
 from baechi.backend.marks import stamp
 from baechi.backend.stopwatch import Stopwatch
 from baechi.backend.transfer import arrive, depart, transfer, wait_for_readers
 from baechi.measure import links
+from baechi.records.cluster import HOST
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
 
@@ -63,6 +67,8 @@ modes = pytest.mark.parametrize(
     MODES,
     ids=[f"{row.name}-{'training' if t else 'inference'}" for row, t in MODES],
 )
+WAYS = [("late" if IS_TOY else "real", reorder) for reorder in (False, "host", "threads")]
+WAYS += [("at once", "host")] if IS_TOY else []
 late_and_at_once = pytest.mark.parametrize(
     "begun", ["late", "at once"] if IS_TOY else ["real"], indirect=True
 )
@@ -81,8 +87,10 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
             machine.restart(seed=1, late=late)
 
     begin()
-    if not IS_TOY:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+    if IS_TOY:
+        yield begin
+        return
+    torch.use_deterministic_algorithms(True, warn_only=True)
     yield begin
     torch.use_deterministic_algorithms(False)
 
@@ -159,7 +167,7 @@ def distributed_as_plain(
     *,
     home: str = HERE,
     drops: bool = True,
-    same: Callable[..., None] = functools.partial(assert_same, tolerance=ROUNDING),
+    same: Callable[[Result, Result], None] | None = None,
 ) -> None:
     """Two steps of a distributed model have the numbers of the plain one on one device."""
     architecture, training = mode
@@ -170,6 +178,7 @@ def distributed_as_plain(
     begin()
     build = architecture.build if drops else undropped(architecture.build)
     model = baechi.assign(build(), plan, reorder=reorder)
+    same = same or functools.partial(assert_same, tolerance=ROUNDING)
     for reference, seed in zip(references, (3, 4), strict=True):
         same(reference, step(model, at(architecture.inputs(), home), training=training, seed=seed))
 
@@ -194,15 +203,11 @@ def test_discover() -> None:
 def test_links_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And found again; those with the host, within a card and between cards."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    given = Cluster.discover(split=2)
-    devices = given.devices[: 4 if IS_TOY else len(given)]
-    measured = links(replace(given, devices=devices), sizes=[4**5, 4**10], rounds=2)
-    ends = [*[device.name for device in devices], baechi.records.HOST]
-    assert {(one, other) for one in ends for other in ends if one != other} <= measured.links.keys()
+    measured = links(Cluster.discover(split=2), sizes=[4**5, 4**10], rounds=2, save=True)
+    assert measured.links.keys() == set(permutations((*measured.names, HOST), 2))
     assert all(link.bytes_per_s > LEAST_BYTES_PER_S for link in measured.links.values())
-    all_measured = links(given, sizes=[4**5, 4**10], rounds=1, save=True)
-    assert Cluster.discover(split=2).links == all_measured.links
-    assert Cluster.discover().links != all_measured.links
+    assert Cluster.discover(split=2).links == measured.links
+    assert Cluster.discover().links != measured.links
 
 
 def test_events_measure_what_runs() -> None:
@@ -320,14 +325,14 @@ def plan_streams(plan: Plan) -> list[Any]:
 def test_one_device() -> None:
     """A model distributed onto one device lies there, computes what it computed there, and comes back."""
     model = baechi.distribute(towers(), batch(), cluster=Cluster.discover(), placer="single")
-    assert {str(weight.device) for weight in model.parameters()} == {HERE}
-    reference = step(moved(towers()), at(batch()), training=True)
-    assert_same(reference, step(model, at(batch()), training=True))
+    (place,) = {str(weight.device) for weight in model.parameters()}
+    assert place in NAMES
+    reference = step(moved(towers(), place), at(batch(), place), training=True)
+    assert_same(reference, step(model, at(batch(), place), training=True))
     assert {str(weight.device) for weight in baechi.restore(model).parameters()} == {"cpu"}
 
 
-@late_and_at_once
-@pytest.mark.parametrize("reorder", [False, "host", "threads"])
+@pytest.mark.parametrize(("begun", "reorder"), WAYS, indirect=["begun"])
 @modes
 def test_a_split_card(
     begun: Callable[[], None], architecture: Architecture, training: bool, reorder: Any
@@ -337,20 +342,25 @@ def test_a_split_card(
 
 
 @two
-@pytest.mark.parametrize("reorder", ["host", "threads"])
 @modes
-def test_two_devices(
-    begun: Callable[[], None], architecture: Architecture, training: bool, reorder: Any
-) -> None:
+def test_two_devices(begun: Callable[[], None], architecture: Architecture, training: bool) -> None:
     """Peer copies between two devices; the inputs come from the host. Each device draws for itself."""
-    distributed_as_plain(begun, (architecture, training), NAMES[:2], reorder, home="cpu", drops=False)
+    distributed_as_plain(begun, (architecture, training), NAMES[:2], "host", home="cpu", drops=False)
+
+
+@two
+@pytest.mark.parametrize("reorder", [False, "threads"])
+@pytest.mark.parametrize("architecture", FEW, ids=lambda row: row.name)
+def test_devices_in_turn(begun: Callable[[], None], architecture: Architecture, reorder: Any) -> None:
+    """All devices that are here, up to four, without reordering, and by threads."""
+    distributed_as_plain(begun, (architecture, True), NAMES[:4], reorder, drops=False)
 
 
 @two
 @pytest.mark.parametrize("home", [HERE, LAST])
 @pytest.mark.parametrize("architecture", FEW, ids=lambda row: row.name)
 def test_inputs_lie_anywhere(begun: Callable[[], None], architecture: Architecture, home: str) -> None:
-    """On a device that computes, and, where there are three, on one that does not; parts beside a whole card."""
+    """On a device that computes, and on one that does not, if there is one; parts beside a whole card."""
     places = (*PARTS[:2], NAMES[1])
     distributed_as_plain(begun, (architecture, True), places, "host", home=home, drops=False)
 
@@ -391,36 +401,42 @@ def test_autocast(places: tuple[str, ...]) -> None:
 # --- training ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made", ["before", "after"])
-@pytest.mark.parametrize("places", [PARTS[:2], pytest.param(NAMES[:2], marks=two)], ids=["parts", "devices"])
-def test_training_goes_on(begun: Callable[[], None], places: tuple[str, ...], made: str) -> None:
-    """Ten steps of an optimizer come out as on the whole card, wherever its state was made."""
-
-    def model_and_inputs() -> tuple[nn.Module, Any]:
-        torch.manual_seed(0)
-        model, inputs = zoo.MODELS["transformer"]("small")
-        return undropped(lambda: model)(), inputs
-
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: dict[str, Any]) -> list[float]:
+    """The losses of ten steps."""
     losses = []
-    for distributed in (True, False):
-        model, inputs = model_and_inputs()
-        model.train()
+    for _ in range(10):
+        loss = loss_of(model(**at(inputs)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("places", "made"),
+    [(PARTS[:2], "before"), (PARTS[:2], "after"), pytest.param(NAMES[:2], "before", marks=two)],
+    ids=["parts-before", "parts-after", "devices-before"],
+)
+def test_training_goes_on(begun: Callable[[], None], places: tuple[str, ...], made: str) -> None:
+    """Ten steps of an optimizer come out as on the whole card; it was made before or after distributing."""
+
+    architecture = next(row for row in SMALL if row.name == "gpt2")
+    model = undropped(architecture.build)().train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    plan = planned(architecture, True, places)
+    baechi.distribute(model, plan=plan, optimizer=optimizer if made == "before" else "adam")
+    if made == "after":
         optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-        if distributed:
-            given: Any = optimizer if made == "before" else "adam"
-            baechi.distribute(model, inputs, cluster=cluster_of(*places), placer="random:0", optimizer=given)
-        else:
-            model = moved(model)
-        if made == "after" or not distributed:
-            optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-        begun()
-        for _ in range(10):
-            loss = model(*at(inputs)).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        losses.append(float(loss))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+    begun()
+    losses = trained(model, optimizer, architecture.inputs())
+    plain = moved(undropped(architecture.build)().train())
+    reference = trained(plain, torch.optim.Adam(plain.parameters(), 1e-3), architecture.inputs())
+    assert losses == pytest.approx(reference, rel=1e-3) and losses[-1] < 0.9 * losses[0]
+    for (name, weight), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert float((weight.cpu() - other.cpu()).norm()) <= 1e-2 * float(other.norm()), name
+    states = [(p.device, state["exp_avg"].device) for p, state in optimizer.state.items()]
+    assert all(one == other for one, other in states) and len(states) == len(list(model.parameters()))
 
 
 @pytest.mark.parametrize("places", [PARTS[:2], pytest.param(NAMES[:2], marks=two)], ids=["parts", "devices"])
@@ -449,9 +465,10 @@ def test_loaded(tmp_path: Path) -> None:
     with torch.no_grad():
         for weight in saved.parameters():
             weight.mul_(2)
-    torch.save(saved.state_dict(), tmp_path / "weights.pt")
+    file = tmp_path / "weights.safetensors"
+    save_file({name: weight.detach().cpu() for name, weight in saved.state_dict().items()}, file)
     loaded = baechi.assign(architecture.build(), planned(architecture, True, PARTS[:2]))
-    baechi.load(loaded, tmp_path / "weights.pt")
+    baechi.load(loaded, file)
     results = [step(model, at(architecture.inputs()), training=True) for model in (saved, loaded)]
     assert_same(results[0], results[1])
 
@@ -512,7 +529,8 @@ def test_a_step_is_timed(places: tuple[str, ...]) -> None:
     }
     sent = [span for span in timeline.spans if span.kind == "transfer"]
     assert f"{places[1]}>{places[0]}" in {span.where for span in sent}
-    assert all(span.end_s > span.start_s for span in sent) and timeline.makespan_s > 0
+    takes = ge if IS_TOY else gt  # whose kernels take less than the host between two of them
+    assert all(takes(span.end_s, span.start_s) for span in sent) and timeline.makespan_s > 0
     cards = {place.partition("/")[0] for place in places}
     assert timeline.peak_bytes.keys() == cards and min(timeline.peak_bytes.values()) > 0
 
@@ -536,31 +554,33 @@ def test_the_record_is_the_emulators(name: str, places: tuple[str, ...]) -> None
 
 
 def test_what_fits_runs() -> None:
-    """The largest batch that fits keeps its memory: a step takes no more than that on any device."""
-    slack_bytes = 2**14 if IS_TOY else 2**26  # libraries keep a workspace
-    memory_bytes = 2**22 if IS_TOY else 2**28
+    """A step with nearly the largest batch that fits takes no more memory on any device than it has."""
+    memory_bytes, slack_bytes = (2**22, 0) if IS_TOY else (2**28, 2**26)  # libraries keep a workspace
     places = NAMES[:2]
     cluster = cluster_of(*places).with_memory(dict.fromkeys(places, memory_bytes))
 
     def model() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(8)])
+        return nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)])
 
     fit = baechi.fits(model(), torch.ones(8, 64), cluster, training=True, optimizer="adam")
     assert fit and fit.largest_batch is not None and fit.largest_batch > 100
     assert not baechi.fits(model(), torch.ones(2 * fit.largest_batch, 64), cluster, training=True)
-    inputs = torch.ones(fit.largest_batch, 64)
-    used = [torch.accelerator.memory_allocated(place) for place in places]
+    # what kernels take beside their results was estimated, and is measured now
+    inputs = torch.ones(fit.largest_batch * 15 // 16, 64)
     distributed = baechi.distribute(model(), inputs, cluster=cluster, training=True, optimizer="adam")
     optimizer = torch.optim.Adam(distributed.parameters())
+    before_bytes = {place: torch.accelerator.memory_allocated(place) for place in places}
+    for weight in distributed.parameters():
+        before_bytes[str(weight.device)] -= weight.nbytes
     for place in places:
         torch.accelerator.reset_peak_memory_stats(place)
     for _ in range(2):
         distributed(inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    for place, before_bytes in zip(places, used, strict=True):
-        taken_bytes = torch.accelerator.max_memory_allocated(place) - before_bytes
+    for place in places:
+        taken_bytes = torch.accelerator.max_memory_allocated(place) - before_bytes[place]
         assert memory_bytes / 4 < taken_bytes <= memory_bytes + slack_bytes
 
 

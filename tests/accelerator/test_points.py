@@ -1,6 +1,5 @@
 """What went wrong on devices that torch keeps apart, one test each."""
 
-import contextlib
 import copy
 import gc
 import threading
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
+from run.launched import runtime_of
 from run.worlds import Net
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -282,17 +282,18 @@ def test_an_input_that_is_written_after_it_was_sent(toy: ToyMachine, reorder: An
 
 def test_a_pinned_input_may_be_used_again(toy: ToyMachine) -> None:
     """The caller writes the next batch into the same pinned memory when the call has returned."""
-    model = net(lambda self, x: self.b(self.a(x)), a=linear, b=linear)()
-    plain = copy.deepcopy(model).to("toy:0")
-    model = placed(model, noise(3, 8), {"a": 0, "b": 1})
+    model = net(lambda self, x, y: self.a(x) + self.b(y), a=linear, b=linear)()
+    plain = whole(lambda: copy.deepcopy(model))
+    model = placed(model, {"x": noise(3, 8), "y": noise(3, 8)}, {"a": 0, "b": 1})
     buffer = torch.empty(64, 8).pin_memory()
     assert buffer.is_pinned()
+    x = there(noise(64, 8))
     with torch.no_grad():
         for seed in range(16):
             toy.restart(seed=seed)
             buffer.copy_(noise(64, 8, seed=seed))
-            expected = plain(there(buffer.clone()))
-            found = model(buffer)
+            expected = plain(x, there(buffer.clone()))
+            found = model(x, buffer)  # comes out where the first input lies: nothing else waits
             buffer.fill_(float("nan"))
             assert torch.equal(found.cpu(), expected.cpu())
 
@@ -336,28 +337,29 @@ def test_a_layer_runs_on_the_current_device(toy: ToyMachine, reorder: Any) -> No
 # --- 7. draws of layers that wait
 
 
+def crossed(self: Any, x: Tensor) -> Any:
+    """Layers that the plan launches in another order than the code reaches them."""
+    a, b = self.a(x), self.b(x)
+    c, d = self.c(a), self.d(x)
+    return b + c * d
+
+
+CROSSED = {"b": 1, "d": 1, "a": 0, "c": 0}
+
+
+def cross(model: nn.Module, reorder: Any) -> nn.Module:
+    """A model of `crossed` in which `b` waits for `d`."""
+    return placed(model, {"x": noise(3, 8)}, CROSSED, reorder=reorder, order="dbac")
+
+
 def test_what_waits_draws_what_it_would_have_drawn(toy: ToyMachine) -> None:
     """With reordering off, by the host, by threads: the same numbers."""
-
-    def code(self: Any, x: Tensor) -> Any:
-        a, b = self.a(x), self.b(x)
-        c, d = self.c(a), self.d(x)
-        return self.e(b) + c * d
-
-    inputs = {"x": noise(3, 8)}
     results = []
     for reorder in LAUNCHERS:
-        model = net(code, **dict.fromkeys("abcde", Drops))()
-        graph = baechi.profile(model, inputs, cluster=TWO, training=True, source="estimate")
-        places = dict(zip("abcde", (0, 1, 1, 0, 0), strict=True))
-        plan = baechi.Plan.from_device_map(graph, TWO, places)
-        order = ["d", "c", "b", "a", "e"]
-        moved = sorted(plan.order, key=lambda node: order.index(node) if node in order else -1)
-        with contextlib.suppress(baechi.PlanError):
-            plan = baechi.Plan(graph, TWO, plan.device_of, moved)
-        baechi.assign(model, plan, reorder=reorder)
+        model = cross(net(crossed, **dict.fromkeys("abcd", Drops))(), reorder)
         torch.manual_seed(3)
-        out = model(**there(inputs))
+        out = model(**there({"x": noise(3, 8)}))
+        assert bool(runtime_of(model).counts.get("deferred", 0)) == bool(reorder)
         states = [torch.get_device_module("toy").get_rng_state(index).tolist() for index in range(2)]
         out.sum().backward()
         results.append((out.tolist(), states, [weight.grad.tolist() for weight in model.parameters()]))
@@ -375,7 +377,7 @@ def parts(model: nn.Module, inputs: Any, where: dict[str, int], reorder: Any = F
 
 
 def test_a_replaced_buffer_is_kept_while_a_part_reads_it(toy: ToyMachine) -> None:
-    """It was allocated on another stream than the one that uses it."""
+    """It was allocated on another stream than the one that uses it, and goes in the middle of a step."""
 
     class Shifted(nn.Module):
         def __init__(self) -> None:
@@ -386,19 +388,23 @@ def test_a_replaced_buffer_is_kept_while_a_part_reads_it(toy: ToyMachine) -> Non
         def forward(self, x: Tensor) -> Tensor:
             return self.linear(x) + self.shift
 
-    model = net(lambda self, x: self.b(self.a(x)), a=Shifted, b=Shifted)()
+    def code(self: Any, x: Tensor) -> Any:
+        y = self.a(x)
+        self.a.shift = torch.ones(8, device=x.device)
+        for _ in range(4):
+            x = x + torch.zeros(8, device=x.device)
+        return self.b(y)
+
+    model = net(code, a=Shifted, b=Shifted)()
     plain = whole(lambda: copy.deepcopy(model).eval())
     model = parts(model, noise(3, 8), {"a": 0, "b": 1})
+    x = there(noise(3, 8))
     with torch.no_grad():
+        expected = plain(x).cpu()
         for seed in range(4):
             toy.restart(seed=seed)
-            expected = plain(there(noise(3, 8))).cpu()
-            found = model(there(noise(3, 8)))
-            for layer in (model.a, model.b):  # as a caller does between two steps
-                layer.shift = torch.ones(8, device="toy:0")
-            filler = [torch.zeros(8, device="toy:0") for _ in range(4)]
-            assert torch.equal(found.cpu(), expected) and not toy.faults()
-            del filler
+            assert torch.equal(model(x).cpu(), expected) and not toy.faults()
+            model.a.shift = there(torch.ones(8))
 
 
 @pytest.mark.parametrize("reorder", LAUNCHERS)
@@ -406,15 +412,9 @@ def test_a_replaced_buffer_is_kept_while_a_part_reads_it(toy: ToyMachine) -> Non
 def test_a_caller_on_side_streams(toy: ToyMachine, reorder: Any, again: bool | None) -> None:
     """Streams of the caller's own on both devices: forward, recomputed layers, launching threads follow."""
 
-    def code(self: Any, x: Tensor) -> Any:
-        a, b = self.a(x), self.b(x)
-        c, d = self.c(a), self.d(b)
-        return self.e(c * d)
-
-    model, plain = net(code, **dict.fromkeys("abcde", linear))(), None
+    model = net(crossed, **dict.fromkeys("abcd", linear))()
     plain = whole(lambda: copy.deepcopy(model))
-    inputs = {"x": noise(3, 8)}
-    model = placed(model, inputs, {"a": 1, "b": 0, "c": 0, "d": 1, "e": 1}, reorder=reorder)
+    model = cross(model, reorder)
     before = [torch.accelerator.current_stream(index) for index in range(2)]
     sides = [torch.Stream(device=name) for name in NAMES[:2]]
     for seed in range(3):
@@ -430,6 +430,7 @@ def test_a_caller_on_side_streams(toy: ToyMachine, reorder: Any, again: bool | N
             x = there(noise(3, 8)).requires_grad_()
             out = model(x) if again is None else checkpoint(model, x, use_reentrant=again)
             out.sum().backward()
+            faults = toy.faults()
             grads = [weight.grad.cpu() for weight in model.parameters()]  # type: ignore[union-attr]
             del out
         finally:
@@ -437,7 +438,7 @@ def test_a_caller_on_side_streams(toy: ToyMachine, reorder: Any, again: bool | N
                 torch.accelerator.set_stream(stream)
             torch.accelerator.set_device_index(0)
         expected = [weight.grad.cpu() for weight in plain.parameters()]  # type: ignore[union-attr]
-        assert not toy.faults()
+        assert not faults
         assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(grads, expected, strict=True))
 
 
@@ -447,15 +448,8 @@ def test_a_caller_on_side_streams(toy: ToyMachine, reorder: Any, again: bool | N
 def test_foreseeing_executes_nothing(toy: ToyMachine) -> None:
     """A layer that counts its batches counts each once, whoever foresees it; its weights stay the same."""
 
-    def code(self: Any, x: Tensor) -> Any:
-        a, b = self.a(x), self.b(x)
-        c, d = self.c(a), self.d(x)
-        return b + c * d
-
     layers = {"a": linear, "b": lambda: nn.BatchNorm1d(8), "c": lambda: nn.BatchNorm1d(8), "d": linear}
-    model = net(code, **layers)()
-    inputs = {"x": noise(16, 8)}
-    model = placed(model, inputs, {"a": 0, "b": 1, "c": 1, "d": 0})
+    model = cross(net(crossed, **layers)(), "host")
     weights = list(model.parameters())
     toy.restart()
     for number in range(1, 4):
@@ -488,15 +482,9 @@ def test_a_foreseen_layer_issues_nothing(toy: ToyMachine) -> None:
 def test_autocast_of_any_type(toy: ToyMachine, reorder: Any) -> None:
     """A layer that waits computes under the caller's autocast."""
 
-    def code(self: Any, x: Tensor) -> Any:
-        a, b = self.a(x), self.b(x)
-        c, d = self.c(a), self.d(x)
-        return b + c * d
-
-    model = net(code, **dict.fromkeys("abcd", linear))()
+    model = net(crossed, **dict.fromkeys("abcd", linear))()
     plain = whole(lambda: copy.deepcopy(model))
-    inputs = {"x": noise(3, 8)}
-    model = placed(model, inputs, {"a": 0, "b": 1, "c": 1, "d": 0}, reorder=reorder)
+    model = cross(model, reorder)
     with torch.autocast("toy", dtype=torch.bfloat16):
         found, expected = model(there(noise(3, 8))), plain(there(noise(3, 8)))
     assert found.dtype == expected.dtype == torch.bfloat16

@@ -108,10 +108,9 @@ def tabled(self: Any, x: Tensor) -> Any:
 
 
 def silent(self: Any, x: Tensor) -> Any:
-    """What it computes does not come out: the caller gets what it gave."""
-    self.a(x)
-    self.b(x)
+    """What it computes travels nowhere: the caller gets what it gave."""
     self.table()
+    self.other()
     return x
 
 
@@ -134,6 +133,7 @@ class Table(nn.Module):
 
 
 PAIR: Layers = {"a": Squeeze, "b": Squeeze, "table": Table}
+TABLES: Layers = {"table": Table, "other": Table}
 APART = {"": 0, "b": 1, "table": 1}
 
 
@@ -175,20 +175,21 @@ def deviations(toy: ToyMachine, world: World) -> set[str]:
 def _run(model: nn.Module, world: World, home: str) -> tuple[list[Tensor], list[str]]:
     machine = ToyMachine.get()
     kept = []
-    for number in range(2):
+    given = [there(noise(48, 8, seed=number), home) for number in range(2)]  # which waits for the device
+    for x in given:
         model.zero_grad()
-        x = there(noise(48, 8, seed=number), home)
         with torch.set_grad_enabled(world.training):
             out = model(x)
             if world.training:
                 loss_of(out).backward()
+        kept.append(out.detach().clone())
+        if world.training:
+            kept += [weight.grad.clone() for weight in model.parameters()]  # type: ignore[union-attr]
+        del out
         with torch.no_grad():  # all is the caller's again
             for tensor in (x, *model.parameters()):
                 tensor.mul_(1.01)
-        kept += [out.detach().cpu()]
-        if world.training:
-            kept += [weight.grad.cpu() for weight in model.parameters()]  # type: ignore[union-attr]
-        del out
+    kept = [tensor.cpu() for tensor in kept]
     return kept, machine.faults()
 
 
@@ -275,7 +276,7 @@ LETS_GO = World(dropped, DROPPED, THERE, training=False)
 LETS_GO_TRAINED = World(dropped, DROPPED, THERE)
 ADDS = World(shared, SHARED, {"": 1, "a": 0})
 UNUSED = World(unused, PAIR, APART, training=False)
-SILENT = World(silent, PAIR, APART, training=False, parts=True)
+SILENT = World(silent, TABLES, {"": 0, "table": 1}, training=False, parts=True)
 TABLED = World(tabled, PAIR, APART, training=False, parts=True)
 MADE = World(made, {"a": Squeeze, "b": Squeeze}, {"": 0, "b": 1}, training=False, parts=True)
 

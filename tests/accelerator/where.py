@@ -1,4 +1,4 @@
-"""On which accelerator tests run: the test accelerator, or a real one where `BAECHI_DEVICE` names its type."""
+"""On which accelerator tests run: the test accelerator, or the one whose type `BAECHI_DEVICE` names."""
 
 import os
 from collections.abc import Callable, Iterator
