@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # also where these tests are
 ASKED = "BAECHI_TOY"
 """Set where this folder is tested by itself; `tests/test_accelerator.py` does so, file by file."""
 
+ON_TOY = os.environ.get("BAECHI_DEVICE", "toy") == "toy"
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Among other tests these are left out, unless they are the ones that were asked for."""
@@ -25,6 +27,8 @@ def _loaded() -> None:
     """The device type is there before the first backward, in which autograd counts devices."""
     from accelerator import ToyMachine, why_not
 
+    if not ON_TOY:
+        return  # `test_devices.py` runs on a real one
     if why_not():
         pytest.skip(why_not())
     ToyMachine.get()
@@ -35,6 +39,8 @@ def toy() -> Iterator[object]:
     """The machine, as new; late, by an order of its own for each test. Whatever it finds fails the test."""
     from accelerator import ToyMachine
 
+    if not ON_TOY:
+        pytest.skip("needs the test accelerator, and BAECHI_DEVICE asks for another")
     machine = ToyMachine.get()
     machine.restart(seed=1, late=True)
     yield machine

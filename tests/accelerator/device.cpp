@@ -221,7 +221,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return before;
   }
   bool queryStream(const Stream& stream) const override {
-    return Machine::get().happened(Machine::get().record(lane_of(stream)).when);
+    return Machine::get().happened(Machine::get().record(lane_of(stream)));
   }
   void synchronizeStream(const Stream& stream) const override {
     Machine::get().host_waits(Machine::get().record(lane_of(stream)), "stream.synchronize");
@@ -238,7 +238,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event) Machine::get().wait(lane_of(stream), *event_of(event));
   }
   bool queryEvent(void* event) const override {
-    return !event || Machine::get().happened(event_of(event)->when);
+    return !event || Machine::get().happened(*event_of(event));
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override { delete event_of(event); }
   void synchronizeEvent(void* event) const override {

@@ -1,10 +1,8 @@
 """Clusters of the test accelerator, and models on them."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from order.interleaved import interleaved
 from same import Result
 from same import step as step_on_host
@@ -13,7 +11,8 @@ from torch import nn
 import baechi
 from accelerator import NAMES
 from baechi import Cluster, Device
-from baechi.backend.nest import map_tensors
+
+from .where import at, moved
 
 FIRST = NAMES[0]
 
@@ -69,24 +68,12 @@ def placed(
 
 def there(value: Any, place: str = FIRST) -> Any:
     """Values at a place; on the host if it is none."""
-    return map_tensors(lambda tensor: tensor.to(place), value) if place else value
-
-
-@contextlib.contextmanager
-def moving_ties() -> Iterator[None]:
-    """While this is open, `Module.to` keeps ties between the CPU and the test accelerator."""
-    before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        yield
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(before)
+    return at(value, place) if place else value
 
 
 def whole(build: Callable[[], nn.Module], place: str = FIRST) -> nn.Module:
     """The plain model on one device."""
-    with moving_ties():
-        return build().to(place)
+    return moved(build(), place)
 
 
 def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, home: str = FIRST) -> Result:
@@ -97,25 +84,3 @@ def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, home: str 
         {name: None if grad is None else grad.cpu() for name, grad in result.grads.items()},
         {name: buffer.cpu() for name, buffer in result.buffers.items()},
     )
-
-
-def without_draws(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """A model that drops nothing: each device has random numbers of its own.
-
-    Args:
-        build: makes the model.
-    """
-
-    def built() -> nn.Module:
-        model = build()
-        for module in model.modules():
-            for table in (vars(module), vars(getattr(module, "config", nn.Identity()))):
-                for name, value in table.items():
-                    drops = "drop" in name or (
-                        name == "p" and isinstance(module, nn.modules.dropout._DropoutNd)
-                    )
-                    if drops and isinstance(value, float):
-                        table[name] = 0.0
-        return model
-
-    return built

@@ -97,6 +97,13 @@ bool may_lie_on_host(const std::string& name, const Tensor& tensor) {
   return tensor.dim() == 0 || name == "indices" || name == "lengths" || name == "batch_sizes";
 }
 
+bool is_write(const c10::FunctionSchema& schema, size_t index) {
+  static const std::set<std::string> unsaid = {"aten::native_batch_norm"};  // and its schema does not say so
+  const auto& argument = schema.arguments()[index];
+  if (argument.alias_info() && argument.alias_info()->isWrite()) return true;
+  return unsaid.count(schema.name()) && argument.name().rfind("running_", 0) == 0;
+}
+
 c10::Device device_of(const c10::FunctionSchema& schema, const Stack& args) {
   std::optional<c10::Device> found;
   for (size_t index = 0; index < args.size(); index++) {
@@ -117,19 +124,12 @@ c10::Device device_of(const c10::FunctionSchema& schema, const Stack& args) {
     const std::string& name = schema.arguments()[index].name();
     each_tensor(args[index], [&](const Tensor& tensor) {
       TORCH_CHECK(
-          tensor.is_privateuseone() || may_lie_on_host(name, tensor),
+          tensor.is_privateuseone() || (may_lie_on_host(name, tensor) && !is_write(schema, index)),
           "Expected all tensors to be on the same device, but got ", name, " is on ", tensor.device(),
           ", different from other tensors on ", device, " (", schema.name(), ")");
     });
   }
   return device;
-}
-
-bool is_write(const c10::FunctionSchema& schema, size_t index) {
-  static const std::set<std::string> unsaid = {"aten::native_batch_norm"};  // and its schema does not say so
-  const auto& argument = schema.arguments()[index];
-  if (argument.alias_info() && argument.alias_info()->isWrite()) return true;
-  return unsaid.count(schema.name()) && argument.name().rfind("running_", 0) == 0;
 }
 
 std::vector<Use> uses_of(const c10::FunctionSchema& schema, const Stack& args) {
@@ -272,7 +272,10 @@ Tensor new_tensor(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType
 Tensor on_host(const Tensor& tensor) {
   c10::impl::ForceDispatchKeyGuard guard(DispatchKeySet(DispatchKey::BackendSelect), kAround);
   void* data = tensor.numel() ? tensor.data_ptr() : nullptr;
-  return at::from_blob(data, tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+  Tensor host = at::from_blob(data, tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+  host._set_conj(tensor.is_conj());
+  host._set_neg(tensor.is_neg());
+  return host;
 }
 
 Stack launch(const c10::OperatorHandle& op, const Stack& args, c10::Device device) {

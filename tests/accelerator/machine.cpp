@@ -54,7 +54,7 @@ void Machine::submit(
   host_s_ += kLaunch_s;
   own.time_s = std::max(own.time_s, host_s_) + kKernel_s + double(bytes) / kBytes_per_s;
   if (keeps_issued_) issued_.push_back(name_of(lane) + " " + what);
-  own.queue.push_back({std::move(run), {}});
+  push(own, {std::move(run), {}});
   run_a_little();
 }
 
@@ -62,7 +62,7 @@ Event Machine::record(int lane) {
   std::lock_guard<std::mutex> guard(lock_);
   Lane& own = lanes_[lane];
   merge(own.clock, host_);
-  hand_out_again(lane);
+  own.time_s = std::max(own.time_s, host_s_);
   return {{lane, own.submitted}, own.clock, own.time_s};
 }
 
@@ -72,14 +72,16 @@ void Machine::wait(int lane, const Event& event) {
   merge(own.clock, event.before);
   own.time_s = std::max(own.time_s, event.time_s);
   own.clock[lane] = ++own.submitted;
-  own.queue.push_back({[] {}, event.when});
+  push(own, {[] {}, event.when});
   run_a_little();
 }
 
-bool Machine::happened(Moment moment) {
+bool Machine::happened(const Event& event) {
   std::lock_guard<std::mutex> guard(lock_);
   run_a_little();  // whoever asks again and again gets a yes in the end
-  return is_done(moment);
+  if (!is_done(event.when)) return false;
+  if (event.when.lane >= 0) merge(host_, event.before);  // the host has seen it
+  return true;
 }
 
 void Machine::host_waits(const Event& event, const std::string& why) {
@@ -100,6 +102,11 @@ void Machine::host_waits_for_device(int device, const std::string& why) {
 
 // --- running what waits
 
+void Machine::push(Lane& lane, Task task) {
+  if (lane.rank < 0) lane.rank = ranks_++;
+  lane.queue.push_back(std::move(task));
+}
+
 std::vector<int> Machine::ready_lanes() const {
   std::vector<int> ready;
   for (size_t lane = 0; lane < lanes_.size(); lane++)
@@ -110,14 +117,16 @@ std::vector<int> Machine::ready_lanes() const {
 void Machine::run_one(const std::vector<int>& ready) {
   if (chance_() % 16 == 0)  // from now on others are fast, and others slow
     for (int& favour : favour_) favour = int(chance_() % 64);
+  auto favour = [&](int lane) { return std::pair(favour_[lanes_[lane].rank], lanes_[lane].rank); };
   int lane = *std::max_element(
-      ready.begin(), ready.end(), [&](int one, int other) { return favour_[one] < favour_[other]; });
+      ready.begin(), ready.end(), [&](int one, int other) { return favour(one) < favour(other); });
   Task task = std::move(lanes_[lane].queue.front());
   lanes_[lane].queue.pop_front();
   try {
     task.run();
   } catch (const std::exception& error) {
-    faults_.push_back(std::string("FAILED: ") + error.what());
+    std::string what = error.what();
+    faults_.push_back("FAILED: " + what.substr(0, what.find('\n')));
   }
   lanes_[lane].done++;
   give_back_freed();
@@ -146,6 +155,8 @@ Memory Machine::allocate(int device, int lane, size_t bytes) {
   std::lock_guard<std::mutex> guard(lock_);
   size_t rounded = (bytes + kRounding - 1) / kRounding * kRounding;
   if (!make_room(device, rounded)) return nullptr;
+  merge(lanes_[lane].clock, host_);
+  hand_out_again(lane);
   Room& own = devices_[device];
   own.allocated_bytes += rounded;
   own.taken_bytes += rounded;
@@ -198,7 +209,7 @@ void Machine::hand_out_again(int home) {
     left_behind(memory->written);
     for (const auto& entry : memory->read) left_behind(entry.second);
     own.clock[home] = ++own.submitted;
-    own.queue.push_back({[memory] { std::memset(memory->data, 0xFF, memory->bytes); }, {}});
+    push(own, {[memory] { std::memset(memory->data, 0xFF, memory->bytes); }, {}});
   }
 }
 
@@ -267,14 +278,25 @@ void Machine::restart(uint64_t seed, bool late) {
   for (int device = 0; device < devices(); device++) host_waits_for_device(device, "restart");
   std::lock_guard<std::mutex> guard(lock_);
   chance_.seed(seed);
+  for (Lane& lane : lanes_) {
+    lane.let_go.clear();  // all is over, and what comes next is ordered after it
+    lane.rank = -1;
+  }
+  ranks_ = 0;
+  for (int& favour : favour_) favour = int(chance_() % 64);
   late_ = late;
   faults_.clear();
   waits_.clear();
   issued_.clear();
 }
 
+// With what would be found if every stream took memory now.
 std::vector<std::string> Machine::faults() {
   std::lock_guard<std::mutex> guard(lock_);
+  for (size_t lane = 0; lane < lanes_.size(); lane++) {
+    merge(lanes_[lane].clock, host_);
+    hand_out_again(int(lane));
+  }
   return faults_;
 }
 

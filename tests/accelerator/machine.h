@@ -81,6 +81,7 @@ struct Event {
 // A stream of a device: a lane of its own among all streams of all devices.
 struct Lane {
   std::deque<Task> queue;
+  int rank = -1;  // among those that were used since the last restart, in this order
   Count submitted = 0;
   Count done = 0;
   Clock clock;
@@ -116,7 +117,7 @@ class Machine {
   void submit(int lane, const std::string& what, const std::vector<Use>& uses, std::function<void()> run);
   Event record(int lane);
   void wait(int lane, const Event& event);
-  bool happened(Moment moment);
+  bool happened(const Event& event);
   void host_waits(const Event& event, const std::string& why);
   void host_waits_for_device(int device, const std::string& why);
 
@@ -142,6 +143,7 @@ class Machine {
   bool is_done(Moment moment) const { return moment.lane < 0 || lanes_[moment.lane].done >= moment.number; }
   bool comes_before(const Moment& moment, const Clock& clock) const;
   bool is_ready(const Lane& lane) const { return !lane.queue.empty() && is_done(lane.queue.front().after); }
+  void push(Lane& lane, Task task);
   void run_one(const std::vector<int>& ready);
   std::vector<int> ready_lanes() const;
   void run_until(Moment moment);
@@ -157,7 +159,8 @@ class Machine {
   double host_s_ = 0;
   std::vector<Freed> freed_;
   std::mt19937_64 chance_;
-  std::vector<int> favour_;  // lanes that run first, for a while
+  std::vector<int> favour_;  // by rank, how soon a lane runs, for a while
+  int ranks_ = 0;
   bool late_ = false;
   bool keeps_issued_ = false;
   std::vector<std::string> faults_, waits_, issued_;

@@ -99,7 +99,7 @@ void copy_between_devices(const Tensor& source, const Tensor& target) {
 void copy_from_host(const Tensor& source, const Tensor& target, bool non_blocking) {
   bool late = non_blocking && is_pinned(source.data_ptr());
   Tensor read = late ? source.detach() : source.detach().clone();
-  if (late) read = at::from_blob(read.data_ptr(), read.sizes(), read.strides(), read.options());
+  if (late) read = on_host(read);
   std::vector<Use> uses = use(target, true);
   int lane = lane_now(target.device().index());
   Machine::get().submit(lane, "copy from host", uses, copying(on_host(target), read, uses));
@@ -108,7 +108,7 @@ void copy_from_host(const Tensor& source, const Tensor& target, bool non_blockin
 
 // To the host: complete when the call returns, unless it goes to pinned memory and need not be.
 void copy_to_host(const Tensor& source, const Tensor& target, bool non_blocking) {
-  Tensor written = at::from_blob(target.data_ptr(), target.sizes(), target.strides(), target.options());
+  Tensor written = on_host(target);
   std::vector<Use> uses = use(source, false);
   int lane = lane_now(source.device().index());
   Machine::get().submit(lane, "copy to host", uses, copying(written, on_host(source), uses));
@@ -192,6 +192,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage", &at::native::set_);
   m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   m.impl("record_stream", &record_stream);
+  m.impl("mse_loss", CppFunction::makeFromBoxedFunction<&fallback>());
+  m.impl("smooth_l1_loss", CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
@@ -205,6 +207,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("convolution_overrideable", CppFunction::makeFromBoxedFunction<&convolution>());
   m.impl("convolution_backward_overrideable", CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }
+
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(CppFunction::makeFallthrough()); }
 

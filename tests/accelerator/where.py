@@ -13,6 +13,9 @@ from baechi.backend.nest import map_tensors
 
 KIND = os.environ.get("BAECHI_DEVICE", "toy")
 IS_TOY = KIND == "toy"
+if not IS_TOY:  # cuBLAS computes the same on every stream
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 HERE = f"{KIND}:0"
 """The device on which the plain model runs."""
 

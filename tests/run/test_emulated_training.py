@@ -765,3 +765,30 @@ def test_devices_named_by_hand() -> None:
     assert set(peaks) == {"large", "small"}
     assert error.device == "small"
     assert_equal(plain, model)
+
+
+@pytest.mark.parametrize("first", ["outside", "inside"])
+def test_gradients_of_both_sides_add_up(first: str) -> None:
+    """A backward outside of `with cluster:` and one inside add to the same gradients, whichever is first."""
+    cluster = baechi.Cluster.virtual(2)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    x = torch.randn(4, 8)
+    graph = baechi.profile(model, x, cluster=cluster, training=True)
+    expected = [2 * grad for grad in torch.autograd.grad(model(x).sum(), list(model.parameters()))]
+    plan = baechi.Plan.from_device_map(graph, cluster, {"0": 0, "1": 0, "2": 1})
+    baechi.assign(model, plan)
+
+    def outside() -> None:
+        model(x).sum().backward()
+
+    def inside() -> None:
+        with cluster:
+            model(x).sum().backward()
+
+    for run in (outside, inside) if first == "outside" else (inside, outside):
+        run()
+    assert all(
+        torch.equal(weight.grad, grad)  # type: ignore[arg-type]
+        for weight, grad in zip(model.parameters(), expected, strict=True)
+    )

@@ -1,0 +1,157 @@
+"""Promise 1 on devices that torch keeps apart: the same numbers as on one of them, and nothing unordered.
+
+Each architecture runs by three ways, one a launcher, chosen so that over all of them every two choices
+meet: placer and home of the inputs, home and launcher, ... With `BAECHI_TOY_FULL=1` every architecture
+runs every way (an hour on one core).
+"""
+
+import functools
+import itertools
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import pytest
+import torch
+from architectures import HELD_IN, OTHERS, OWN, Architecture
+from same import Result, assert_same
+
+import baechi
+from accelerator import NAMES, ToyMachine
+from baechi import zoo
+
+from .devices import cluster, graph_of, step, whole
+from .where import undropped
+
+ROUNDING = 2e-5
+"""What single precision loses where three or more gradients are summed in another order."""
+
+PLACERS = ("random:0", "m-etf", "random:1", "m-topo", "m-sct")
+LAUNCHERS: tuple[Any, ...] = (False, "host", "threads")
+HOMES = ("toy:0", "", "toy:3")
+"""Where inputs lie: on the first device, on the host, on one that the model does not use."""
+
+FULL = bool(os.environ.get("BAECHI_TOY_FULL"))
+STEPS = 2
+LEFT_OUT = {
+    ("torch_transformer", False): "its fast path makes nested tensors, which the test accelerator has not",
+    ("switch_transformers", True): "its router draws noise, and each device has random numbers of its own",
+    ("groupvit", True): "it draws from Gumbel's distribution",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model is distributed and called."""
+
+    placer: str
+    reorder: Any
+    home: str
+    training: bool
+    late: bool
+    devices: int
+
+
+def zoo_model(name: str) -> Architecture:
+    """A model of the zoo as an architecture."""
+
+    def inputs() -> dict[str, torch.Tensor]:
+        given = zoo.MODELS[name]("small")[1]
+        return dict(zip(("source", "target") if len(given) == 2 else ("images",), given, strict=True))
+
+    return Architecture(name, lambda: zoo.MODELS[name]("small")[0], inputs)
+
+
+ROWS = [
+    replace(row, build=undropped(row.build))
+    for row in (*OWN, *HELD_IN, *OTHERS, *[zoo_model(name) for name in zoo.MODELS])
+]
+
+
+def ways_of(number: int) -> Iterator[Way]:
+    """Three ways for one architecture: which choices meet goes round with its number.
+
+    Args:
+        number: of the architecture.
+    """
+    if FULL:
+        every = itertools.product(PLACERS, LAUNCHERS, HOMES, (True, False), (True, False))
+        yield from (Way(*way, 2 + index % 3) for index, way in enumerate(every))
+        return
+    for index, launcher in enumerate(LAUNCHERS):
+        chance = random.Random(f"{number} {index}")
+        yield Way(
+            chance.choice(PLACERS),
+            launcher,
+            chance.choice(HOMES),
+            chance.random() < 0.5,
+            chance.random() < 0.7,
+            chance.choice((2, 3, 4)),
+        )
+
+
+def test_every_two_choices_meet() -> None:
+    """The sample is pairwise, for all factors beside the architecture."""
+    if FULL:
+        pytest.skip("every way is run")
+    ways = [way for number in range(len(ROWS)) for way in ways_of(number)]
+    values = [[getattr(way, field.name) for field in fields(Way)] for way in ways]
+    columns = [sorted(set(column), key=str) for column in zip(*values, strict=True)]
+    assert [len(column) for column in columns] == [5, 3, 3, 2, 2, 3]
+    for one, other in itertools.combinations(range(len(columns)), 2):
+        met = {(value[one], value[other]) for value in values}
+        assert len(met) == len(columns[one]) * len(columns[other])
+
+
+@functools.cache
+def reference(number: int, training: bool) -> list[Result]:
+    """What the plain model leaves behind on one device, step by step."""
+    row, machine = ROWS[number], ToyMachine.get()
+    machine.restart(late=False)
+    model = whole(row.build)
+    return [step(model, row.inputs(), training=training) for _ in range(STEPS)]
+
+
+@functools.cache
+def graph(number: int, training: bool) -> baechi.LayerGraph:
+    """The layer graph of an architecture."""
+    return graph_of(ROWS[number].build(), ROWS[number].inputs(), training)
+
+
+@pytest.mark.parametrize("number", range(len(ROWS)), ids=lambda number: ROWS[number].name)
+def test_same_numbers(toy: ToyMachine, number: int) -> None:
+    """Two steps, one of them warm; every access is ordered, every memory recorded."""
+    row = ROWS[number]
+    for seed, way in enumerate(ways_of(number)):
+        if (row.name, way.training) in LEFT_OUT:
+            continue
+        expected = reference(number, way.training)
+        captured = way.training or not FULL  # else captured for training, and evaluated
+        plan = baechi.place(graph(number, captured), cluster(*NAMES[: way.devices]), way.placer)
+        model = baechi.assign(row.build(), plan, reorder=way.reorder)
+        toy.restart(seed=seed, late=way.late)
+        for one in expected:
+            found = step(model, row.inputs(), training=way.training, home=way.home)
+            assert_same(one, found, tolerance=ROUNDING)
+        assert not toy.faults(), (way, toy.faults()[:3])
+
+
+def test_what_the_device_lacks(toy: ToyMachine) -> None:
+    """Kernels for which the host had to wait: all others' results were foreseen."""
+    assert set(toy.unforeseen()) <= {
+        "aten::_ctc_loss_backward",  # no meta kernel
+        "aten::mul.out",  # with a number of one element on the host
+        "aten::index.Tensor_out",  # by a mask: as many as it says
+        "aten::_embedding_bag_backward",
+        "aten::_embedding_bag",  # its meta kernel foresees what CUDA's returns
+        "aten::_embedding_bag_forward_only",
+        "aten::nonzero",
+        "aten::masked_select",
+        "aten::_unique2",
+        "aten::unique_dim",
+        "aten::equal",
+        "aten::repeat_interleave.Tensor",
+        "aten::_local_scalar_dense",
+    }
