@@ -1,73 +1,102 @@
-"""Fake tensors in place of all that hangs on a layer, while its outcome is foreseen.
+"""A layer with fake tensors in place of all that hangs on it, to foresee what comes of it.
 
 Torch runs an operation on real tensors alone for real, also under a fake mode: counting a batch would
-count it, on the caller's stream, beside a launch of the same layer that counts on its own.
+count it, on the caller's stream, beside a launch of the same layer that counts on its own. So what is
+asked is a double: the layer's modules, attributes and methods, with fake tensors. The layer itself is
+left alone, since another thread may be in it.
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
 
-from baechi.backend.nest import map_tensors, tensors_in
-from baechi.run.layer_state import REGISTERED
+from baechi.backend.nest import map_tensors
 
 Fake = Callable[[torch.Tensor], torch.Tensor]
 
 
-@contextmanager
-def faked(layer: nn.Module | None, fake: Fake, containers: list[Any]) -> Iterator[None]:
-    """While this is open, parameters, buffers and plain tensors of a layer are fake.
-
-    What the layer puts in their place stays, for who looks whether it did.
+class Double:
+    """The double of a layer.
 
     Args:
-        layer: the layer; None for a function, on which nothing hangs.
+        layer: the layer.
         fake: what stands for a tensor; the same for the same one.
-        containers: gets each container that had to be copied, as `copied` says.
     """
-    swapped = []
-    for table, names in _tables(layer) if layer is not None else ():
-        for name in names:
-            value = table[name]
-            if next(tensors_in(value), None) is not None:
-                table[name] = made = copied(fake, value, containers)
-                swapped.append((table, name, value, made))
-    try:
-        yield
-    finally:
-        for table, name, value, made in swapped:
-            if table.get(name) is made:
-                table[name] = value
+
+    def __init__(self, layer: nn.Module, fake: Fake) -> None:
+        self._fake = fake
+        self._doubles: dict[int, nn.Module] = {}
+        self._members = {id(module) for module in layer.modules()}
+        self._found: list[tuple[Any, Any]] = []
+        self.layer = self._module(layer)
+        self._found += [(vars(double), dict(vars(double))) for double in self._doubles.values()]
+
+    def call(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of the layer's, as one of the double's.
+
+        Args:
+            forward: the layer's own forward.
+        """
+        found: Callable[..., Any] = self._value(forward)
+        return found
+
+    def changed(self) -> bool:
+        """Whether an attribute or a container of the double holds something else than it began with."""
+        return any(differ(table, before) for table, before in self._found)
+
+    def _module(self, module: nn.Module) -> nn.Module:
+        double = self._doubles.get(id(module))
+        if double is None:
+            double = self._doubles[id(module)] = object.__new__(type(module))
+            own = vars(double)
+            for name, value in vars(module).items():
+                own[name] = self._value(value)
+        return double
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._fake(value)
+        if isinstance(value, nn.Module):
+            return self._module(value) if id(value) in self._members else value
+        if isinstance(value, MethodType) and id(value.__self__) in self._members:
+            return MethodType(value.__func__, self._value(value.__self__))
+        if isinstance(value, weakref.ref):  # recurrent layers look whether their weights are still the same
+            target = value()
+            return weakref.ref(self._value(target)) if isinstance(target, torch.Tensor) else value
+        if isinstance(value, (list, tuple, dict)):
+            return copied(self._value, value, self._found)
+        return map_tensors(self._fake, value)
 
 
-def copied(fake: Fake, value: Any, containers: list[Any]) -> Any:
-    """A value with fake tensors in it.
+def copied(change: Callable[[Any], Any], value: Any, found: list[tuple[Any, Any]]) -> Any:
+    """A value with other things in it.
 
     Args:
-        fake: what stands for a tensor.
+        change: what is put in the place of whatever is no list, tuple or dict.
         value: nested as it is.
-        containers: gets each list and dict of the copy, and what is in it now.
+        found: gets each list and dict of the copy, and what is in it now.
     """
     if isinstance(value, tuple):
-        items = [copied(fake, item, containers) for item in value]
+        items = [copied(change, item, found) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if not isinstance(value, (list, dict)):
-        return map_tensors(fake, value)
+        return change(value)
     made = copy.copy(value)
     for key in list(value) if isinstance(value, dict) else range(len(value)):
-        made[key] = copied(fake, value[key], containers)
-    containers.append((made, copy.copy(made)))
+        made[key] = copied(change, value[key], found)
+    found.append((made, copy.copy(made)))
     return made
 
 
-def _tables(layer: nn.Module) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """The tables on a layer and its parts that hold tensors, with the names to look at."""
-    for part in layer.modules():
-        own = vars(part)
-        yield part._parameters, list(part._parameters)
-        yield part._buffers, list(part._buffers)
-        yield own, [name for name in own if name not in REGISTERED]
+def differ(one: Any, other: Any) -> bool:
+    """Whether two lists, or two dicts, hold different objects."""
+    if len(one) != len(other):
+        return True
+    if isinstance(one, dict):
+        return list(one) != list(other) or any(one[key] is not other[key] for key in one)
+    return any(a is not b for a, b in zip(one, other, strict=True))

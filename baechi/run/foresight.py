@@ -61,7 +61,7 @@ class Foresight:
             with unwatched(), no_function_modes(), left_as_found(module, contents="none") as found:
                 before = _other_generators()
                 outcome = infer(original_forward(module), args, kwargs, layer=module, device=device)
-                # what it leaves on itself the code may read at once, and so may its next call
+                # shared with its double: plain objects, and generators
                 changes = found.changed() or _other_generators() != before
                 return None if changes else outcome
 

@@ -50,12 +50,10 @@ def tensors_on(layer: nn.Module) -> list[torch.Tensor]:
 
 def _plain(module: nn.Module) -> list[Any]:
     own = vars(module)
-    return [value for name, value in own.items() if name not in REGISTERED and isinstance(value, _MAY_HOLD)]
+    return [value for name, value in own.items() if name not in _REGISTERED and isinstance(value, _MAY_HOLD)]
 
 
-REGISTERED = frozenset(vars(nn.Module()))
-"""What every module has: its tables, hooks and flags."""
-
+_REGISTERED = frozenset(vars(nn.Module()))
 _MAY_HOLD = (torch.Tensor, dict, list, tuple)
 
 

@@ -1,9 +1,10 @@
 """What a layer or a function will return, without running it: a run with fake tensors, remembered."""
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,11 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.backend.complaints import complaints_muted
 from baechi.backend.leftovers import clear_leftovers
-from baechi.backend.nest import tensors_in
+from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
 from baechi.backend.uncompiled import compiler_aside
 from baechi.run.draws import Draw, draw_of, draws
-from baechi.run.faked import copied, faked
+from baechi.run.faked import Double, copied, differ
 from baechi.run.meta import Meta
 
 
@@ -86,7 +87,6 @@ def _run(
 ) -> Outcome | None:
     watch = _Watch(made)
     fakes: dict[int, torch.Tensor] = {}
-    own: dict[int, torch.Tensor] = {}
     cached = torch.is_autocast_cache_enabled()
     with torch._C.DisableTorchFunctionSubclass():
         metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
@@ -96,47 +96,28 @@ def _run(
             fakes[id(tensor)] = _like(metas[id(tensor)])
         return fakes[id(tensor)]
 
-    def fake_own(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.layout != torch.strided or tensor.is_nested:
-            return tensor
-        if id(tensor) not in own:
-            like = _like(Meta.of(tensor))
-            own[id(tensor)] = nn.Parameter(like, tensor.requires_grad) if _is_weight(tensor) else like
-        return own[id(tensor)]
-
-    containers: list[tuple[Any, Any]] = []
-    with (
-        complaints_muted(),
-        compiler_aside(),
-        FakeTensorMode(allow_non_fake_inputs=True),
-        watch,
-        faked(layer, fake_own, containers),
-    ):
-        faked_args, faked_kwargs = copied(fake, (args, kwargs), containers)
+    found: list[tuple[Any, Any]] = []
+    with complaints_muted(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
+        double = None if layer is None else Double(layer, watch.fake_of)
+        run = call if double is None else double.call(call)
+        faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
         watch.start(list(fakes.values()))
         torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
         try:
-            result = call(*faked_args, **faked_kwargs)
+            result = run(*faked_args, **faked_kwargs)
         except Exception:  # whatever it is: running it with real tensors will tell the truth
             return None
         finally:
             torch.set_autocast_cache_enabled(cached)
-        if any(_differ(copy, before) for copy, before in containers):
+        if any(differ(container, before) for container, before in found):
             return None  # it writes to what it is given, and the code may look there at once
+        if double is not None and double.changed():
+            return None  # what it leaves on itself the code may read at once, and so may its next call
         return _outcome(result, list(fakes.values()), watch)
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, nn.Parameter)
-
-
-def _differ(one: Any, other: Any) -> bool:
-    """Whether two lists, or two dicts, hold different objects."""
-    if len(one) != len(other):
-        return True
-    if isinstance(one, dict):
-        return list(one) != list(other) or any(one[key] is not other[key] for key in one)
-    return any(a is not b for a, b in zip(one, other, strict=True))
 
 
 def key_of(value: Any) -> Hashable:
@@ -173,6 +154,7 @@ class _Watch(TorchDispatchMode):
         self.written: set[int] = set()
         self.draws: list[Draw] = []
         self.made: dict[int, torch.Tensor] = {}  # held, so that no storage's number is used twice
+        self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -183,11 +165,23 @@ class _Watch(TorchDispatchMode):
         self.made.clear()
         self.given = {_storage(tensor): index for index, tensor in enumerate(fakes)}
 
+    def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a real tensor that hangs somewhere: it is held, so that it has its number alone."""
+        if tensor.layout != torch.strided or tensor.is_nested or isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._fakes:
+            like = _like(Meta.of(tensor))
+            made = nn.Parameter(like, tensor.requires_grad) if _is_weight(tensor) else like
+            self._fakes[id(tensor)] = tensor, made
+        return self._fakes[id(tensor)][1]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is not torch.ops.aten.lift_fresh.default:  # what `torch.tensor` makes of numbers
-            _refuse_real(func, flat((args, kwargs)))
         facts = facts_of(func)
+        if func is not torch.ops.aten.lift_fresh.default:  # what `torch.tensor` makes of numbers
+            if any(type(tensor) is not FakeTensor for tensor in writes_of(facts, args, kwargs)):
+                raise RealTensors(f"{func} writes a tensor that hangs on something else than the layer")
+            args, kwargs = map_tensors(self.fake_of, (args, kwargs))
         for tensor in writes_of(facts, args, kwargs):
             index = self.given.get(_storage(tensor))
             if index is not None:
@@ -203,13 +197,7 @@ class _Watch(TorchDispatchMode):
 
 
 class RealTensors(Exception):
-    """A call computes with tensors of which nothing is known: it would run for real."""
-
-
-def _refuse_real(func: Any, given: Iterable[torch.Tensor]) -> None:
-    given = list(given)
-    if given and not any(isinstance(tensor, FakeTensor) for tensor in given):
-        raise RealTensors(f"{func} runs on tensors that hang on something else than the layer")
+    """A call writes tensors of which nothing is known: it would do so for real."""
 
 
 def _like(meta: Meta) -> torch.Tensor:

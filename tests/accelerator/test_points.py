@@ -57,28 +57,35 @@ def test_a_gradient_lies_where_its_input_lies(toy: ToyMachine) -> None:
 
 
 def test_backward_overlaps(toy: ToyMachine) -> None:
-    """Device 0's backward of a branch goes on right behind the copy, before what device 1 has still to do."""
+    """Device 0 goes on right behind a gradient that came back, whatever device 1 has still to do."""
+    came_back = threading.Event()
+    waited: list[bool] = []
 
-    def code(self: Any, x: Tensor) -> Tensor:
-        near = self.near(x)
-        far = near
-        for index in range(6):
-            far = getattr(self, f"far{index}")(far)
-        return self.head(self.mine(self.last(near))) + self.late(far).sum()
+    def note(grad: Tensor) -> None:
+        if grad.device.type == "toy":
+            came_back.set()
 
-    names = ["near", "mine", "head", "last", "late", *[f"far{index}" for index in range(6)]]
-    model = net(code, **dict.fromkeys(names, linear))()
-    on_second = [name for name in names if name.startswith("far") or name == "last"]
+    def hold(grad: Tensor) -> None:
+        if grad.device.type == "toy":  # else the model is being captured
+            waited.append(came_back.wait(timeout=20))  # device 1 is busy until device 0 has gone on
+
+    def code(self: Any, x: Tensor) -> Any:
+        mine = self.mine(x)  # its way to device 1 begins here, before all of `far`
+        mine.register_hook(note)
+        far = self.first(x)
+        far.register_hook(hold)
+        return self.second(far).sum() + self.last(mine).sum()
+
+    model = net(code, **dict.fromkeys(["mine", "first", "second", "last"], linear))()
     inputs = {"x": noise(3, 8)}
-    model = placed(model, inputs, {"": 0, **dict.fromkeys(on_second, 1)}, reorder=False)
-    loss = model(**there(inputs)).sum()
+    model = placed(model, inputs, {"mine": 0, "first": 1, "second": 1, "last": 1}, reorder=False)
+    loss = model(**there(inputs))
     toy.synchronize()
     toy.keep_issued()
     loss.backward()
-    kernels = [line for line in toy.issued() if "mm" in line]
-    devices = [line[0] for line in kernels]
-    first_of_far = devices.index("1")
-    assert "0" in devices[first_of_far:] and devices[-1] == "0"
+    devices = [line[0] for line in toy.issued() if line.endswith("aten::mm")]
+    assert waited == [True]
+    assert "0" in devices and devices[-1] == "1"
 
 
 def test_backward_runs_in_the_thread_of_the_source(toy: ToyMachine) -> None:

@@ -48,6 +48,19 @@ def in_nothing(*_: Any, **__: Any) -> Any:
     return contextlib.nullcontext()
 
 
+class Same:
+    """No double: the layer itself."""
+
+    def __init__(self, layer: Any, fake: Any) -> None:
+        self.layer = layer
+
+    def call(self, forward: Any) -> Any:
+        return forward
+
+    def changed(self) -> bool:
+        return False
+
+
 ROWS = [
     row("hooks go along", points.test_hooks_of_weights_stay, False, _end=(exchange, nothing)),
     row("old graphs say so", points.test_an_old_graph_says_so, _end=(exchange, nothing)),
@@ -122,8 +135,7 @@ ROWS = [
     row(
         "foreseeing is fake",
         points.test_a_foreseen_layer_issues_nothing,
-        faked=(outcome, in_nothing),
-        _refuse_real=(outcome, nothing),
+        Double=(outcome, Same),
     ),
     row(
         "autocast of any type",

@@ -619,7 +619,9 @@ def gradients_that_travel() -> list[str]:
     model, sent = seeded(Adds)(), []
     baechi.distribute(model, noise(3, 8), cluster=baechi.Cluster.virtual(2), device_map={"far": 1, "": 0})
 
-    def copied(self: VirtualDevices, tensor: Tensor, place: str, streams: Any) -> Tensor:
+    def copied(
+        self: VirtualDevices, tensor: Tensor, place: str, streams: Any, *, gradient: bool = False
+    ) -> Tensor:
         sent.append(tensor.data_ptr())
         return tensor.clone()
 

@@ -416,7 +416,9 @@ def test_gradients_that_travel_are_not_added_to(monkeypatch: pytest.MonkeyPatch)
     sent: list[int] = []
     copy = VirtualDevices.copy
 
-    def noting(self: VirtualDevices, tensor: torch.Tensor, place: str, streams: Any) -> torch.Tensor:
+    def noting(
+        self: VirtualDevices, tensor: torch.Tensor, place: str, streams: Any, *, gradient: bool = False
+    ) -> torch.Tensor:
         if in_phase("backward"):
             sent.append(tensor.data_ptr())
         return copy(self, tensor, place, streams)
