@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.layout import over, real_device
-from baechi.backend.marks import Mark, mark_of, set_mark
+from baechi.backend.sends import note_sent
 
 
 @dataclass(slots=True, eq=False)
@@ -150,35 +150,6 @@ def _is_dual(tensor: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
-    """Let what computes from now on where a tensor lies come after the transfers that read it.
-
-    Args:
-        tensor: a tensor that is about to be written in place.
-        backend: the devices.
-    """
-    mark = mark_of(tensor)
-    if mark is not None and mark.sent:
-        stream = backend.compute_stream(backend.place_of(tensor))
-        for event in mark.sent.values():
-            backend.wait(stream, event)
-        mark.sent.clear()
-
-
-def wait_for_sends(backend: AbstractBackend, place: str) -> None:
-    """Let what computes at a place from now on come after all transfers that left from there.
-
-    Args:
-        backend: the devices.
-        place: where something may write that nobody can name.
-    """
-    sends = backend.outstanding.pop(place, None)
-    if sends:
-        stream = backend.compute_stream(place)
-        for event in sends.values():
-            backend.wait(stream, event)
-
-
 def _send(tensor: torch.Tensor, way: Way, *, gradient: bool = False) -> torch.Tensor:
     """Send a tensor; what writes it later waits.
 
@@ -196,20 +167,10 @@ def _send(tensor: torch.Tensor, way: Way, *, gradient: bool = False) -> torch.Te
     if gradient:
         return copied
     if tx is not None:
-        _note_sent(tensor, backend, source, tx, way.left)
+        note_sent(tensor, backend, source, tx, way.left)
     elif rx is not None and backend.reads_later(tensor):
-        _note_sent(tensor, backend, source, rx, way.arrived)
+        note_sent(tensor, backend, source, rx, way.arrived)
     return copied
-
-
-def _note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, stream: Any, left: Any) -> None:
-    """What writes a tensor later comes after the transfers that read it."""
-    backend.outstanding.setdefault(source, {})[stream] = left
-    mark = mark_of(tensor)
-    if mark is None:  # an input of the model's, or of anyone's making
-        mark = Mark(source)
-        set_mark(tensor, mark)
-    mark.sent[stream] = left
 
 
 def _receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived: Any) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.nest import map_tensors
-from baechi.backend.transfer import transfer, wait_for_readers
+from baechi.backend.sends import wait_for_readers
+from baechi.backend.transfer import transfer
 
 
 class Loans:

@@ -10,14 +10,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from baechi.backend import AbstractBackend
 from baechi.backend.marks import mark_of, stamp
 from baechi.backend.nest import map_tensors, tensors_in
+from baechi.backend.sends import wait_for_readers, wait_for_sends
 from baechi.backend.transfer import (
     Way,
     arrive,
     depart,
     takes_two_nodes,
     transfer,
-    wait_for_readers,
-    wait_for_sends,
 )
 from baechi.run.loans import Loans, version_of
 from baechi.run.schedule import Schedule

@@ -28,8 +28,9 @@ from baechi import Cluster, Device, LayerGraph, Plan, Timeline
 from baechi.backend import backend_of
 from baechi.backend.discover import RESERVE_BYTES
 from baechi.backend.marks import stamp
+from baechi.backend.sends import wait_for_readers
 from baechi.backend.stopwatch import Stopwatch
-from baechi.backend.transfer import arrive, depart, transfer, wait_for_readers
+from baechi.backend.transfer import arrive, depart, transfer
 from baechi.measure import links
 from baechi.records.cluster import HOST
 

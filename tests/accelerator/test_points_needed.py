@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from accelerator import ToyMachine
-from baechi.backend import exchange, transfer
+from baechi.backend import exchange, sends
 from baechi.backend.torch_devices import TorchDevices
 from baechi.backend.torch_streams import TorchStreams
 from baechi.capture import run as capture_run
@@ -94,7 +94,7 @@ ROWS = [
         "inputs get a mark",
         points.test_an_input_that_is_written_after_it_was_sent,
         False,
-        set_mark=(transfer, nothing),
+        set_mark=(sends, nothing),
     ),
     row(
         "pinned inputs are waited for",

@@ -11,7 +11,6 @@ from order.interleaved import distribute, layers_on
 from torch import Tensor, nn
 
 import baechi
-from baechi.backend import transfer
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.run import loans, step
 from baechi.run.runtime import binding_of
@@ -393,7 +392,7 @@ def test_r7_written_while_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster = distribute(model, values(), {"a": 0, "b": 1}, ["a"])
         with cluster:
             assert torch.equal(model(values()), expected)
-        for module in (transfer, step, loans):
+        for module in (step, loans):
             monkeypatch.setattr(module, "wait_for_readers", lambda tensor, backend: None)
         with pytest.raises(baechi.StreamRaceError, match="add_"), cluster:
             model(values())

@@ -12,7 +12,8 @@ import torch
 from backend.virtual.by_hand import DEVICES, after, cluster_of, compute, on, side, zeros
 from torch import nn
 
-from baechi.backend.transfer import transfer, wait_for_readers
+from baechi.backend.sends import wait_for_readers
+from baechi.backend.transfer import transfer
 from baechi.backend.virtual.current import at_work
 from baechi.errors import StreamRaceError
 

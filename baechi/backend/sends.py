@@ -1,0 +1,55 @@
+"""Transfers that have not left yet: what writes a tensor, or what it does not name, comes after them."""
+
+from typing import Any
+
+import torch
+
+from baechi.backend.abstract import AbstractBackend
+from baechi.backend.marks import Mark, mark_of, set_mark
+
+
+def note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, stream: Any, left: Any) -> None:
+    """A transfer reads a tensor: what writes it later comes after that.
+
+    Args:
+        tensor: what is sent.
+        backend: the devices.
+        source: where it lies.
+        stream: the one that reads it.
+        left: happens when it has been read.
+    """
+    backend.outstanding.setdefault(source, {})[stream] = left
+    mark = mark_of(tensor)
+    if mark is None:  # an input of the model's, or of anyone's making
+        mark = Mark(source)
+        set_mark(tensor, mark)
+    mark.sent[stream] = left
+
+
+def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
+    """Let what computes from now on where a tensor lies come after the transfers that read it.
+
+    Args:
+        tensor: a tensor that is about to be written in place.
+        backend: the devices.
+    """
+    mark = mark_of(tensor)
+    if mark is not None and mark.sent:
+        stream = backend.compute_stream(backend.place_of(tensor))
+        for event in mark.sent.values():
+            backend.wait(stream, event)
+        mark.sent.clear()
+
+
+def wait_for_sends(backend: AbstractBackend, place: str) -> None:
+    """Let what computes at a place from now on come after all transfers that left from there.
+
+    Args:
+        backend: the devices.
+        place: where something may write, and cannot say what.
+    """
+    sends = backend.outstanding.pop(place, None)
+    if sends:
+        stream = backend.compute_stream(place)
+        for event in sends.values():
+            backend.wait(stream, event)
