@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
+_ALONE = ("mps",)
+"""Types with one device, whose functions take none."""
+
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
@@ -31,7 +34,18 @@ def generators() -> list[torch.device]:
     kind = torch.accelerator.current_accelerator(check_available=True)
     if kind is not None and getattr(torch.get_device_module(kind), "is_initialized", lambda: True)():
         found += [torch.device(kind.type, index) for index in range(torch.accelerator.device_count())]
-    return found
+    return [device for device in found if has_generator(device)]
+
+
+def has_generator(device: torch.device) -> bool:
+    """Whether a device has a random generator whose state can be kept.
+
+    Args:
+        device: any device.
+    """
+    if device.type in ("cpu", "meta"):
+        return device.type == "cpu"
+    return hasattr(torch.get_device_module(device), "get_rng_state")
 
 
 def state_of(device: torch.device) -> torch.Tensor:
@@ -42,7 +56,8 @@ def state_of(device: torch.device) -> torch.Tensor:
     """
     if device.type == "cpu":
         return torch.get_rng_state()
-    state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
+    ask = torch.get_device_module(device).get_rng_state
+    state: torch.Tensor = ask() if device.type in _ALONE else ask(device)
     return state
 
 
@@ -55,5 +70,7 @@ def set_state(device: torch.device, state: torch.Tensor) -> None:
     """
     if device.type == "cpu":
         torch.set_rng_state(state)
+    elif device.type in _ALONE:
+        torch.get_device_module(device).set_rng_state(state)
     else:
         torch.get_device_module(device).set_rng_state(state, device)

@@ -19,6 +19,7 @@ from baechi.backend.driver import DRIVER, Driver
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, hand_on_age, mark_of, set_mark
+from baechi.backend.random_state import has_generator
 from baechi.backend.room import room
 from baechi.backend.step_clock import StepClock
 from baechi.backend.thread import started
@@ -69,7 +70,7 @@ class TorchDevices(AbstractBackend):
 
     def generators(self) -> list[torch.device]:
         devices = dict.fromkeys([self._streams.device(name) for name in self.names])
-        return [device for device in devices if device.type not in ("cpu", "meta")]
+        return [device for device in devices if device.type != self.host and has_generator(device)]
 
     def is_free(self, tensor: torch.Tensor) -> bool:
         if str(tensor.device) not in self._parts:
@@ -214,10 +215,10 @@ class TorchDevices(AbstractBackend):
 
     def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         del position
-        callers = self._streams.callers()
+        follow = self._streams.following()
 
         def run() -> None:
-            self._streams.follow(callers)
+            follow()
             function()
 
         return started(run)

@@ -7,7 +7,7 @@ cuda:0/0, cuda:0/1  a stream of its own each; where a step begins these wait for
 cpu                 none: what is launched there has run when the host goes on
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -140,14 +140,19 @@ class TorchStreams:
         devices = dict.fromkeys(self._devices.values())
         return {device: self.driver.current_stream(device) for device in devices if self.has_streams(device)}
 
-    def follow(self, callers: dict[torch.device, Any]) -> None:
-        """Compute in this thread on the streams of another one.
+    def following(self) -> Callable[[], None]:
+        """What another thread is to call to compute where this one does: on its streams and device."""
+        callers = self.callers()
+        if not callers:
+            return lambda: None
+        index = self.driver.current_device()
 
-        Args:
-            callers: what `callers` returned there.
-        """
-        for stream in callers.values():
-            self.driver.set_stream(stream)
+        def follow() -> None:
+            for stream in callers.values():
+                self.driver.set_stream(stream)
+            self.driver.set_device(index)
+
+        return follow
 
     @contextmanager
     def _on(self, own: Any) -> Iterator[None]:

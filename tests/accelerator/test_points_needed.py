@@ -123,7 +123,7 @@ ROWS = [
         points.test_a_caller_on_side_streams,
         "threads",
         None,
-        follow=(TorchStreams, nothing),
+        following=(TorchStreams, lambda self: nothing),
     ),
     row(
         "recomputed layers follow the caller",
