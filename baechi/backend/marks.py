@@ -117,8 +117,7 @@ def made_at(tensor: torch.Tensor) -> int:
 
 def carrier(tensor: torch.Tensor) -> Any:
     """The object that stands for a tensor's memory: its storage, or itself if it has none."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # inside vmap, grad, ...
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    tensor = unwrapped(tensor)
     try:
         return tensor.untyped_storage()
     except NotImplementedError:  # a sparse tensor
@@ -126,6 +125,13 @@ def carrier(tensor: torch.Tensor) -> Any:
             return tensor
         with _disable_current_modes():  # fake tensors would have other values
             return tensor._values().untyped_storage()
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor inside of all that `torch.vmap`, `torch.func.grad` and the like wrap around it."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:

@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from baechi.backend import timing
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.driver import DRIVER, Driver
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
-from baechi.backend.marks import WEIGHT, Mark, hand_on_age, mark_of, set_mark
+from baechi.backend.marks import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
 from baechi.backend.random_state import has_generator
 from baechi.backend.room import room
 from baechi.backend.step_clock import StepClock
@@ -154,7 +155,8 @@ class TorchDevices(AbstractBackend):
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
         if stream is not None:
-            self._driver.use(tensor, stream)
+            with temporarily_clear_interpreter_stack():  # no transform has a rule for it, and none needs one
+                self._driver.use(unwrapped(tensor), stream)
 
     def copy(
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False

@@ -265,3 +265,23 @@ def test_devices_that_the_model_asks_for(toy: ToyMachine) -> None:
     baechi.assign(model, plan)
     out = model(there(noise(3, 8)))
     assert str(out.device) == "toy:0" and torch.equal(out.cpu(), plain(there(noise(3, 8))).cpu())
+
+
+@every_launcher
+def test_transforms(toy: ToyMachine, reorder: Any) -> None:
+    """torch.func with other weights, and over a batch of batches: what travels there is wrapped."""
+
+    def run(model: nn.Module) -> list[Any]:
+        weights = {name: tensor.detach() * 2 for name, tensor in model.named_parameters()}
+        called = torch.func.functional_call(model, weights, (x(),))
+        return [called, torch.vmap(model)(torch.stack([x(seed=seed) for seed in range(3)]))]
+
+    plain, model = whole(rig).eval(), distributed(reorder, False)
+    for one, other in zip(on_host(run(plain)), on_host(run(model)), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_gradients_of_transforms_stay_on_one_device(toy: ToyMachine) -> None:
+    """Torch itself cannot take them over two devices: its engine asks a wrapper for its memory."""
+    with pytest.raises(NotImplementedError, match="storage of TensorWrapper"):
+        torch.func.grad(lambda given: (given.to("toy:1") * 2).sum())(x())
