@@ -3,6 +3,7 @@
 import copy
 import gc
 import threading
+import time
 import warnings
 import weakref
 from typing import Any
@@ -260,6 +261,38 @@ def test_checkpointed_regions_draw_what_they_drew(toy: ToyMachine, reentrant: bo
         else:
             out = model(x, again)
         out.sum().backward()
+        grads.append([weight.grad.cpu() for weight in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
+class SlowDrops(Drops):
+    """A layer that drops; when it runs again, long after its region's generators were set."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._current_graph_task_id() != -1:
+            time.sleep(0.05)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_regions_of_two_devices_do_not_draw_each_others_numbers(toy: ToyMachine, reentrant: bool) -> None:
+    """Both run again at once, in the threads of their devices."""
+
+    def code(self: Any, x: Tensor, again: bool) -> Any:
+        if again:
+            return checkpoint(self.a, x, use_reentrant=reentrant) * checkpoint(
+                self.b, x, use_reentrant=reentrant
+            )
+        return self.a(x) * self.b(x)
+
+    inputs = {"x": noise(3, 8), "again": False}
+    model = placed(net(code, a=SlowDrops, b=SlowDrops)(), inputs, {"a": 0, "b": 1})
+    grads = []
+    for again in (False, True):
+        torch.manual_seed(7)
+        model.zero_grad()
+        x = there(noise(3, 8)).requires_grad_()
+        model(x, again).sum().backward()
         grads.append([weight.grad.cpu() for weight in model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
 

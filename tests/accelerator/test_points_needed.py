@@ -48,6 +48,13 @@ def in_nothing(*_: Any, **__: Any) -> Any:
     return contextlib.nullcontext()
 
 
+class NoLock:
+    """A lock that is always free."""
+
+    def acquire(self, timeout: float) -> bool:
+        return False
+
+
 class Same:
     """No double: the layer itself."""
 
@@ -89,6 +96,12 @@ ROWS = [
         True,
         "from the host",
         _devices=(checkpointed, lambda: []),
+    ),
+    row(
+        "one region at a time",
+        points.test_regions_of_two_devices_do_not_draw_each_others_numbers,
+        False,
+        _one_region=(checkpointed, NoLock()),
     ),
     row(
         "inputs get a mark",
