@@ -62,6 +62,22 @@ class AbstractBackend(ABC):
         """The devices that have a random generator of their own, beside the host's."""
 
     @abstractmethod
+    def draw_at(self, device: torch.device) -> None:
+        """What is drawn on a device next goes on where the numbers of the others ended.
+
+        Args:
+            device: as torch knows it.
+        """
+
+    @abstractmethod
+    def draw_everywhere(self) -> None:
+        """In a step: all devices would draw the same next."""
+
+    @abstractmethod
+    def drawing_again(self) -> AbstractContextManager[None]:
+        """While code runs again, with the states that the generators of all devices had before."""
+
+    @abstractmethod
     def is_free(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor belongs nowhere yet: made in the step, of nothing that has a place.
 

@@ -20,6 +20,7 @@ from baechi.backend.driver import DRIVER, Driver
 from baechi.backend.flag import Flag
 from baechi.backend.layout import copy_with_layout
 from baechi.backend.marks import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
+from baechi.backend.one_generator import OneGenerator
 from baechi.backend.random_state import has_generator
 from baechi.backend.room import room
 from baechi.backend.step_clock import StepClock
@@ -48,6 +49,7 @@ class TorchDevices(AbstractBackend):
         self._streams = TorchStreams(names, driver)
         self._driver = driver
         self._clock: StepClock | None = None
+        self._generator = OneGenerator(self.generators())
         self._trusted: dict[tuple[str, str], bool] = {}
         self._parts = {
             card: frozenset([name for name in names if name.startswith(f"{card}/")])
@@ -72,6 +74,15 @@ class TorchDevices(AbstractBackend):
     def generators(self) -> list[torch.device]:
         devices = dict.fromkeys([self._streams.device(name) for name in self.names])
         return [device for device in devices if device.type != self.host and has_generator(device)]
+
+    def draw_at(self, device: torch.device) -> None:
+        self._generator.bring(device)
+
+    def draw_everywhere(self) -> None:
+        self._generator.spread()
+
+    def drawing_again(self) -> AbstractContextManager[None]:
+        return self._generator.again()
 
     def is_free(self, tensor: torch.Tensor) -> bool:
         if str(tensor.device) not in self._parts:
@@ -230,12 +241,14 @@ class TorchDevices(AbstractBackend):
         if self._clock is not None:
             self._clock.stop()
         self._clock = StepClock(self._streams, self.names) if timing.is_on() else None
-        with self._streams.stepping():
+        with self._streams.stepping(), self._generator.stepping():
             yield None if self._clock is None else self._clock.timeline
 
     def at(
         self, place: str, layer: str | None = None
     ) -> AbstractContextManager[Callable[[Any], None] | None]:
+        if layer is not None:
+            self._generator.bring(self._streams.device(place))
         if layer is None or self._clock is None:
             return self._streams.at(place)
         return self._timed_at(self._clock, place, layer)

@@ -14,7 +14,7 @@ the second one waits until the first has been run again.
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -51,6 +51,8 @@ def _devices() -> list[torch.device]:
 
 
 def _get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
+    for backend in _in_use:
+        backend.draw_everywhere()
     indices, states = _original_states(*args)
     kind = _infer_device_type(*args)
     for device in _devices():
@@ -73,8 +75,11 @@ def _fork_rng(*args: Any, **kwargs: Any) -> Iterator[None]:
     in_backward = torch._C._current_graph_task_id() != -1
     alone = in_backward and len(_in_use) > 0 and _one_region.acquire(timeout=_PATIENCE_S)
     try:
-        with _original_fork(*args, **kwargs):
-            yield
+        with ExitStack() as stack:
+            for backend in _in_use if in_backward else ():
+                stack.enter_context(backend.drawing_again())
+            with _original_fork(*args, **kwargs):
+                yield
     finally:
         if alone:
             _one_region.release()

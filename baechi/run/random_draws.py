@@ -16,25 +16,32 @@ from baechi.run.draws import Draw
 from baechi.run.meta import Meta
 
 
-def drawing_as_if_now(draws: Iterable[Draw], run: Callable[[], Any]) -> Callable[[], Any]:
+def drawing_as_if_now(
+    draws: Iterable[Draw], run: Callable[[], Any], draw_at: Callable[[torch.device], None]
+) -> Callable[[], Any]:
     """A function that runs later with the random numbers of now.
 
     Args:
         draws: what it will draw.
         run: the function.
+        draw_at: lets a device's generator go on where the others' ended.
 
     Returns:
         The function, with the generators' states around it.
     """
     draws = list(draws)
-    states = {draw.device: state_of(draw.device) for draw in draws}
+    states: dict[torch.device, torch.Tensor] = {}
     with unwatched(), torch.no_grad(), torch._C.DisableTorchFunction():
         for draw in draws:
+            draw_at(draw.device)
+            states.setdefault(draw.device, state_of(draw.device))
             draw.func(*map(_empty, draw.args), **{key: _empty(value) for key, value in draw.kwargs.items()})
 
     def later() -> Any:
-        now = {device: state_of(device) for device in states}
+        now = {}
         for device, state in states.items():
+            draw_at(device)
+            now[device] = state_of(device)
             set_state(device, state)
         try:
             return run()

@@ -105,7 +105,8 @@ class Runtime:
         if not self.reorder or not self.may_wait or reordering_is_off():
             return None
         launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
-        return Schedule(self.order, launcher, glue.off, glue.step.becomes, glue.step.send_ahead)
+        step = glue.step
+        return Schedule(self.order, launcher, glue.off, step.becomes, step.send_ahead, self.backend.draw_at)
 
     @contextmanager
     def step(self, root: nn.Module) -> Iterator[Step]:

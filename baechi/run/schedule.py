@@ -46,6 +46,7 @@ class Schedule:
         aside: takes glue mode off for a while. It is off now.
         becomes: told of a result and the deferred value that is about to become it.
         send_ahead: sends what a layer made to where it will be read.
+        draw_at: lets a device's generator go on where the others' ended.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class Schedule:
         aside: Callable[[], AbstractContextManager[None]],
         becomes: Callable[[torch.Tensor, torch.Tensor], None],
         send_ahead: Callable[[str, torch.Tensor], None],
+        draw_at: Callable[[torch.device], None],
     ) -> None:
+        self._draw_at = draw_at
         self.turns = Turns(order)
         self.launcher = launcher
         self.pending = Pending(self.turns, launcher, send_ahead)
@@ -252,7 +255,7 @@ class Schedule:
             needs.update(dict.fromkeys(needs_to_write(distinct[index])))
         run: Callable[[], Any] = partial(call.run, call.args, call.kwargs)
         if outcome.draws:
-            run = drawing_as_if_now(outcome.draws, run)
+            run = drawing_as_if_now(outcome.draws, run, self._draw_at)
         around = CallerState.now().restored
         if call.module is not None:
             run = partial(copy_context().run, run)

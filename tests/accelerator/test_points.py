@@ -1,9 +1,9 @@
 """What went wrong on devices that torch keeps apart, one test each."""
 
+import contextlib
 import copy
 import gc
 import threading
-import time
 import warnings
 import weakref
 from typing import Any
@@ -239,18 +239,19 @@ class Drops(nn.Module):
 def test_checkpointed_regions_draw_what_they_drew(toy: ToyMachine, reentrant: bool, where: str) -> None:
     """Also layers on other devices than the region's arguments."""
 
-    def region(self: Any, x: Tensor) -> Tensor:
-        return self.c(self.b(self.a(x)))
+    def region(self: Any, y: Tensor) -> Tensor:
+        return self.c(self.b(y))
 
     def code(self: Any, x: Tensor, again: bool) -> Any:
+        y = self.a(x)
         if again and where == "inside":
-            return checkpoint(region, self, x, use_reentrant=reentrant)
-        return region(self, x)
+            return checkpoint(region, self, y, use_reentrant=reentrant)
+        return region(self, y)
 
     inputs = {"x": noise(3, 8), "again": False}
     model = net(code, a=Drops, b=Drops, c=Drops)()
-    model = placed(model, inputs, {"a": 0, "b": 1, "c": 0})
-    home = "" if where == "from the host" else "toy:0"
+    model = placed(model, inputs, {"a": 1, "b": 0, "c": 1})
+    home = "" if where == "from the host" else "toy:1"
     grads = []
     for again in (False, True):
         torch.manual_seed(7)
@@ -265,18 +266,22 @@ def test_checkpointed_regions_draw_what_they_drew(toy: ToyMachine, reentrant: bo
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
 
 
-class SlowDrops(Drops):
-    """A layer that drops; when it runs again, long after its region's generators were set."""
+class MeetingDrops(Drops):
+    """A layer that drops; run again, it waits for another one whose region's generators are set as well."""
+
+    meeting = threading.Barrier(2)
 
     def forward(self, x: Tensor) -> Tensor:
         if torch._C._current_graph_task_id() != -1:
-            time.sleep(0.05)
+            with contextlib.suppress(threading.BrokenBarrierError):  # the other one waits for us: good
+                self.meeting.wait(timeout=1.0)
         return super().forward(x)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_regions_of_two_devices_do_not_draw_each_others_numbers(toy: ToyMachine, reentrant: bool) -> None:
     """Both run again at once, in the threads of their devices."""
+    MeetingDrops.meeting.reset()
 
     def code(self: Any, x: Tensor, again: bool) -> Any:
         if again:
@@ -286,7 +291,7 @@ def test_regions_of_two_devices_do_not_draw_each_others_numbers(toy: ToyMachine,
         return self.a(x) * self.b(x)
 
     inputs = {"x": noise(3, 8), "again": False}
-    model = placed(net(code, a=SlowDrops, b=SlowDrops)(), inputs, {"a": 0, "b": 1})
+    model = placed(net(code, a=MeetingDrops, b=MeetingDrops)(), inputs, {"a": 0, "b": 1})
     grads = []
     for again in (False, True):
         torch.manual_seed(7)
@@ -393,17 +398,20 @@ def cross(model: nn.Module, reorder: Any) -> nn.Module:
 
 
 def test_what_waits_draws_what_it_would_have_drawn(toy: ToyMachine) -> None:
-    """With reordering off, by the host, by threads: the same numbers."""
+    """On one device, reordering off, by the host, by threads: the same numbers, and the same next ones."""
     results = []
-    for reorder in LAUNCHERS:
-        model = cross(net(crossed, **dict.fromkeys("abcd", Drops))(), reorder)
+    for reorder in ("whole", *LAUNCHERS):
+        model = net(crossed, **dict.fromkeys("abcd", Drops))()
+        model = whole(lambda model=model: model) if reorder == "whole" else cross(model, reorder)
         torch.manual_seed(3)
         out = model(**there({"x": noise(3, 8)}))
-        assert bool(runtime_of(model).counts.get("deferred", 0)) == bool(reorder)
-        states = [torch.get_device_module("toy").get_rng_state(index).tolist() for index in range(2)]
+        if reorder != "whole":
+            assert bool(runtime_of(model).counts.get("deferred", 0)) == bool(reorder)
+        following = torch.randn(3, device="toy:0")
         out.sum().backward()
-        results.append((out.tolist(), states, [weight.grad.tolist() for weight in model.parameters()]))
-    assert results[0] == results[1] == results[2]
+        grads = [weight.grad.tolist() for weight in model.parameters()]
+        results.append((out.tolist(), following.tolist(), grads))
+    assert results[0] == results[1] == results[2] == results[3]
 
 
 # --- 8. parts of one device, and callers on streams of their own

@@ -11,6 +11,7 @@ import torch
 
 from accelerator import ToyMachine
 from baechi.backend import exchange, sends
+from baechi.backend.one_generator import OneGenerator
 from baechi.backend.torch_devices import TorchDevices
 from baechi.backend.torch_streams import TorchStreams
 from baechi.capture import run as capture_run
@@ -125,6 +126,11 @@ ROWS = [
         points.test_what_waits_draws_what_it_would_have_drawn,
         state_of=(random_draws, lambda device: torch.get_rng_state()),
         set_state=(random_draws, lambda device, state: torch.set_rng_state(state)),
+    ),
+    row(
+        "one generator for all devices",
+        points.test_what_waits_draws_what_it_would_have_drawn,
+        bring=(OneGenerator, nothing),
     ),
     row(
         "parts are recorded",

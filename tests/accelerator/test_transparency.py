@@ -10,7 +10,7 @@ import itertools
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from accelerator import NAMES, ToyMachine
 from baechi import zoo
 
 from .devices import cluster, graph_of, step, whole
-from .where import undropped
 
 ROUNDING = 2e-5
 """What single precision loses where three or more gradients are summed in another order."""
@@ -37,8 +36,6 @@ FULL = bool(os.environ.get("BAECHI_TOY_FULL"))
 STEPS = 2
 LEFT_OUT = {
     ("torch_transformer", False): "its fast path makes nested tensors, which the test accelerator has not",
-    ("switch_transformers", True): "its router draws noise, and each device has random numbers of its own",
-    ("groupvit", True): "it draws from Gumbel's distribution",
 }
 
 
@@ -64,10 +61,7 @@ def zoo_model(name: str) -> Architecture:
     return Architecture(name, lambda: zoo.MODELS[name]("small")[0], inputs)
 
 
-ROWS = [
-    replace(row, build=undropped(row.build))
-    for row in (*OWN, *HELD_IN, *OTHERS, *[zoo_model(name) for name in zoo.MODELS])
-]
+ROWS = (*OWN, *HELD_IN, *OTHERS, *[zoo_model(name) for name in zoo.MODELS])
 
 
 def ways_of(number: int) -> Iterator[Way]:

@@ -66,6 +66,15 @@ class VirtualDevices(AbstractBackend):
     def generators(self) -> list[torch.device]:
         return []
 
+    def draw_at(self, device: torch.device) -> None:
+        """They have one generator: the host's."""
+
+    def draw_everywhere(self) -> None:
+        """They have one generator: the host's."""
+
+    def drawing_again(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def is_free(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
         return mark is not None and mark.place is None
