@@ -29,8 +29,6 @@ def cluster(*names: str) -> Cluster:
 
 
 TWO = cluster(*NAMES[:2])
-FOUR = cluster(*NAMES)
-PARTS = cluster("toy:0/0", "toy:0/1", "toy:0/2")
 
 
 def graph_of(model: nn.Module, inputs: Any, training: bool) -> baechi.LayerGraph:

@@ -23,8 +23,9 @@ from torch import nn
 
 import baechi
 from accelerator import ToyMachine
+from accelerator.devices import cluster as cluster_of
 from accelerator.where import HERE, IS_TOY, KIND, at, moved, names, undropped, why_not_here
-from baechi import Cluster, Device, LayerGraph, Plan, Timeline
+from baechi import Cluster, LayerGraph, Plan, Timeline
 from baechi.backend import backend_of
 from baechi.backend.discover import RESERVE_BYTES
 from baechi.backend.marks import stamp
@@ -116,17 +117,6 @@ def towers() -> Towers:
 
 def batch() -> dict[str, torch.Tensor]:
     return {"x": torch.randn(5, 6, generator=torch.Generator().manual_seed(0))}
-
-
-def cluster_of(*places: str) -> Cluster:
-    """Devices with the rates of a card that is known, so that costs can be estimated."""
-    sheets = Cluster.uniform(len(places)).devices
-    return Cluster(
-        tuple(
-            Device(place, sheet.kind, 2**32, 1.0, sheet.flops_per_s, sheet.bytes_per_s)
-            for place, sheet in zip(places, sheets, strict=True)
-        )
-    )
 
 
 def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, seed: int = 3) -> Result:

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import library
 
-_library: list[Any] = []
+_registered: list[Any] = []
 
 
 def register() -> None:
@@ -21,7 +22,7 @@ def register() -> None:
     sys.modules["torch.toy"] = module
     torch._register_device_module("toy", module)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    library = torch.library.Library("aten", "IMPL")
+    operators = library.Library("aten", "IMPL")
     for kernel in (
         _thnn_fused_lstm_cell,
         _thnn_fused_lstm_cell_backward_impl,
@@ -29,8 +30,8 @@ def register() -> None:
         _thnn_fused_gru_cell_backward,
         histc,
     ):
-        library.impl(kernel.__name__, kernel, "PrivateUse1")
-    _library.append(library)  # what it registered goes with it
+        operators.impl(kernel.__name__, kernel, "PrivateUse1")
+    _registered.append(operators)  # what it registered goes with it
 
 
 def is_available() -> bool:
