@@ -98,11 +98,11 @@ def _run(
 
     found: list[tuple[Any, Any]] = []
     with complaints_muted(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
+        faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
         torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
         try:
             double = None if layer is None else Double(layer, watch.fake_of)
             run = call if double is None else double.call(call)
-            faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
             watch.start(list(fakes.values()))
             result = run(*faked_args, **faked_kwargs)
         except Exception:  # whatever it is: running it with real tensors will tell the truth

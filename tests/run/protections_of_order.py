@@ -768,9 +768,9 @@ def drawing(how: str) -> tuple[Any, str, Any]:
     """The random state of what waits is not kept, or not gone on from, or left as it was there."""
     original = random_draws.drawing_as_if_now
 
-    def later(draws: Any, run: Callable[[], Any]) -> Callable[[], Any]:
+    def later(draws: Any, run: Callable[[], Any], draw_at: Any) -> Callable[[], Any]:
         state = torch.get_rng_state()
-        kept = original(draws, run)
+        kept = original(draws, run, draw_at)
         if how == "not advanced":
             torch.set_rng_state(state)
 
@@ -783,7 +783,7 @@ def random_state_left() -> tuple[Any, str, Any]:
     """A later run leaves the generator where it stands then."""
     original = random_draws.drawing_as_if_now
 
-    def drawing(draws: Any, run: Callable[[], Any]) -> Callable[[], Any]:
+    def drawing(draws: Any, run: Callable[[], Any], draw_at: Any) -> Callable[[], Any]:
         states: list[Tensor] = []
 
         def noting() -> Any:
@@ -791,7 +791,7 @@ def random_state_left() -> tuple[Any, str, Any]:
             states.append(torch.get_rng_state())
             return result
 
-        kept = original(draws, noting)
+        kept = original(draws, noting, draw_at)
 
         def later() -> Any:
             result = kept()
