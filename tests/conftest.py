@@ -2,7 +2,13 @@
 
 import os
 
+import pytest
 import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are built from configs: nothing is ever fetched
 torch.set_num_threads(1)  # the models are tiny, the tests run side by side, and bits depend on it
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests begin first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: "test_accelerator.py" not in item.nodeid)
