@@ -3,7 +3,7 @@
     Parameter ──▶ implementation on the host          `tensor.data = ...`, where torch lets it:
         └───────▶ implementation on the device         between the CPU and most types it does not
 
-Whoever holds the object (modules, optimizers, ties) holds the new memory then. Hooks on the tensor go
+Modules, optimizers and ties hold the object, so they hold the new memory then. Hooks on the tensor go
 with it. What autograd noted before belongs to the old implementation: a backward through it would add
 to a gradient that is gone, so it raises.
 """
