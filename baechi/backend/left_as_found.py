@@ -4,7 +4,6 @@ import functools
 import random
 import sys
 import types
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from baechi.backend.random_state import random_state_kept
+from baechi.backend.tables import content_of, differ, items_of, refill, tables_of
 
 Contents = Literal["all", "no parameters", "none"]
 
@@ -74,7 +74,7 @@ class _Keeper:
 
     def changed(self) -> bool:
         """Whether an attribute or a container holds something else than was found in it."""
-        return any(_differ(container, before) for container, before in self.containers)
+        return any(differ(content_of(table), before) for table, before in self.containers)
 
     def put_back(self) -> None:
         """Put everything back, what was noted last first."""
@@ -87,11 +87,6 @@ class _Keeper:
         if isinstance(item, torch.Tensor):
             self._note_tensor(item)
             return []
-        if isinstance(item, (dict, list, set, deque)):
-            before = item.copy()
-            self.containers.append((item, before))
-            self.undo.append(lambda: _refill(item, before))
-            return list(before.values()) if isinstance(before, dict) else list(before)
         if isinstance(item, (tuple, frozenset)):
             return list(item)
         if isinstance(item, random.Random):
@@ -102,7 +97,13 @@ class _Keeper:
             numpy_state = item.bit_generator.state
             self.undo.append(lambda: setattr(item.bit_generator, "state", numpy_state))
             return []
-        return self._note(vars(item)) if hasattr(item, "__dict__") else []
+        return [inside for table in tables_of(item) for inside in self._note_table(table)]
+
+    def _note_table(self, table: Any) -> list[Any]:
+        before = content_of(table)
+        self.containers.append((table, before))
+        self.undo.append(lambda: _put_back(table, before))
+        return list(items_of(before))
 
     def _note_tensor(self, tensor: torch.Tensor) -> None:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -125,21 +126,6 @@ class _Keeper:
             self.undo.append(undo)
 
 
-def _differ(container: Any, before: Any) -> bool:
-    if isinstance(container, (list, deque)):
-        return len(container) != len(before) or any(
-            a is not b for a, b in zip(container, before, strict=True)
-        )
-    if isinstance(container, set):
-        return {id(item) for item in container} != {id(item) for item in before}
-    return list(container) != list(before) or any(container[key] is not before[key] for key in before)
-
-
-def _refill(container: Any, before: Any) -> None:
-    if not _differ(container, before):
-        return
-    container.clear()
-    if isinstance(container, (list, deque)):
-        container.extend(before)
-    else:
-        container.update(before)
+def _put_back(table: Any, before: Any) -> None:
+    if differ(content_of(table), before):
+        refill(table, before)

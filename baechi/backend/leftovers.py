@@ -3,6 +3,8 @@
 import functools
 import gc
 import logging
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -47,9 +49,28 @@ def forget_originals(mode: FakeTensorMode) -> None:
 
 def clear_caches() -> None:
     """Clear every function cache that keeps a fake tensor."""
-    for cache in [o for o in gc.get_objects() if type(o) is functools._lru_cache_wrapper]:
-        if _keeps_fakes(cache):
+    _known.update(at=len(sys.modules), caches=_caches())
+    clear_known_caches()
+
+
+def clear_known_caches() -> None:
+    """Clear those that keep a fake tensor among the caches that there were when modules were last imported.
+
+    This is for the middle of a step: it looks through the process once, and collects no garbage.
+    """
+    if _known["at"] != len(sys.modules):
+        _known.update(at=len(sys.modules), caches=_caches())
+    for reference in _known["caches"]:
+        cache = reference()
+        if cache is not None and _keeps_fakes(cache):
             cache.cache_clear()
+
+
+_known: dict[str, Any] = {"at": -1, "caches": []}
+
+
+def _caches() -> list[Any]:
+    return [weakref.ref(o) for o in gc.get_objects() if type(o) is functools._lru_cache_wrapper]
 
 
 def _keeps_fakes(cache: Any) -> bool:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,19 +12,31 @@ from torch.utils import _pytree as pytree
 
 TensorMap = Callable[[torch.Tensor], torch.Tensor]
 Copied = Callable[[Any, Any], None]
+Found = Callable[[Any], None]
+
+_NONE: Mapping[int, Any] = {}
+_PLAIN = (int, float, str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-def map_tensors(change: TensorMap, value: Any, copied: Copied | None = None) -> Any:
+def map_tensors(
+    change: TensorMap,
+    value: Any,
+    copied: Copied | None = None,
+    other: Found | None = None,
+    known: Mapping[int, Any] = _NONE,
+) -> Any:
     """Apply a function to every tensor in a value, and keep everything else as it is.
 
     Looks into lists, tuples, named tuples, mappings (Hugging Face's outputs and encodings are
     some), dataclasses and types registered with `torch.utils._pytree`. Other objects, such as
-    key-value caches, are handed on untouched.
+    key-value caches and sets, are handed on untouched.
 
     Args:
         change: given a tensor, returns the one to put in its place.
         value: anything.
         copied: told of each container that had to be copied, and of its copy.
+        other: told of each object that is handed on untouched and is no plain data.
+        known: by `id`, containers and what is put in their place.
 
     Returns:
         The very same object if no tensor changed, so that identity and aliasing stay as the
@@ -31,18 +44,20 @@ def map_tensors(change: TensorMap, value: Any, copied: Copied | None = None) -> 
     """
     if isinstance(value, torch.Tensor):
         return change(value)
-    if value is None or isinstance(value, (int, float, str, bool)):
+    if value is None or isinstance(value, _PLAIN):
         return value
-    result = _map_container(change, value, copied)
+    if id(value) in known:
+        return known[id(value)]
+    again = partial(map_tensors, change, copied=copied, other=other, known=known)
+    result = _map_container(again, value)
+    if result is value and other is not None and not _is_container(value):
+        other(value)
     if copied is not None and result is not value:
         copied(value, result)
     return result
 
 
-def _map_container(change: TensorMap, value: Any, copied: Copied | None) -> Any:
-    def again(item: Any) -> Any:
-        return map_tensors(change, item, copied)
-
+def _map_container(again: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return _map_sequence(again, value)
     if isinstance(value, Mapping):
@@ -52,6 +67,14 @@ def _map_container(change: TensorMap, value: Any, copied: Copied | None) -> Any:
     if type(value) in pytree.SUPPORTED_NODES:
         return _map_registered(again, value)
     return value
+
+
+def _is_container(value: Any) -> bool:
+    return (
+        isinstance(value, (list, tuple, Mapping))
+        or dataclasses.is_dataclass(value)
+        or type(value) in pytree.SUPPORTED_NODES
+    )
 
 
 def tensors_in(*values: Any) -> Iterator[torch.Tensor]:

@@ -107,6 +107,16 @@ def facts_of(func: Any) -> Facts:
     )
 
 
+def function_name(func: Any) -> str:
+    """The name of what a function mode is told of: an operator's without its overload.
+
+    Args:
+        func: a torch function, or an operator.
+    """
+    named = func.overloadpacket if isinstance(func, torch._ops.OpOverload) else func
+    return str(getattr(named, "__name__", ""))
+
+
 def host_waits(facts: Facts, args: tuple[Any, ...]) -> bool:
     """Whether the host must see a result before it goes on.
 

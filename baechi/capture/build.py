@@ -146,10 +146,12 @@ class Builder:
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
                 continue  # inside, other views of it may be read: what travels is what was given
-            self._read(draft.name, use, brought=layer is None)
-            if layer is not None and use.storage.index not in draft.made:
-                # a module or a cache handed over: nobody can bring what it holds, so stay with it
-                self._join_holder(draft.name, self.states[use.storage.index])
+            state = self.states[use.storage.index]
+            lent = use.storage.weight is not None and state.holder is None
+            self._read(draft.name, use, brought=layer is None or lent)
+            if layer is not None and self._is_foreign(use.storage, draft, layer):
+                draft.reaches = True
+                self._join_holder(draft.name, state)  # the runtime can bring it; better it need not
         for use in op.writes:
             self._write(draft, use.storage, number)
         for use in op.makes:
@@ -157,6 +159,11 @@ class Builder:
             state = self.states[use.storage.index]
             state.writer, state.made = draft.name, number
             state.holder = None if host else draft.name
+
+    def _is_foreign(self, storage: Storage, draft: Draft, layer: Call) -> bool:
+        """Whether a layer neither made a storage nor has it as a weight: it is in an object, or a module."""
+        own = self.weights_below.get(layer.module, ())
+        return storage.index not in draft.made and not any(storage is weight for weight in own)
 
     def _glue(self, op: Op, number: int) -> Draft | None:
         """The node of an operation between layers: one for each torch function that the code calls."""

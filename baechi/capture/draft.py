@@ -35,6 +35,7 @@ class Draft:
         kernels: the events of the operations that it launched.
         work_of_kernels: the bytes that each of them moved.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
+        reaches: whether it reads what it was not given: in an object, in another module.
         flops, moved_bytes: by dtype name.
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
@@ -67,6 +68,7 @@ class Draft:
     kernels: list[int] = field(default_factory=list)
     work_of_kernels: list[int] = field(default_factory=list)
     writes: str = ""
+    reaches: bool = False
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
     backward_kernels: int = 0
@@ -173,6 +175,8 @@ class Draft:
             attributes["losses"] = dict(self.losses)
         if self.writes:
             attributes["writes"] = self.writes
+        if self.reaches:
+            attributes["reaches"] = True
         if self.weights:
             attributes["weights"] = [name for w in self.weights for name in names[w.index]]
         return attributes

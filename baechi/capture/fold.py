@@ -105,7 +105,10 @@ def _stays_whole(module: str, inside: _Inside, graph: LayerGraph) -> bool:
     layers = {call.module for call in inside.calls}
     if len({call.module for call in inside.calls if graph.amount(call.node, "flops")}) > MOST_LAYERS:
         return False
-    within = graph.subgraph([name for name in graph.placed() if _is_in(graph.nodes[name]["module"], module)])
+    called = {call.node for call in inside.calls}  # a layer that is registered elsewhere, too
+    within = graph.subgraph(
+        [name for name in graph.placed() if name in called or _is_in(graph.nodes[name]["module"], module)]
+    )
     if inside.computes:
         return not _has_branches(module, inside.calls, within)
     return len(layers) <= MOST_RECURRENT_LAYERS and _recurs(inside.calls, within)

@@ -20,7 +20,16 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.backend.arguments import Arguments
 from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
-from baechi.backend.operators import bytes_of, facts_of, flat, flops_of, is_kernel, is_uncounted, writes_of
+from baechi.backend.operators import (
+    bytes_of,
+    facts_of,
+    flat,
+    flops_of,
+    function_name,
+    is_kernel,
+    is_uncounted,
+    writes_of,
+)
 from baechi.backend.uncompiled import compiler_aside
 from baechi.capture.backward import note_backward
 from baechi.capture.trace import Boundary, Call, Function, Op
@@ -132,7 +141,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watch, kwargs = self.watch, kwargs or {}
-        name = getattr(func, "__name__", type(func).__name__)
+        name = function_name(func) or type(func).__name__
         if name == "__get__" or watch.function is not None or watch.trace.backward is not None:
             result = func(*args, **kwargs)
             return _answered(watch, args[0], result) if isinstance(result, torch.device) else result

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from baechi.run.contents import Contents
 from baechi.run.outcome import Outcome
 
 
@@ -39,9 +40,8 @@ class Call:
         foresee: what will come of it; None if only running it can tell.
         place: where it runs; None if that is nowhere yet.
         number: when the code came to it.
-        reads: tensors that it reads without being given them: a layer's weights.
-        keeps: tensors that it may read and write so: a layer's buffers.
-        module: the layer, if it is one.
+        keeps: tensors that it may write without being given them: a layer's buffers.
+        contents: of a layer, what is within its reach.
     """
 
     name: str
@@ -51,6 +51,5 @@ class Call:
     foresee: Callable[[], Outcome | None]
     place: str | None
     number: int
-    reads: tuple[torch.Tensor, ...] = ()
     keeps: tuple[torch.Tensor, ...] = ()
-    module: torch.nn.Module | None = None
+    contents: Contents | None = None

@@ -2,18 +2,21 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from baechi.backend.intercept import original_forward
-from baechi.backend.nest import tensors_in
+from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.uncompiled import uncompiled
 from baechi.run.call import Call
+from baechi.run.contents import Contents
 from baechi.run.deferred import force_all
 from baechi.run.glue import GlueMode
-from baechi.run.layer_state import tensors_on
+from baechi.run.match import has_weights
+from baechi.run.reach import Reach, hides_elsewhere, reach_aside
 from baechi.run.refusal import refuse_tracing
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.settle import settled
@@ -134,6 +137,8 @@ def _on_device(
 ) -> Any:
     step = glue.step
     turn, call = step.next_turn(), step.call_of(seat[0])
+    if step.inside is not None:
+        return _inside_another(module, runtime, glue, seat, call, turn, args, kwargs)
     schedule = step.schedule
     if schedule is None:
         return _launch(module, runtime, glue, seat, call, turn, args, kwargs)
@@ -141,16 +146,35 @@ def _on_device(
     if schedule.may_launch(call):
         return schedule.launch_here(call, launch, args, kwargs)
     there = runtime.backend.kernel_device(seat[1])
-    foresee = functools.partial(runtime.foresight.layer, module, seat[0], there, args, kwargs)
+    contents = Contents(module, args, kwargs)
+    foresee = functools.partial(runtime.foresight.layer, module, seat[0], there, args, kwargs, contents.state)
     writes = not runtime.only_reads(seat[0], training=module.training)
-    weights, buffers = tuple(module.parameters()), tuple(module.buffers())
-    reads, keeps = (weights, buffers) if writes else (weights + buffers, ())
-    reads += tuple(tensors_on(module))
+    keeps = tuple(module.buffers()) if writes else ()
     return schedule.layer(
-        Call(call, launch, args, kwargs, foresee, seat[1], turn, reads, keeps, module),
+        Call(call, launch, args, kwargs, foresee, seat[1], turn, keeps, contents),
         cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
         writes=writes,
     )
+
+
+def _inside_another(
+    module: nn.Module,
+    runtime: Runtime,
+    glue: GlueMode,
+    seat: Seat,
+    call: str,
+    turn: int,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    """A layer that is called by another one runs at once; what it returns goes where that one runs."""
+    place = glue.step.inside
+    assert place is not None
+    if not has_weights(module):
+        return original_forward(module)(*args, **kwargs)
+    with reach_aside():
+        result = _launch(module, runtime, glue, seat, call, turn, args, kwargs)
+        return map_tensors(lambda tensor: glue.step.bring(tensor, place), result)
 
 
 def _launch(
@@ -165,21 +189,26 @@ def _launch(
 ) -> Any:
     (name, device), step, backend = seat, glue.step, runtime.backend
     loans = None
-    depth = glue.leave()
+    reach: AbstractContextManager[Any] = nullcontext()
+    depth, outer, step.inside = glue.leave(), step.inside, device
     try:
         if kwargs or not step.all_here(args, device):
             (args, kwargs), loans = step.lend((args, kwargs), device)
+        if name in runtime.reaching or (loans is not None and hides_elsewhere(step, device, loans.objects)):
+            reach = Reach(step, device, name)
         if not runtime.only_reads(name, training=module.training):
             step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
             if name not in runtime.writes_given:
                 step.may_write_anything(device)
-        with backend.at(device, call) as note:
+        with backend.at(device, call) as note, reach:
             result = original_forward(module)(*args, **kwargs)
             if note is not None:
                 note(result)
-        if loans is not None:
+        if loans is None:
+            step.stamp(result, device, turn, renew=True)
+        else:
+            step.stamp(loans.made(result), device, turn, renew=True)
             result = loans.settle(result)
-        step.stamp(result, device, turn, renew=True)
         if step.schedule is None or not step.schedule.pending.launching:
             step.send_ahead(call, result)
         if step.schedule is not None:
@@ -188,6 +217,7 @@ def _launch(
         error.add_note(f"in layer {name} ({type(module).__name__}) on {device}")
         raise
     finally:
+        step.inside = outer
         glue.come_back(depth)
     return result
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from baechi.backend.nest import map_tensors
+from baechi.backend.tables import content_of, differ
 
 Fake = Callable[[torch.Tensor], torch.Tensor]
 
@@ -34,7 +35,7 @@ class Double:
         self._members = {id(module) for module in layer.modules()}
         self._found: list[tuple[Any, Any]] = []
         self.layer = self._module(layer)
-        self._found += [(vars(double), dict(vars(double))) for double in self._doubles.values()]
+        self._found += [(vars(double), content_of(vars(double))) for double in self._doubles.values()]
 
     def call(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """A method of the layer's, as one of the double's.
@@ -47,7 +48,17 @@ class Double:
 
     def changed(self) -> bool:
         """Whether an attribute or a container of the double holds something else than it began with."""
-        return any(differ(table, before) for table, before in self._found)
+        return any(differ(content_of(table), before) for table, before in self._found)
+
+    @property
+    def containers(self) -> list[Any]:
+        """The lists and dicts that hang on the double."""
+        return [table for table, _ in self._found]
+
+    def clear(self) -> None:
+        """The double is over: it lets go of all that it made and keeps, without the garbage collector."""
+        for double in self._doubles.values():
+            vars(double).clear()
 
     def _module(self, module: nn.Module) -> nn.Module:
         double = self._doubles.get(id(module))
@@ -89,14 +100,5 @@ def copied(change: Callable[[Any], Any], value: Any, found: list[tuple[Any, Any]
     made = copy.copy(value)
     for key in list(value) if isinstance(value, dict) else range(len(value)):
         made[key] = copied(change, value[key], found)
-    found.append((made, copy.copy(made)))
+    found.append((made, content_of(made)))
     return made
-
-
-def differ(one: Any, other: Any) -> bool:
-    """Whether two lists, or two dicts, hold different objects."""
-    if len(one) != len(other):
-        return True
-    if isinstance(one, dict):
-        return list(one) != list(other) or any(one[key] is not other[key] for key in one)
-    return any(a is not b for a, b in zip(one, other, strict=True))

@@ -21,8 +21,6 @@ _KEPT = 20_000
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-_PLAIN = (bool, int, float, str, tuple, torch.dtype, type(None))
-
 _NEVER = frozenset(
     {"backward", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__repr__"}
     | {"__deepcopy__", "__reduce_ex__"}
@@ -41,7 +39,13 @@ class Foresight:
         self._several = frozenset(_several(plan))
 
     def layer(
-        self, module: nn.Module, name: str, device: torch.device | None, args: Any, kwargs: Any
+        self,
+        module: nn.Module,
+        name: str,
+        device: torch.device | None,
+        args: Any,
+        kwargs: Any,
+        state: Hashable,
     ) -> Outcome | None:
         """What comes of a layer. Nothing of it is computed.
 
@@ -51,11 +55,8 @@ class Foresight:
             device: where it runs, as torch knows it; None: where its arguments lie.
             args: its positional arguments.
             kwargs: its keyword arguments.
+            state: what hangs on it, and on its arguments; see `Contents.state`.
         """
-        state = tuple([_plain_state(part) for part in module.modules()])
-        trained = tuple(
-            [(weight.requires_grad, weight.shape, weight.dtype) for weight in module.parameters()]
-        )
 
         def run() -> Outcome | None:
             with unwatched(), no_function_modes(), left_as_found(module, contents="none") as found:
@@ -65,7 +66,7 @@ class Foresight:
                 changes = found.changed() or _other_generators() != before
                 return None if changes else outcome
 
-        return self._remembered((name, state, trained), args, kwargs, run)
+        return self._remembered((name, state), args, kwargs, run)
 
     def function(self, func: Any, device: torch.device | None, args: Any, kwargs: Any) -> Outcome | None:
         """What comes of a torch function.
@@ -118,11 +119,6 @@ def _other_generators() -> tuple[Any, ...]:
     """The states of Python's and numpy's random generators, which are not kept for what waits."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), None if numpy is None else numpy.random.get_state()[1].tobytes()
-
-
-def _plain_state(module: nn.Module) -> tuple[Any, ...]:
-    """Numbers, texts and flags that hang on a module: what it returns may depend on them."""
-    return tuple([value for value in vars(module).values() if isinstance(value, _PLAIN)])
 
 
 def _several(plan: Plan) -> list[str]:

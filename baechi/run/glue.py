@@ -11,35 +11,21 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.backend.marks import made_at
 from baechi.backend.nest import tensors_in
+from baechi.backend.operators import function_name
 from baechi.backend.uncompiled import uncompiled
 from baechi.cost.anchor import anchor
 from baechi.run.call import Call
 from baechi.run.deferred import QUESTIONS
+from baechi.run.functions import KEEP_ARGUMENTS, LEAVE, QUERIES
 from baechi.run.schedule import Schedule
 from baechi.run.step import Step
 from baechi.run.writes import touched, writes_unsaid, written_in_place
-
-_QUERIES = frozenset(
-    {"__get__", "__set__", "dim", "size", "numel", "is_floating_point", "stride", "untyped_storage"}
-)
-"""Questions that launch nothing."""
-
-_KEEP_ARGUMENTS = frozenset(
-    {
-        "backward", "grad", "register_hook", "retain_grad", "requires_grad_",  # want these very tensors
-        "_pack_padded_sequence", "_pad_packed_sequence",  # take lengths on the host
-    }
-)  # fmt: skip
-
 
 _GRADIENTS = ("grad_outputs", "grad_tensors", "gradient")
 """Under which names autograd takes gradients of what it is given first."""
 
 _MOVE = frozenset({"to", "cpu", "cuda"})
 """Their results know where they lie."""
-
-_LEAVE = frozenset({"cpu", "cuda", "numpy", "tolist"})
-"""What leaves the devices has a value."""
 
 _SHAPED_LIKE = frozenset({"expand_as", "view_as", "reshape_as"})
 """What else they are given says a shape only, and lies wherever it does."""
@@ -64,13 +50,13 @@ class GlueMode(TorchFunctionMode):
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        name = function_name(func)
         if name == "to":
             args, kwargs = self._stay(args, kwargs)
         schedule = self.step.schedule
         if schedule is not None and schedule.waiting:
             return self._when_something_waits(schedule, func, name, args, kwargs)
-        if name in _QUERIES or name in _KEEP_ARGUMENTS:
+        if name in QUERIES or name in KEEP_ARGUMENTS:
             if name == "__set__":
                 self.step.forget(args[0])
             return func(*args, **self._gradients_there(args, kwargs))
@@ -127,9 +113,9 @@ class GlueMode(TorchFunctionMode):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         given = list(tensors_in(args, kwargs))
-        asks = name in _QUERIES and _described(func) not in _VIEWS
-        leaves = name in _LEAVE or (name == "to" and _names_device(args, kwargs))
-        if asks or leaves or name in _KEEP_ARGUMENTS:
+        asks = name in QUERIES and _described(func) not in _VIEWS
+        leaves = name in LEAVE or (name == "to" and _names_device(args, kwargs))
+        if asks or leaves or name in KEEP_ARGUMENTS:
             if name == "__set__":
                 schedule.force_users(args[0], "it is given other memory")
                 self.step.forget(args[0])

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from baechi.backend import AbstractBackend
-from baechi.backend.nest import map_tensors
+from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.sends import wait_for_readers
+from baechi.backend.tables import content_of, tables_of
 from baechi.backend.transfer import transfer
 
 
@@ -24,6 +25,8 @@ class Loans:
         self.backend = backend
         self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._containers: list[tuple[Any, Any, Any]] = []
+        self.objects: list[Any] = []
+        """What was given beside tensors, plain data and containers of these."""
 
     def note(self, original: torch.Tensor, copied: torch.Tensor) -> None:
         """Remember a copy and the tensor that it stands for."""
@@ -31,10 +34,19 @@ class Loans:
 
     def note_container(self, original: Any, copied: Any) -> None:
         """Remember a container that had to be copied because a tensor in it was."""
-        if isinstance(copied, (list, MutableMapping)) or (
-            is_dataclass(copied) and hasattr(copied, "__dict__")
-        ):
+        if isinstance(copied, (list, MutableMapping)):
             self._containers.append((original, copied, copy.copy(copied)))
+        elif is_dataclass(copied):
+            self._containers.append((original, copied, _attributes(copied)))
+
+    def made(self, result: Any) -> list[torch.Tensor]:
+        """Of the tensors that were returned, those that are no copies of what was given.
+
+        Args:
+            result: what was returned.
+        """
+        lent = {id(copied) for _, copied, _ in self._lent}
+        return [tensor for tensor in tensors_in(result) if id(tensor) not in lent]
 
     def settle(self, result: Any, *, written: bool = False) -> Any:
         """Make up for having worked on copies.
@@ -61,12 +73,10 @@ class Loans:
                         wait_for_readers(original, self.backend)
                         original.copy_(back_home)
         originals = {id(copied): original for original, copied, _ in self._lent}
-        originals |= {id(copied): original for original, copied, _ in self._containers}
+        containers = {id(copied): original for original, copied, _ in self._containers}
 
         def back(value: Any) -> Any:
-            if id(value) in originals:
-                return originals[id(value)]
-            return map_tensors(lambda tensor: originals.get(id(tensor), tensor), value)
+            return map_tensors(lambda tensor: originals.get(id(tensor), tensor), value, known=containers)
 
         for original, copied, before in self._containers:
             _replay(original, copied, before, back)
@@ -85,9 +95,14 @@ def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any])
             if key not in before or item is not before[key]:
                 original[key] = back(item)
     else:
-        for name, item in vars(copied).items():
-            if name not in vars(before) or item is not vars(before)[name]:
+        for name, item in _attributes(copied).items():
+            if name not in before or item is not before[name]:
                 setattr(original, name, back(item))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object, those in slots among them."""
+    return {name: item for table in tables_of(value) for name, item in content_of(table).items()}
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -1,7 +1,7 @@
 """What a layer or a function will return, without running it: a run with fake tensors, remembered."""
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +14,13 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.backend.complaints import complaints_muted
-from baechi.backend.leftovers import clear_leftovers
+from baechi.backend.leftovers import clear_known_caches
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
+from baechi.backend.tables import content_of, differ
 from baechi.backend.uncompiled import compiler_aside
 from baechi.run.draws import Draw, draw_of, draws
-from baechi.run.faked import Double, copied, differ
+from baechi.run.faked import Double, copied
 from baechi.run.meta import Meta
 
 
@@ -72,8 +73,11 @@ def infer(
         What comes of it; None if that depends on values, or is no tensor.
     """
     made: list[weakref.ref[torch.Tensor]] = []
-    outcome = _run(call, args, kwargs, made, layer, device)
-    clear_leftovers(lambda: sum(reference() is not None for reference in made))
+    outcome, returned = _run(call, args, kwargs, made, layer, device)
+    if any(reference() is not None for reference in made):
+        clear_known_caches()
+    if any(reference() is not None for reference in returned):
+        return None  # something else keeps what it returns, and would not see what becomes of it
     return outcome
 
 
@@ -84,7 +88,7 @@ def _run(
     made: list[Any],
     layer: nn.Module | None,
     device: torch.device | None,
-) -> Outcome | None:
+) -> tuple[Outcome | None, list[Any]]:
     watch = _Watch(made)
     fakes: dict[int, torch.Tensor] = {}
     cached = torch.is_autocast_cache_enabled()
@@ -97,6 +101,7 @@ def _run(
         return fakes[id(tensor)]
 
     found: list[tuple[Any, Any]] = []
+    double: Double | None = None
     with complaints_muted(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
         faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
         torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
@@ -105,15 +110,22 @@ def _run(
             run = call if double is None else double.call(call)
             watch.start(list(fakes.values()))
             result = run(*faked_args, **faked_kwargs)
+            if any(differ(content_of(container), before) for container, before in found):
+                return None, []  # it writes to what it is given, and the code may look there at once
+            if double is not None and double.changed():
+                return None, []  # what it leaves on itself the code, and its next call, may read at once
+            held = [container for container, _ in found] + ([] if double is None else double.containers)
+            if _hands_out(result, {id(container) for container in held}):
+                return None, []  # the code may write to it, and whoever else holds it shall see that
+            given = {id(tensor) for tensor in fakes.values()}
+            returned = [weakref.ref(tensor) for tensor in tensors_in(result) if id(tensor) not in given]
+            return _outcome(result, list(fakes.values()), watch), returned
         except Exception:  # whatever it is: running it with real tensors will tell the truth
-            return None
+            return None, []
         finally:
             torch.set_autocast_cache_enabled(cached)
-        if any(differ(container, before) for container, before in found):
-            return None  # it writes to what it is given, and the code may look there at once
-        if double is not None and double.changed():
-            return None  # what it leaves on itself the code may read at once, and so may its next call
-        return _outcome(result, list(fakes.values()), watch)
+            if double is not None:
+                double.clear()
 
 
 def _is_weight(tensor: torch.Tensor) -> bool:
@@ -237,6 +249,15 @@ def _outcome(result: Any, fakes: list[torch.Tensor], watch: _Watch) -> Outcome |
         return None  # it hands out memory of its own: a buffer, say, which others may read and write
     written = tuple(sorted(watch.written))
     return Outcome(template, tuple(metas), tuple(given), tuple(alias), written, tuple(watch.draws))
+
+
+def _hands_out(value: Any, held: set[int]) -> bool:
+    """Whether there is one of some containers in a result."""
+    if id(value) in held:
+        return True
+    if isinstance(value, Mapping):
+        return any(_hands_out(item, held) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(_hands_out(item, held) for item in value)
 
 
 def _map_all(change: Callable[[torch.Tensor], Any], value: Any) -> Any:

@@ -23,6 +23,7 @@ from baechi.run.foresight import Foresight
 from baechi.run.glue import GlueMode
 from baechi.run.hooked import HookWatch
 from baechi.run.host_launcher import HostLauncher
+from baechi.run.reach import reach_aside
 from baechi.run.schedule import Schedule
 from baechi.run.step import Step
 from baechi.run.switch import reordering_is_off
@@ -63,6 +64,8 @@ class Runtime:
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = _readers_and_writers(plan)
         self.readers = dict(_readers(plan))
+        reaching = [node for node, reaches in plan.graph.nodes(data="reaches") if reaches]
+        self.reaching = frozenset(_module(plan, node) for node in reaching)
         self.measure: Callable[[], Timeline] | None = None
         self._hooks = HookWatch()
         self._thread = threading.local()
@@ -106,7 +109,8 @@ class Runtime:
             return None
         launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
         step = glue.step
-        return Schedule(self.order, launcher, glue.off, step.becomes, step.send_ahead, self.backend.draw_at)
+        aside = functools.partial(_modes_off, glue)
+        return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, self.backend.draw_at)
 
     @contextmanager
     def step(self, root: nn.Module) -> Iterator[Step]:
@@ -198,6 +202,13 @@ class Binding:
         """Name and device of a layer."""
         assert self.device is not None
         return self.name, self.device
+
+
+@contextmanager
+def _modes_off(glue: GlueMode) -> Iterator[None]:
+    """What launches inside is no code of the model's, and none of the layer that asked for it."""
+    with glue.off(), reach_aside():
+        yield
 
 
 def bind(module: nn.Module, binding: Binding) -> None:

@@ -25,9 +25,9 @@ from baechi.order.turns import Turns
 from baechi.run.call import Call, Forced
 from baechi.run.caller_state import CallerState
 from baechi.run.code_order import casts_weights, modes, must_keep_code_order
+from baechi.run.contents import Contents
 from baechi.run.deferred import is_deferred
 from baechi.run.launcher import AbstractLauncher
-from baechi.run.layer_state import LayerState
 from baechi.run.outcome import Outcome
 from baechi.run.pending import Pending
 from baechi.run.random_draws import drawing_as_if_now
@@ -215,7 +215,7 @@ class Schedule:
         self._layers.clear()
 
     def _needs_of_layer(self, call: Call, given: list[torch.Tensor]) -> dict[Task, None]:
-        needs = self._needs([*given, *call.reads])
+        needs = self._needs(given if call.contents is None else call.contents.tensors)
         for tensor in call.keeps:
             needs.update(dict.fromkeys(needs_to_write(tensor)))
         for parent in self._parents.get(call.name, ()):  # what it reads may come by ways that nobody sees
@@ -233,11 +233,13 @@ class Schedule:
         return needs
 
     def _before_write(self, call: Call, given: list[torch.Tensor]) -> None:
-        if not any(needs_to_write(tensor) for tensor in given):
+        assert call.contents is not None
+        if not any(needs_to_write(tensor) for tensor in call.contents.tensors):
             return
         outcome = call.foresee()
         distinct = _distinct(given)
-        for tensor in distinct if outcome is None else [distinct[index] for index in outcome.written]:
+        written = call.contents.tensors if outcome is None else [distinct[index] for index in outcome.written]
+        for tensor in written:
             self.force(needs_to_write(tensor), "what they read is written in place")
 
     def _defer(
@@ -256,17 +258,17 @@ class Schedule:
         run: Callable[[], Any] = partial(call.run, call.args, call.kwargs)
         if outcome.draws:
             run = drawing_as_if_now(outcome.draws, run, self._draw_at)
-        around = CallerState.now().restored
-        if call.module is not None:
+        if call.contents is not None:
             run = partial(copy_context().run, run)
-            around = partial(_both, around, LayerState(call.module).restored)
+        contents = call.contents or Contents(call.args, call.kwargs)
+        around = partial(_both, CallerState.now().restored, partial(contents.restored, call.name))
         task = Task(self, call.number, call.name, layer, run, None, around=around)
         result, values = stand_ins(task, call, outcome, distinct)
         task.finish = partial(hand_over, values, self._becomes, call.name)
         task.given = distinct
         for index, tensor in enumerate(distinct):
             (note_write if index in outcome.written else note_read)(tensor, task)
-        for tensor in call.reads:
+        for tensor in contents.tensors if layer else ():
             note_read(tensor, task)
         for tensor in call.keeps:
             note_write(tensor, task)
@@ -277,9 +279,9 @@ class Schedule:
 
 @contextmanager
 def _both(
-    caller: Callable[[], AbstractContextManager[None]], layer: Callable[[], AbstractContextManager[None]]
+    caller: Callable[[], AbstractContextManager[None]], found: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[None]:
-    with caller(), layer():
+    with caller(), found():
         yield
 
 

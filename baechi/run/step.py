@@ -45,6 +45,8 @@ class Step:
         self.backend = backend
         self.runtime = runtime
         self.schedule: Schedule | None = None
+        self.inside: str | None = None
+        """The device of the layer that runs now; None between layers."""
         self._calls: dict[str, int] = {}
         # by tensor, then by place, version and grad mode
         self._copies = WeakTensorKeyDictionary()
@@ -170,7 +172,7 @@ class Step:
                 loans.note(tensor, copied)
             return copied
 
-        args, kwargs = map_tensors(bring, values, loans.note_container)
+        args, kwargs = map_tensors(bring, values, loans.note_container, loans.objects.append)
         there = self.backend.torch_device(place)
         if there is not None:  # a model written for one device hands on "its" device
             args = tuple([there if _is_device(value) else value for value in args])

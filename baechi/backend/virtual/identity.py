@@ -18,7 +18,9 @@ from torch.overrides import (
     handle_torch_function,
     has_torch_function_unary,
 )
+from torch.storage import _StorageBase
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.marks import mark_of
 from baechi.backend.optimizer_state import state_beside
@@ -55,6 +57,7 @@ class Identity:
         torch.Tensor.device = property(self._device)  # type: ignore[assignment]
         for name in _METHODS:
             setattr(torch.Tensor, name, _method(name, getattr(self, f"_{name}")))
+        _StorageBase.clone = _clone  # type: ignore[method-assign]
         threading.Thread.run = _watched_run  # type: ignore[assignment, method-assign]
         self._optimizers = register_optimizer_step_pre_hook(self._adopt_state)
         for name in _FACTORIES:
@@ -65,6 +68,7 @@ class Identity:
         """Put torch's own back."""
         for name in ("device", *_METHODS):
             delattr(torch.Tensor, name)
+        _StorageBase.clone = _clone_of_storage  # type: ignore[method-assign]
         threading.Thread.run = _run  # type: ignore[method-assign]
         if self._optimizers is not None:
             self._optimizers.remove()
@@ -184,6 +188,18 @@ def _default_device() -> torch.device | None:
     contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
     device: torch.device | None = contexts[-1].device if contexts else None
     return device
+
+
+_clone_of_storage = _StorageBase.clone
+
+
+def _clone(storage: Any) -> Any:
+    """A storage's copy lies where the storage lies; that is how torch deep-copies tensors."""
+    with _disable_current_modes():
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        if mark_of(whole) is None:
+            return _clone_of_storage(storage)  # type: ignore[no-untyped-call]
+    return whole.clone().untyped_storage()
 
 
 _run = threading.Thread.run

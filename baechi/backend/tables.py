@@ -1,0 +1,146 @@
+"""Tables: what Python objects keep other objects in, and code may change. Noted, compared, filled again.
+
+A table is a dict (that of an object's attributes, too), a list, a set, a deque, the variable of a
+closure, or the slots of an object. Only the base type's own methods are used, so a subclass that does
+more when it is written to is not told.
+"""
+
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of an object.
+
+    Args:
+        owner: the object.
+        names: of its slots.
+    """
+
+    owner: Any
+    names: tuple[str, ...]
+
+
+def tables_of(item: Any) -> list[Any]:
+    """The tables that an object is, or has.
+
+    Args:
+        item: anything.
+    """
+    tables: list[Any] = []
+    if isinstance(item, (dict, list, set, deque, types.CellType)):
+        tables.append(item)
+    attributes = getattr(item, "__dict__", None)
+    if type(attributes) is dict:
+        tables.append(attributes)
+    kind: Any = type(item)
+    names = slot_names(kind)
+    if names:
+        tables.append(Slots(item, names))
+    return tables
+
+
+@cache
+def slot_names(kind: Any) -> tuple[str, ...]:
+    """The slots of the objects of a class, as its methods name them.
+
+    Args:
+        kind: the class.
+    """
+    with_slots = [one for one in kind.__mro__ if "__slots__" in vars(one)]
+    return tuple(
+        name
+        for one in with_slots
+        for name, member in vars(one).items()
+        if isinstance(member, types.MemberDescriptorType)
+    )
+
+
+def content_of(table: Any) -> Any:
+    """What is in a table now.
+
+    Args:
+        table: the table.
+
+    Returns:
+        A plain dict, or a list; of a set a set.
+    """
+    if isinstance(table, dict):
+        return dict(table)
+    if isinstance(table, Slots):
+        return {name: getattr(table.owner, name) for name in table.names if hasattr(table.owner, name)}
+    if isinstance(table, types.CellType):
+        try:
+            return [table.cell_contents]
+        except ValueError:  # nothing was assigned to the variable yet
+            return []
+    return set(table) if isinstance(table, set) else list(table)
+
+
+def items_of(content: Any) -> Iterable[Any]:
+    """The objects in what `content_of` returned.
+
+    Args:
+        content: a table's content.
+    """
+    return content.values() if isinstance(content, dict) else content
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Whether two contents hold different objects, or the same in another order.
+
+    Args:
+        one: a table's content.
+        other: of the same table, at another time.
+    """
+    if len(one) != len(other):
+        return True
+    if isinstance(one, dict):
+        pairs = zip(one.items(), other.items(), strict=True)
+        return any((a is not b and a != b) or left is not right for (a, left), (b, right) in pairs)
+    if isinstance(one, set):
+        return {id(item) for item in one} != {id(item) for item in other}
+    return any(a is not b for a, b in zip(one, other, strict=True))
+
+
+def refill(table: Any, content: Any) -> None:
+    """Let a table hold what it held once.
+
+    Args:
+        table: the table.
+        content: what `content_of` returned.
+    """
+    if isinstance(table, OrderedDict):
+        OrderedDict.clear(table)
+        for key, value in content.items():
+            OrderedDict.__setitem__(table, key, value)
+    elif isinstance(table, dict):
+        dict.clear(table)
+        dict.update(table, content)
+    elif isinstance(table, list):
+        list.__setitem__(table, slice(None), content)
+    elif isinstance(table, set):
+        set.clear(table)
+        set.update(table, content)
+    elif isinstance(table, deque):
+        deque.clear(table)
+        deque.extend(table, content)
+    elif isinstance(table, Slots):
+        _refill_slots(table, content)
+    elif content:
+        table.cell_contents = content[0]
+    else:
+        del table.cell_contents
+
+
+def _refill_slots(slots: Slots, content: dict[str, Any]) -> None:
+    for name in slots.names:
+        if name in content:
+            object.__setattr__(slots.owner, name, content[name])  # frozen ones, too
+        elif hasattr(slots.owner, name):
+            object.__delattr__(slots.owner, name)

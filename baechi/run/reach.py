@@ -1,0 +1,103 @@
+"""Inside a layer that can reach tensors which it was not given: they come to its device when it uses them.
+
+    model    rigid = Rigid(rotation, shift);  y = layer(x, rigid)     x is brought before the layer runs
+    layer    y = x @ self.weight + rigid.shift                        rigid.shift is brought here
+
+What is given in an object, a set, a closure, an iterator or another module cannot be exchanged for a
+copy without making that object anew. So the object stays, and this mode looks at each function.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from baechi.backend.nest import map_tensors, tensors_in
+from baechi.backend.operators import function_name
+from baechi.backend.uncompiled import uncompiled
+from baechi.run.contents import Contents
+from baechi.run.deferred import force_all, force_writers, is_deferred
+from baechi.run.functions import KEEP_ARGUMENTS, LEAVE, QUERIES
+from baechi.run.step import Step
+from baechi.run.writes import touched, writes_unsaid
+
+
+class Reach(TorchFunctionMode):
+    """On while such a layer runs.
+
+    Args:
+        step: the step.
+        place: where the layer runs.
+        layer: its name.
+    """
+
+    def __init__(self, step: Step, place: str, layer: str) -> None:
+        super().__init__()
+        self._step, self._place, self._layer = step, place, layer
+
+    @uncompiled
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function_name(func)
+        if name in QUERIES:
+            return func(*args, **kwargs)
+        self._force(func, name, args, kwargs)
+        if name in KEEP_ARGUMENTS or name in LEAVE or self._all_here(args, kwargs):
+            return func(*args, **kwargs)
+        self._step.may_write(touched(func, name, args, kwargs))
+        (args, kwargs), loans = self._step.lend((args, kwargs), self._place)
+        return loans.settle(func(*args, **kwargs), written=writes_unsaid(name))
+
+    def bring(self, values: Any) -> Any:
+        """The tensors in some values, where the layer runs.
+
+        Args:
+            values: what a function is given that no mode sees.
+        """
+        return map_tensors(lambda tensor: self._step.bring(tensor, self._place), values)
+
+    def _force(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        schedule = self._step.schedule
+        if schedule is not None and schedule.waiting:
+            force_all((args, kwargs), f"{self._layer} needs values")
+            force_writers((args, kwargs), f"{self._layer} needs values")
+            for tensor in touched(func, name, args, kwargs):
+                schedule.force_users(tensor, f"{self._layer} writes it")
+
+    def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        place_of = self._step.backend.place_of
+        return all(place_of(tensor) == self._place for tensor in tensors_in(args, kwargs))
+
+
+def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
+    """Whether objects may hold tensors that do not lie at a place yet.
+
+    Args:
+        step: the step.
+        place: the device.
+        objects: what a layer was given, beside tensors and plain containers of them.
+    """
+    contents = Contents(*objects)
+    place_of = step.backend.place_of
+    return contents.unseen or any(is_deferred(t) or place_of(t) != place for t in contents.tensors)
+
+
+def reach_here() -> Reach | None:
+    """The mode of the layer whose code runs in this thread, if it is on."""
+    modes = reversed(_get_current_function_mode_stack())
+    return next((mode for mode in modes if isinstance(mode, Reach)), None)
+
+
+@contextmanager
+def reach_aside() -> Iterator[None]:
+    """While this is open, the mode of the layer that runs is off: another layer launches inside of it."""
+    above: list[Any] = []
+    while torch._C._len_torch_function_stack() and reach_here() is not None:
+        above.append(torch._C._pop_torch_function_stack())
+    try:
+        yield
+    finally:
+        for mode in reversed(above):
+            torch._C._push_on_torch_function_stack(mode)
