@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from baechi.backend.arguments import Arguments
-from baechi.backend.complaints import complaints_muted
+from baechi.backend.fakes import fakes_at_work
 from baechi.backend.left_as_found import left_as_found
 from baechi.backend.leftovers import clear_caches, clear_leftovers, forget_originals
 from baechi.backend.nest import map_tensors, named_tensors, tensors_in
@@ -92,7 +92,7 @@ def _run(
         if mode is not None:
             stack.callback(forget_originals, mode)
             stack.enter_context(mode)
-            stack.enter_context(complaints_muted())
+            stack.enter_context(fakes_at_work())
             stack.enter_context(_meta_weights_faked(model, mode))
         given = (inputs.args, inputs.kwargs)
         stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []

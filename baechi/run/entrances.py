@@ -15,6 +15,7 @@ import torch._functorch.eager_transforms
 import torch._functorch.vmap
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.run.deferred import force_all, force_writers
 from baechi.run.returned_gradients import return_home
@@ -80,13 +81,15 @@ def force_seen(values: Any, reason: str) -> None:
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     force_seen((args, kwargs), f"{cls.__name__}.apply takes values")
     mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # transfers know their way
+    if cls is CheckpointFunction:
+        args = (_in_a_step(args[0]), *args[1:])
     _inside.depth = getattr(_inside, "depth", 0) + 1
     try:
         result = _original_apply.__get__(None, cls)(*args, **kwargs)
     finally:
         _inside.depth -= 1
     if mode is not None:
-        return_home(cls, args, result, mode.step.backend)
+        return_home(cls, args, result, mode.step.runtime)
     return result
 
 
@@ -105,9 +108,24 @@ def _wrap_for_grad(tensor: Any, *args: Any) -> Any:
     return _original_wrap_for_grad(tensor, *args)
 
 
-def _checkpointed(*args: Any, **kwargs: Any) -> Any:
+def _checkpointed(region: Any, *args: Any, **kwargs: Any) -> Any:
     force_seen((args, kwargs), "checkpointing keeps values")
-    return _original_checkpointed(*args, **kwargs)
+    return _original_checkpointed(_in_a_step(region), *args, **kwargs)
+
+
+def _in_a_step(region: Any) -> Any:
+    """A checkpointed region that runs in a step in backward, too, from its first function on."""
+    mode = _mode_here()
+    if mode is None:
+        return region
+    runtime = mode.step.runtime
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._current_graph_task_id() != -1:
+            runtime.step_until_backward_ends()
+        return region(*args, **kwargs)
+
+    return run
 
 
 _original_apply = torch.autograd.Function.__dict__["apply"]

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi.backend.complaints import complaints_muted
+from baechi.backend.fakes import fakes_at_work
 from baechi.backend.leftovers import clear_known_caches
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import facts_of, flat, writes_of
@@ -102,7 +102,7 @@ def _run(
 
     found: list[tuple[Any, Any]] = []
     double: Double | None = None
-    with complaints_muted(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
+    with fakes_at_work(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
         faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
         torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
         try:

@@ -16,34 +16,38 @@ from baechi.backend.nest import tensors_in
 from baechi.backend.transfer import transfer
 
 
-def return_home(function: Any, given: tuple[Any, ...], result: Any, backend: AbstractBackend) -> None:
-    """Let the backward of a function bring what it returns to where it was given its inputs.
+def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any) -> None:
+    """Let the backward of a function run in a step, and bring what it returns to where its inputs lay.
 
     Args:
         function: the `autograd.Function`.
         given: what its `apply` was given.
         result: what that returned.
-        backend: the devices.
+        runtime: of the model whose code calls the function.
     """
+    backend = runtime.backend
     homes = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
     if not any(home in backend.names for home in homes):
         return
     for tensor in tensors_in(result):
         node: Any = tensor.grad_fn
         if isinstance(node, function._backward_cls):
-            node.apply = functools.partial(_apply, weakref.ref(node), homes, backend)
+            node.apply = functools.partial(_apply, weakref.ref(node), homes, runtime)
 
 
-def _apply(node: Any, homes: list[str], backend: AbstractBackend, *grads: Any) -> Any:
+def _apply(node: Any, homes: list[str], runtime: Any, *grads: Any) -> Any:
+    runtime.step_until_backward_ends()  # it may save what lay elsewhere, and compute with it
     made = type(node()).apply(node(), *grads)
     returned = made if isinstance(made, tuple) else (made,)
-    brought = [_at(grad, home, backend) for grad, home in zip(returned, homes, strict=False)]
+    brought = [_at(grad, home, runtime.backend) for grad, home in zip(returned, homes, strict=False)]
     return (*brought, *returned[len(brought) :])
 
 
 def _at(grad: Any, home: str, backend: AbstractBackend) -> Any:
-    if not isinstance(grad, torch.Tensor) or home not in backend.names:
+    if not isinstance(grad, torch.Tensor) or not home or backend.place_of(grad) == home:
         return grad
-    if backend.place_of(grad) == home or backend.adopt(grad, home):
-        return grad
+    if backend.place_of(grad) not in backend.names:  # it may belong nowhere yet
+        on_device = home in backend.names
+        if not on_device or backend.adopt(grad, home):
+            return grad
     return transfer(grad, backend, home)
