@@ -13,7 +13,7 @@ class World:
 
     Args:
         cluster: so many of them.
-        home: brings the caller's values, and the plain model, to where the caller has them.
+        home: brings values, or the plain model, to where the caller has them.
         draws: whether random numbers are those of one device.
     """
 
