@@ -1,4 +1,7 @@
-"""The hunt on the test accelerator: random models, with nothing that draws. More seeds by `BAECHI_HUNT_TOY`."""
+"""The hunt on the test accelerator: random models, with nothing that draws.
+
+`BAECHI_HUNT_TOY` says how many seeds, `BAECHI_HUNT_FROM` which is the first.
+"""
 
 import os
 from typing import Any
