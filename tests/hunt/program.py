@@ -7,6 +7,8 @@ TAIL = """
 
 # --- how it is run
 
+from contextlib import nullcontext
+
 import baechi
 
 
@@ -81,6 +83,6 @@ def program(verdict: Verdict) -> str:
         devices=way.devices,
         placer=way.placer,
         reorder=way.reorder,
-        outside="" if way.inside else " if False else open('/dev/null')",
+        outside="" if way.inside else " if False else nullcontext()",
     )
     return f'"""{verdict.failure}\n\n{way}\n"""\n\n{whole_text(rendered(recipe))}{tail}'
