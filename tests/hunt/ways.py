@@ -1,0 +1,77 @@
+"""How a model is run: by which plan, launched by what, and what its caller does around it.
+
+A later capability joins by a function in `RUNNERS` and a name in `draw`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from torch import nn
+
+import baechi
+
+from .world import World
+
+PLACERS = ("m-topo", "m-etf", "m-topo", "m-etf", "m-sct", "even", "round-robin")
+"""The real ones that are quick."""
+
+CALLERS = ("plain", "target", "copies", "accumulates", "alternates", "rows", "optimizer")
+"""What a caller does besides; see `steps`."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run a model.
+
+    Args:
+        placer: makes the plan.
+        devices: how many.
+        reorder: as `assign` takes it.
+        training: whether it trains.
+        inside: whether it is called inside of `with cluster:`, where the cluster is emulated.
+        caller: what the caller does.
+        steps: how many.
+        runner: what distributes the model; a name in `RUNNERS`.
+    """
+
+    placer: str = "random:0"
+    devices: int = 2
+    reorder: Any = "host"
+    training: bool = True
+    inside: bool = True
+    caller: str = "plain"
+    steps: int = 2
+    runner: str = "planned"
+
+
+Runner = Callable[[nn.Module, baechi.LayerGraph, Way, World], tuple[nn.Module, baechi.Cluster]]
+
+
+def _planned(
+    model: nn.Module, graph: baechi.LayerGraph, way: Way, world: World
+) -> tuple[nn.Module, baechi.Cluster]:
+    cluster = world.cluster(way.devices)
+    plan = baechi.place(graph, cluster, way.placer)
+    return baechi.assign(model, plan, reorder=way.reorder), cluster
+
+
+RUNNERS: dict[str, Runner] = {"planned": _planned}
+
+
+def draw(seed: int) -> tuple[Way, ...]:
+    """The ways of one case; they differ by their plans and launchers only, so that they share a capture.
+
+    Args:
+        seed: equal seeds give equal ways.
+    """
+    chance = Random(seed)
+    training, caller = chance.random() < 0.6, chance.choice(("plain", "plain", "plain", *CALLERS))
+    ways = []
+    for reorder in chance.sample((False, "host", "host", "threads"), 2):
+        real = chance.random() < 0.1
+        placer = chance.choice(PLACERS) if real else f"random:{chance.randrange(1000)}"
+        placer = "auto" if seed % 200 == 7 else placer
+        ways.append(Way(placer, chance.choice((2, 3, 3)), reorder, training, chance.random() < 0.9, caller))
+    return tuple(ways)
