@@ -24,7 +24,7 @@ from baechi.run.writes import touched, writes_unsaid, written_in_place
 _GRADIENTS = ("grad_outputs", "grad_tensors", "gradient")
 """Under which names autograd takes gradients of what it is given first."""
 
-_MOVE = frozenset({"to", "cpu", "cuda"})
+_MOVE = frozenset({"to", "cpu", "cuda", "set_"})
 """Their results know where they lie."""
 
 _SHAPED_LIKE = frozenset({"expand_as", "view_as", "reshape_as"})

@@ -73,7 +73,8 @@ def infer(
         What comes of it; None if that depends on values, or is no tensor.
     """
     made: list[weakref.ref[torch.Tensor]] = []
-    outcome, returned = _run(call, args, kwargs, made, layer, device)
+    with torch._C.DisableTorchFunctionSubclass():  # what waits, and is found in an object, does not launch
+        outcome, returned = _run(call, args, kwargs, made, layer, device)
     if any(reference() is not None for reference in made):
         clear_known_caches()
     if any(reference() is not None for reference in returned):
@@ -92,8 +93,7 @@ def _run(
     watch = _Watch(made)
     fakes: dict[int, torch.Tensor] = {}
     cached = torch.is_autocast_cache_enabled()
-    with torch._C.DisableTorchFunctionSubclass():
-        metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
+    metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in fakes:

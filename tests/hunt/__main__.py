@@ -53,7 +53,8 @@ def _show(smallest: Verdict, seed: int, folder: Path | None) -> None:
     if folder is not None:
         assert smallest.failure is not None
         name = "-".join("".join(c if c.isalnum() else " " for c in smallest.failure.kind).split())
-        (folder / f"{name}-{seed}.py").write_text(program(smallest))
+        folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}-{seed}.py").write_text(program(smallest))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Freed(torch.autograd.Function):
         ctx.layer, ctx.weights, ctx.input = layer, weights, x
         with torch.no_grad():
             y = layer.there(x.detach())
-        ctx.output = y.detach()
+        ctx.output = y if layer.sets else y.detach()  # `set_` is seen by the very same object only
         ctx.size = x.untyped_storage().nbytes()
         x.untyped_storage().resize_(0)
         return y
@@ -59,10 +59,10 @@ class Freed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         with torch.no_grad():
             before = ctx.layer.back(ctx.output)
-            ctx.input.untyped_storage().resize_(ctx.size)
             if ctx.layer.sets:
                 ctx.input.set_(before)
             else:
+                ctx.input.untyped_storage().resize_(ctx.size)
                 ctx.input.copy_(before)
         with torch.enable_grad():
             x = ctx.input.detach().requires_grad_()
