@@ -6,7 +6,6 @@ the node whose device it lies on. Nodes that must share a device are joined on t
 
 - a layer with the node that holds what it writes in place, or what its output is a view of;
 - layers that hold the same weights, and the calls of one module;
-- a layer with the holder of what it reads without having been given it;
 - glue with the holder of the input that the others travel to (`cost.anchor`), or of `x` in `x.device`;
 - glue that the runtime does not see as one torch function (an `autograd.Function`, a scripted
   function) with the holders of all its inputs.
@@ -146,12 +145,9 @@ class Builder:
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
                 continue  # inside, other views of it may be read: what travels is what was given
-            state = self.states[use.storage.index]
-            lent = use.storage.weight is not None and state.holder is None
-            self._read(draft.name, use, brought=layer is None or lent)
-            if layer is not None and self._is_foreign(use.storage, draft, layer):
-                draft.reaches = True
-                self._join_holder(draft.name, state)  # the runtime can bring it; better it need not
+            foreign = layer is not None and self._is_foreign(use.storage, draft, layer)
+            draft.reaches |= foreign
+            self._read(draft.name, use, brought=layer is None or foreign)
         for use in op.writes:
             self._write(draft, use.storage, number)
         for use in op.makes:
@@ -161,7 +157,7 @@ class Builder:
             state.holder = None if host else draft.name
 
     def _is_foreign(self, storage: Storage, draft: Draft, layer: Call) -> bool:
-        """Whether a layer neither made a storage nor has it as a weight: it is in an object, or a module."""
+        """Whether a layer did not make a storage, nor is it its weight: it is in an object or a module."""
         own = self.weights_below.get(layer.module, ())
         return storage.index not in draft.made and not any(storage is weight for weight in own)
 
