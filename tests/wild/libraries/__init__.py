@@ -1,0 +1,25 @@
+"""The libraries: for each a list of its models, which imports nothing of it until it is called for."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from wild.specimen import Specimen
+
+LIBRARIES = {
+    "timm": "of_timm",
+    "torchvision": "of_torchvision",
+    "vit-pytorch": "of_vit_pytorch",
+    "x-transformers": "of_x_transformers",
+    "diffusers": "of_diffusers",
+}
+"""File by package, as pip names it."""
+
+
+def specimens(library: str) -> list[Specimen]:
+    """All models of a library that are tried.
+
+    Args:
+        library: the package.
+    """
+    make: Callable[[], list[Specimen]] = import_module(f"wild.libraries.{LIBRARIES[library]}").specimens
+    return make()
