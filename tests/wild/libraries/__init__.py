@@ -10,7 +10,11 @@ LIBRARIES = {
     "torchvision": "of_torchvision",
     "vit-pytorch": "of_vit_pytorch",
     "x-transformers": "of_x_transformers",
+    "torch_geometric": "of_torch_geometric",
+    "segmentation-models-pytorch": "of_segmentation",
+    "monai": "of_monai",
     "diffusers": "of_diffusers",
+    "transformers": "of_transformers",
 }
 """File by package, as pip names it."""
 
