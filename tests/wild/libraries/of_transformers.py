@@ -14,6 +14,7 @@ from wild.libraries.shrinking import shrunk
 from wild.specimen import Batch, Choice, Specimen, first_that_runs
 
 _LENGTH, _LAST_WORD = 12, 60
+_PATCHES = 4
 _MOST_WEIGHTS = 40_000_000
 _MELS, _TIMES, _SAMPLES = 80, (64, 128, 3000), 4000
 
@@ -48,6 +49,7 @@ def _batches(config: PretrainedConfig) -> Iterator[Callable[[], Batch]]:
     if name == "input_ids":
         yield lambda: {"input_ids": _words()}
         yield lambda: {"input_ids": _words(), "decoder_input_ids": _words()}
+    yield functools.partial(_patches, config)
     for values in _values(config, name):
         for more in ({}, {"decoder_input_ids": _words}, {"input_ids": _words}):
             yield functools.partial(_called, name, values, more)
@@ -57,7 +59,7 @@ def _values(config: PretrainedConfig, name: str) -> Iterator[Callable[[], torch.
     if name == "input_ids":
         name = "pixel_values"
     side, channels = _of(config, "image_size", 64), _of(config, "num_channels", 3)
-    height, width = (side, side) if isinstance(side, int) else side[-2:]
+    height, width = (side, side) if isinstance(side, int) else tuple(side)[-2:]
     frames, mels = _of(config, "num_frames", 4), _of(config, "num_mel_bins", _MELS)
     shapes: dict[str, list[tuple[int, ...]]] = {
         "pixel_values": [
@@ -72,6 +74,13 @@ def _values(config: PretrainedConfig, name: str) -> Iterator[Callable[[], torch.
     shapes["pixel_values"] += [(2, channels, 2, height, width)]
     for shape in shapes.get(name, [(2, _LENGTH, _of(config, "hidden_size", 64))]):
         yield functools.partial(torch.randn, shape)
+
+
+def _patches(config: PretrainedConfig) -> Batch:
+    """An image as its patches, and how many there are in each direction."""
+    channels = _of(config, "in_channels", 3) * _of(config, "temporal_patch_size", 1)
+    patches = torch.randn(_PATCHES**2, channels * _of(config, "patch_size", 16) ** 2)
+    return {"hidden_states": patches, "grid_thw": torch.tensor([[1, _PATCHES, _PATCHES]])}
 
 
 def _called(

@@ -32,7 +32,8 @@ _LIMITS = {
         r"image_size|.*_image_size|input_size|image_height|image_width": 64,
         r"patch_size": 16,
         r"codebook_size|num_codebook_vectors": 32,
-        r"num_filters|.*conv_channels|base_channels|upsample_initial_channel": 16,
+        r"num_filters|.*conv_channels|upsample_initial_channel": 16,
+        r"base_channels": 32,
         r"num_frames": 4,
         r"num_queries|num_denoising": 20,
     }.items()
@@ -40,7 +41,16 @@ _LIMITS = {
 """The most that an entry may be, by its name; the first that matches counts."""
 
 _DROPPED = frozenset(
-    {"stage_names", "out_features", "out_indices", "torch_dtype", "dtype", "id2label", "label2id"}
+    {
+        "stage_names",
+        "out_features",
+        "out_indices",
+        "torch_dtype",
+        "dtype",
+        "id2label",
+        "label2id",
+        "per_layer_config",
+    }
 )
 """Entries that follow from others, and would say what was."""
 
@@ -50,7 +60,7 @@ _PLACES = re.compile(r".*index(es)?|.*indices")
 _ONES = re.compile(
     r"depths?|.*num_blocks|blocks_per_stage|.*numb_of_layers|layers_per_stage|num_block_repeats"
 )
-_WIDTHS = re.compile(r"hidden_sizes|embed_dims?|.*channels|conv_dim|.*hidden_sizes|tdnn_dim|dims?")
+_WIDTHS = re.compile(r"hidden_sizes|embed_dims?|conv_dim|.*hidden_sizes|tdnn_dim|dims?")
 
 
 def shrunk(entries: dict[str, Any]) -> dict[str, Any]:
@@ -64,6 +74,9 @@ def shrunk(entries: dict[str, Any]) -> dict[str, Any]:
     heads = entries.get("num_heads")
     if isinstance(heads, (list, tuple)) and isinstance(entries.get("embed_dim"), int):
         small["embed_dim"] = 8 * heads[0]
+    if isinstance(entries.get("rope_parameters"), dict) and "rope_theta" in entries["rope_parameters"]:
+        rotated = HEAD * entries["rope_parameters"].get("partial_rotary_factor", 1.0)
+        small["rope_parameters"]["mrope_section"] = [2, 3, 3] if rotated == HEAD else [1, 1, 2]
     return small
 
 
@@ -81,9 +94,9 @@ def _small(name: str, value: Any, counts: set[int]) -> Any:
 
 
 def _small_list(name: str, values: list[Any], counts: set[int]) -> list[Any]:
-    """One entry for each of the first and last layer; places, depths and widths that are small."""
+    """Entries of two layers, of two kinds if there are; places, depths and widths that are small."""
     if len(values) > 2 and len(values) in counts:
-        return [values[0], values[-1]]
+        return [values[0], next((value for value in values if value != values[0]), values[0])]
     rules: list[tuple[re.Pattern[str], Callable[[int], int]]] = [
         (_SPECIAL, _special),
         (_ONES, lambda _: 1),
@@ -94,8 +107,6 @@ def _small_list(name: str, values: list[Any], counts: set[int]) -> list[Any]:
         return [shrunk(value) if isinstance(value, dict) else value for value in values]
     if _PLACES.fullmatch(name) and len(values) > 1:
         return [0, 1]
-    if name == "mrope_section":
-        return [2, 3, 3]
     for pattern, rule in rules:
         if pattern.fullmatch(name):
             return [rule(value) for value in values]
