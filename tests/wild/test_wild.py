@@ -1,0 +1,23 @@
+"""Models of other libraries, if they are there: none wrong, none with an error that is not baechi's."""
+
+from pathlib import Path
+
+import pytest
+
+from wild import site
+from wild.libraries import LIBRARIES
+from wild.runner import outcome, try_library
+from wild.verdict import Kind
+
+LIMIT_S = 60.0
+
+pytestmark = pytest.mark.skipif(bool(site.missing()), reason=str(site.missing()))
+
+
+@pytest.mark.timeout(0)  # hours, all together
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_library(library: str, tmp_path: Path) -> None:
+    """Every model of the library, in all ways."""
+    outcomes = {r["name"]: outcome(r) for r in try_library(library, tmp_path / "wild.jsonl", LIMIT_S)}
+    assert outcomes
+    assert not {name: told for name, told in outcomes.items() if told[0] in (Kind.WRONG, Kind.ERROR)}
