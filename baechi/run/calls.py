@@ -195,7 +195,7 @@ def _launch(
         if kwargs or not step.all_here(args, device):
             (args, kwargs), loans = step.lend((args, kwargs), device)
         if name in runtime.reaching or (loans is not None and hides_elsewhere(step, device, loans.objects)):
-            reach = Reach(step, device, name)
+            reach = Reach(step, device, name, turn)
         if not runtime.only_reads(name, training=module.training):
             step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
             if name not in runtime.writes_given:

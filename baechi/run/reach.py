@@ -18,9 +18,10 @@ from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.operators import function_name
 from baechi.backend.uncompiled import uncompiled
 from baechi.run.contents import Contents
-from baechi.run.deferred import force_all, force_writers, is_deferred
+from baechi.run.deferred import force_all, is_deferred
 from baechi.run.functions import KEEP_ARGUMENTS, LEAVE, QUERIES
 from baechi.run.step import Step
+from baechi.run.storage_use import needs_to_read, needs_to_write
 from baechi.run.writes import touched, writes_unsaid
 
 
@@ -31,11 +32,12 @@ class Reach(TorchFunctionMode):
         step: the step.
         place: where the layer runs.
         layer: its name.
+        turn: when the code came to it.
     """
 
-    def __init__(self, step: Step, place: str, layer: str) -> None:
+    def __init__(self, step: Step, place: str, layer: str, turn: int) -> None:
         super().__init__()
-        self._step, self._place, self._layer = step, place, layer
+        self._step, self._place, self._layer, self._turn = step, place, layer, turn
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,11 +62,14 @@ class Reach(TorchFunctionMode):
 
     def _force(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
         schedule = self._step.schedule
-        if schedule is not None and schedule.waiting:
-            force_all((args, kwargs), f"{self._layer} needs values")
-            force_writers((args, kwargs), f"{self._layer} needs values")
-            for tensor in touched(func, name, args, kwargs):
-                schedule.force_users(tensor, f"{self._layer} writes it")
+        if schedule is None or not schedule.waiting:
+            return
+        force_all((args, kwargs), f"{self._layer} needs values")
+        before = [task for tensor in tensors_in(args, kwargs) for task in needs_to_read(tensor)]
+        for tensor in touched(func, name, args, kwargs):
+            before += needs_to_write(tensor)
+        # what the code reached later writes later, too
+        schedule.force([task for task in before if task.number < self._turn], f"{self._layer} needs values")
 
     def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
         place_of = self._step.backend.place_of

@@ -42,6 +42,7 @@ from baechi.run import (
     writes,
 )
 from baechi.run.caller_state import CallerState
+from baechi.run.contents import Contents
 from baechi.run.host_launcher import HostLauncher
 from baechi.run.runtime import Runtime
 from baechi.run.schedule import Schedule
@@ -270,13 +271,18 @@ def layer_that_writes(net: Any, x: Tensor) -> Tensor:
     return r + g + net.b(x)
 
 
+def without_layer(module: nn.Module, *values: Any) -> Contents:
+    """What is within reach of arguments, not of the layer itself."""
+    return Contents(*values)
+
+
 def call_without(unknown: str) -> tuple[Any, str, Any]:
-    """Calls that do not say what they read, or what they read and write, without being given it."""
+    """Calls that do not say what they write without being given it."""
     return calls, "Call", lambda *args: dataclasses.replace(call.Call(*args), **{unknown: ()})
 
 
 @scenario(
-    row("weights that a waiting layer reads", NUMBERS, call_without("reads")),
+    row("weights that a waiting layer reads", NUMBERS, (calls, "Contents", without_layer)),
     layers=shifts("ab"),
     order="ba",
     launched="b a",
@@ -290,7 +296,7 @@ def weight_written_under_a_waiting_layer(net: Any, x: Tensor) -> Tensor:
 
 
 @scenario(
-    row("weights that a waiting task writes", NUMBERS, call_without("reads")),
+    row("weights that a waiting task writes", NUMBERS, (calls, "Contents", without_layer)),
     layers=shifts("abc"),
     devices={"c": 1},
     order="bac",
@@ -386,21 +392,25 @@ class Writes(nn.Module):
         return y
 
 
-class Looks(Shift):
-    """Reads what is put into its list, which nobody hands to it."""
+LOOKED_AT: list[Any] = []
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.box: list[Any] = []
+
+def look_at(net: Any) -> None:
+    """The layers that are looked at are those of this network."""
+    LOOKED_AT[:] = [net.a]
+
+
+class Looks(Shift):
+    """Reads what is in a global list, which nobody hands to it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + sum(one.cache for one in self.box)
+        return super().forward(x) + sum(one.cache for one in LOOKED_AT)
 
 
 @scenario(
-    row("what the plan says is read", NUMBERS, without_attribute("_parents", {})),
+    row("what the plan says is read", r"launched", without_attribute("_parents", {})),
     layers={"a": Writes, "b": Shift, "c": Looks},
-    setup=lambda net: net.c.box.append(net.a),
+    setup=look_at,
     order="bac",
     launched="a c b",
     forced=("gt",),
