@@ -188,15 +188,16 @@ def _launch(
     kwargs: Any,
 ) -> Any:
     (name, device), step, backend = seat, glue.step, runtime.backend
+    writes = not runtime.only_reads(name, training=module.training)
     loans = None
     reach: AbstractContextManager[Any] = nullcontext()
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
         if kwargs or not step.all_here(args, device):
-            (args, kwargs), loans = step.lend((args, kwargs), device)
+            (args, kwargs), loans = step.lend((args, kwargs), device, writes=writes)
         if name in runtime.reaching or (loans is not None and hides_elsewhere(step, device, loans.objects)):
             reach = Reach(step, device, name, turn)
-        if not runtime.only_reads(name, training=module.training):
+        if writes:
             step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
             if name not in runtime.writes_given:
                 step.may_write_anything(device)

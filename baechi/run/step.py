@@ -18,6 +18,7 @@ from baechi.backend.transfer import (
     takes_two_nodes,
     transfer,
 )
+from baechi.run.aliases import common_bases, same_view
 from baechi.run.loans import Loans, version_of
 from baechi.run.schedule import Schedule
 
@@ -154,23 +155,32 @@ class Step:
                 return False
         return True
 
-    def lend(self, values: tuple[Any, Any], place: str) -> tuple[tuple[Any, Any], Loans]:
+    def lend(
+        self, values: tuple[Any, Any], place: str, *, writes: bool = False
+    ) -> tuple[tuple[Any, Any], Loans]:
         """Bring everything that a layer, or glue, was given to its device.
 
         Args:
             values: positional and keyword arguments, nested as they are.
             place: the device.
+            writes: whether it may write them.
 
         Returns:
             The arguments at the place, and what was lent for it.
         """
         loans = Loans(self.backend)
+        bases = common_bases(tensors_in(values)) if writes else {}
+        views: dict[int, torch.Tensor] = {}
 
         def bring(tensor: torch.Tensor) -> torch.Tensor:
-            copied = self.bring(tensor, place)
-            if copied is not tensor:
-                loans.note(tensor, copied)
-            return copied
+            base = bases.get(id(tensor), tensor)
+            copied = self.bring(base, place)
+            if copied is base:
+                return tensor
+            if id(tensor) not in views:
+                views[id(tensor)] = same_view(tensor, base, copied)
+                loans.note(tensor, views[id(tensor)])
+            return views[id(tensor)]
 
         args, kwargs = map_tensors(bring, values, loans.note_container, loans.objects.append)
         there = self.backend.torch_device(place)
