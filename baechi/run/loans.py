@@ -1,8 +1,8 @@
 """Copies that a layer works on in place of the tensors it was given, and making up for it."""
 
 import copy
+from collections import deque
 from collections.abc import Callable, MutableMapping
-from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.sends import wait_for_readers
-from baechi.backend.tables import content_of, tables_of
+from baechi.backend.tables import content_of, differ, refill, tables_of
 from baechi.backend.transfer import transfer
 
 
@@ -34,9 +34,11 @@ class Loans:
 
     def note_container(self, original: Any, copied: Any) -> None:
         """Remember a container that had to be copied because a tensor in it was."""
-        if isinstance(copied, (list, MutableMapping)):
+        if isinstance(copied, MutableMapping):
             self._containers.append((original, copied, copy.copy(copied)))
-        elif is_dataclass(copied):
+        elif isinstance(copied, (list, deque)):
+            self._containers.append((original, copied, content_of(copied)))
+        elif tables_of(copied):
             self._containers.append((original, copied, _attributes(copied)))
 
     def made(self, result: Any) -> list[torch.Tensor]:
@@ -85,9 +87,9 @@ class Loans:
 
 def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any]) -> None:
     """Do to a container what was done to its copy."""
-    if isinstance(copied, list):
-        if len(copied) != len(before) or any(a is not b for a, b in zip(copied, before, strict=True)):
-            original[:] = [back(item) for item in copied]
+    if isinstance(copied, (list, deque)):
+        if differ(content_of(copied), before):
+            refill(original, [back(item) for item in copied])
     elif isinstance(copied, MutableMapping):
         for key in [key for key in before if key not in copied]:
             del original[key]

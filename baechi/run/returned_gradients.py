@@ -27,7 +27,7 @@ def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any
     """
     backend = runtime.backend
     homes = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
-    if not any(home in backend.names for home in homes):
+    if not any(homes):
         return
     for tensor in tensors_in(result):
         node: Any = tensor.grad_fn
