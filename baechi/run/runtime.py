@@ -161,8 +161,9 @@ class Runtime:
             self._thread.backward = torch._C._current_graph_task_id()
             engine = torch.autograd.Variable._execution_engine
             engine.queue_callback(functools.partial(self._backward_ended, threading.get_ident()))
-        if self._thread.glue not in _get_current_function_mode_stack():
-            self._thread.glue.__enter__()
+        glue: GlueMode = self._thread.glue
+        if glue.step.inside is None and glue not in _get_current_function_mode_stack():
+            glue.__enter__()
 
     def _backward_ended(self, thread: int) -> None:
         # the engine may call from another thread: then the next look at `glue` closes the step
