@@ -42,6 +42,21 @@ def step_back(module: nn.Module) -> None:
         module.__dict__["forward"] = original
 
 
+def without_stand_in(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module as they would be without a stand-in; the module is left alone.
+
+    Args:
+        module: a module, with or without a stand-in.
+    """
+    own = dict(vars(module))
+    if _ORIGINAL in own:
+        original = own.pop(_ORIGINAL)
+        own["forward"] = original
+        if original is None:
+            del own["forward"]
+    return own
+
+
 @contextmanager
 def set_aside(module: nn.Module) -> Iterator[None]:
     """Be without a stand-in for a while.

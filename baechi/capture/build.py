@@ -157,9 +157,8 @@ class Builder:
             state.holder = None if host else draft.name
 
     def _is_foreign(self, storage: Storage, draft: Draft, layer: Call) -> bool:
-        """Whether a layer did not make a storage, nor is it its weight: it is in an object or a module."""
-        own = self.weights_below.get(layer.module, ())
-        return storage.index not in draft.made and not any(storage is weight for weight in own)
+        """Whether a storage is neither made by a layer nor its weight: it is in an object or a module."""
+        return storage.index not in draft.made and storage not in self.weights_below.get(layer.module, ())
 
     def _glue(self, op: Op, number: int) -> Draft | None:
         """The node of an operation between layers: one for each torch function that the code calls."""

@@ -14,6 +14,7 @@ from baechi.backend.uncompiled import uncompiled
 from baechi.run.call import Call
 from baechi.run.contents import Contents
 from baechi.run.deferred import force_all
+from baechi.run.fake_watch import refuse_if_foreseeing
 from baechi.run.glue import GlueMode
 from baechi.run.match import has_weights
 from baechi.run.reach import Reach, hides_elsewhere, reach_aside
@@ -135,6 +136,7 @@ def _in_step(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **k
 def _on_device(
     module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, args: Any, kwargs: Any
 ) -> Any:
+    refuse_if_foreseeing(seat[0])
     step = glue.step
     turn, call = step.next_turn(), step.call_of(seat[0])
     if step.inside is not None:

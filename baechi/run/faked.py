@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.backend.intercept import without_stand_in
 from baechi.backend.nest import map_tensors
 from baechi.backend.tables import content_of, differ
 
@@ -65,7 +66,7 @@ class Double:
         if double is None:
             double = self._doubles[id(module)] = object.__new__(type(module))
             own = vars(double)
-            for name, value in vars(module).items():
+            for name, value in without_stand_in(module).items():  # no layer inside of it launches
                 own[name] = self._value(value)
         return double
 

@@ -9,17 +9,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.backend.fakes import fakes_at_work
 from baechi.backend.leftovers import clear_known_caches
 from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.operators import facts_of, flat, writes_of
 from baechi.backend.tables import content_of, differ
 from baechi.backend.uncompiled import compiler_aside
-from baechi.run.draws import Draw, draw_of, draws
+from baechi.run.draws import Draw
+from baechi.run.fake_watch import FakeWatch, foreseeing, like, storage_number
 from baechi.run.faked import Double, copied
 from baechi.run.meta import Meta
 
@@ -73,7 +72,7 @@ def infer(
         What comes of it; None if that depends on values, or is no tensor.
     """
     made: list[weakref.ref[torch.Tensor]] = []
-    with torch._C.DisableTorchFunctionSubclass():  # what waits, and is found in an object, does not launch
+    with foreseeing(), torch._C.DisableTorchFunctionSubclass():  # what waits, and is found, does not launch
         outcome, returned = _run(call, args, kwargs, made, layer, device)
     if any(reference() is not None for reference in made):
         clear_known_caches()
@@ -90,14 +89,14 @@ def _run(
     layer: nn.Module | None,
     device: torch.device | None,
 ) -> tuple[Outcome | None, list[Any]]:
-    watch = _Watch(made)
+    watch = FakeWatch(made)
     fakes: dict[int, torch.Tensor] = {}
     cached = torch.is_autocast_cache_enabled()
     metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in fakes:
-            fakes[id(tensor)] = _like(metas[id(tensor)])
+            fakes[id(tensor)] = like(metas[id(tensor)])
         return fakes[id(tensor)]
 
     found: list[tuple[Any, Any]] = []
@@ -128,10 +127,6 @@ def _run(
                 double.clear()
 
 
-def _is_weight(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter)
-
-
 def key_of(value: Any) -> Hashable:
     """What of an argument decides what comes of a call.
 
@@ -156,80 +151,7 @@ def key_of(value: Any) -> Hashable:
     raise TypeError(type(value).__name__)
 
 
-class _Watch(TorchDispatchMode):
-    """Notes what is written and drawn during an inference."""
-
-    def __init__(self, references: list[Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.references = references
-        self.given: dict[int, int] = {}
-        self.written: set[int] = set()
-        self.draws: list[Draw] = []
-        self.made: dict[int, torch.Tensor] = {}  # held, so that no storage's number is used twice
-        self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def start(self, fakes: list[torch.Tensor]) -> None:
-        """These are the given tensors; what was made so far is none of the call's."""
-        self.made.clear()
-        self.given = {_storage(tensor): index for index, tensor in enumerate(fakes)}
-
-    def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for a real tensor that hangs somewhere: it is held, so that it has its number alone."""
-        if tensor.layout != torch.strided or tensor.is_nested or isinstance(tensor, FakeTensor):
-            return tensor
-        if id(tensor) not in self._fakes:
-            like = _like(Meta.of(tensor))
-            made = nn.Parameter(like, tensor.requires_grad) if _is_weight(tensor) else like
-            self._fakes[id(tensor)] = tensor, made
-        return self._fakes[id(tensor)][1]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        facts = facts_of(func)
-        if func is not torch.ops.aten.lift_fresh.default:  # what `torch.tensor` makes of numbers
-            if any(type(tensor) is not FakeTensor for tensor in writes_of(facts, args, kwargs)):
-                raise RealTensors(f"{func} writes a tensor that hangs on something else than the layer")
-            args, kwargs = map_tensors(self.fake_of, (args, kwargs))
-        for tensor in writes_of(facts, args, kwargs):
-            index = self.given.get(_storage(tensor))
-            if index is not None:
-                self.written.add(index)
-        result = func(*args, **kwargs)
-        if draws(func, args, kwargs):
-            self.draws.append(draw_of(func, args, kwargs, next(iter(flat((result,)))).device))
-        for tensor in flat((result,)):
-            self.references.append(weakref.ref(tensor))
-            if not facts.aliases:
-                self.made[_storage(tensor)] = tensor
-        return result
-
-
-class RealTensors(Exception):
-    """A call writes tensors of which nothing is known: it would do so for real."""
-
-
-def _like(meta: Meta) -> torch.Tensor:
-    made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
-    if meta.requires_grad and torch.is_grad_enabled():
-        anchor = torch.empty((), device=meta.device, requires_grad=True)
-        computed: torch.Tensor = _Made.apply(anchor, made)  # type: ignore[no-untyped-call]
-        return computed
-    return made.requires_grad_(meta.requires_grad)
-
-
-class _Made(torch.autograd.Function):
-    """Something that somebody computed: it requires a gradient, is no leaf and no view."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-
-
-def _outcome(result: Any, fakes: list[torch.Tensor], watch: _Watch) -> Outcome | None:
+def _outcome(result: Any, fakes: list[torch.Tensor], watch: FakeWatch) -> Outcome | None:
     metas: list[Meta] = []
     given: list[int | None] = []
     alias: list[int | None] = []
@@ -238,14 +160,14 @@ def _outcome(result: Any, fakes: list[torch.Tensor], watch: _Watch) -> Outcome |
     def slot(tensor: torch.Tensor) -> Any:
         metas.append(Meta.of(tensor))
         given.append(ids.get(id(tensor)))
-        alias.append(watch.given.get(_storage(tensor)))
+        alias.append(watch.given.get(storage_number(tensor)))
         return Slot(len(metas) - 1)
 
     template = _map_all(slot, result)
     if not metas or template is None:
         return None
-    results = [tensor for tensor in tensors_in(result) if _storage(tensor) not in watch.given]
-    if any(_storage(tensor) not in watch.made for tensor in results):
+    results = [tensor for tensor in tensors_in(result) if storage_number(tensor) not in watch.given]
+    if any(storage_number(tensor) not in watch.made for tensor in results):
         return None  # it hands out memory of its own: a buffer, say, which others may read and write
     written = tuple(sorted(watch.written))
     return Outcome(template, tuple(metas), tuple(given), tuple(alias), written, tuple(watch.draws))
@@ -279,10 +201,6 @@ def _map_all(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
 
 def _holds_tensors(value: Any) -> bool:
     return next(tensors_in(value), None) is not None
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 @contextmanager

@@ -163,7 +163,7 @@ class Runtime:
             engine.queue_callback(functools.partial(self._backward_ended, threading.get_ident()))
         glue: GlueMode = self._thread.glue
         if glue.step.inside is None and glue not in _get_current_function_mode_stack():
-            glue.__enter__()
+            glue.__enter__()  # type: ignore[no-untyped-call]
 
     def _backward_ended(self, thread: int) -> None:
         # the engine may call from another thread: then the next look at `glue` closes the step
