@@ -21,7 +21,7 @@ from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
-_CHECKED = 0.99
+_CHECKED = 0.995
 """A step shorter by that much, than the best and than the last that was simulated, is simulated at once."""
 
 _PORTION = 4096

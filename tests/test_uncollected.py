@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from baechi.place.uncollected import uncollected
+from baechi.uncollected import uncollected
 
 
 @uncollected
