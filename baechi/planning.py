@@ -18,6 +18,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
+from baechi.uncollected import uncollected
 from baechi.units import format_bytes
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
@@ -31,6 +32,7 @@ _LOOSENINGS, _LOOSE_TIGHTENINGS = (0.05, 0.15, 0.3, 0.5), 4
 _ALL = 2**62
 
 
+@uncollected
 def place(
     graph: LayerGraph,
     cluster: Cluster,

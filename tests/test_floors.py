@@ -12,6 +12,7 @@ from baechi.records.doors import DOORS
 PACKAGE = Path(baechi.__file__).parent
 FLOORS = {
     "errors": 0,
+    "uncollected": 0,
     "units": 0,
     "records": 1,
     "cost": 1.5,  # the emulated devices of `backend` follow the rules of `cost`
@@ -98,7 +99,7 @@ def test_doors_lead_somewhere() -> None:
     assert all(hasattr(import_module(module), name) for module, name in DOORS.values())
 
 
-NO_TORCH = ("records", "cost", "order", "place", "simulate", "planning", "errors", "units")
+NO_TORCH = ("records", "cost", "order", "place", "simulate", "planning", "errors", "uncollected", "units")
 
 
 @pytest.mark.parametrize("name", NO_TORCH)

@@ -28,7 +28,7 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
         source = _without_repeats(tensor.detach())
-        if _overlaps(source):
+        if _overlaps(source.shape, source.stride()):
             return _plain_copy(tensor, device)
         target = _empty_like(source, device)
         target.copy_(source, non_blocking=True)
@@ -44,10 +44,11 @@ def copy_bytes(tensor: torch.Tensor) -> int:
     size_bytes = tensor.numel() * tensor.element_size()
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return size_bytes
-    source = _without_repeats(tensor.detach())
-    if _overlaps(source):
+    strides = tensor.stride()
+    shape = [min(n, 1) if stride == 0 else n for n, stride in zip(tensor.shape, strides, strict=True)]
+    if _overlaps(shape, strides):
         return size_bytes
-    return sum(_room(source)) * tensor.element_size()
+    return sum(_room(tensor, shape)) * tensor.element_size()
 
 
 def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -63,27 +64,27 @@ def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two of its indices may name one element (`unfold` makes such views)."""
+def _overlaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two indices of such a tensor may name one element (`unfold` makes such views)."""
     reach = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size > 1 and stride < reach:
             return True
         reach += (size - 1) * stride if size else 0
     return False
 
 
-def _room(tensor: torch.Tensor) -> tuple[int, int]:
-    """Elements before the first one, for its alignment, and from that to the last one."""
+def _room(tensor: torch.Tensor, shape: Sequence[int]) -> tuple[int, int]:
+    """Elements before the first one, for its alignment, and from that to the last one of so many."""
     shift_bytes = (tensor.storage_offset() * tensor.element_size()) % _ALIGNMENT_BYTES
     span = 0
-    if tensor.numel():
-        span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if all(shape):
+        span = 1 + sum((n - 1) * stride for n, stride in zip(shape, tensor.stride(), strict=True))
     return shift_bytes // tensor.element_size(), span
 
 
 def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    shift, span = _room(tensor)
+    shift, span = _room(tensor, tensor.shape)
     flat = torch.empty(shift + span, dtype=tensor.dtype, device=device)
     return over(flat, tensor.shape, tensor.stride(), shift)
 

@@ -7,6 +7,7 @@ from baechi.bench.figures import Figures
 
 BENCHES = {
     "batches": "the largest batch that trains, by placer and by accelerate's map",
+    "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
     "steps": "emulated steps beside one device, and beside a plain device map",
@@ -27,7 +28,7 @@ def find(name: str) -> Callable[..., Figures]:
         ValueError: no bench has that name; it lists what there is.
     """
     if name not in BENCHES:
-        known = "".join([f"\n  {known:10}{what}" for known, what in BENCHES.items()])
+        known = "".join([f"\n  {known:12}{what}" for known, what in BENCHES.items()])
         raise ValueError(f"{f'there is no bench {name!r}' if name else 'say which bench'}; there are:{known}")
     measure: Callable[..., Figures] = import_module(f"baechi.bench.{name}").measure
     return measure

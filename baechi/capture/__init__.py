@@ -13,6 +13,7 @@ from baechi.capture.trace import Trace
 from baechi.capture.union import union
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
+from baechi.uncollected import uncollected
 
 
 def capture(
@@ -70,7 +71,13 @@ def capture_each(
         run_once(model, inputs, training=training, arguments=into)
         for inputs, into in zip(examples, kept, strict=True)
     ]
-    granularity = _granularity(model, traces, no_split_module_classes)
+    return _graphs(model, traces, no_split_module_classes)
+
+
+@uncollected
+def _graphs(model: nn.Module, traces: Sequence[Trace], no_split: Names | None) -> list[LayerGraph]:
+    """The graphs of the traces, with the same layers."""
+    granularity = _granularity(model, traces, no_split)
     graphs: list[LayerGraph] = []
     owners: dict[str, str] = {}
     for trace in traces:

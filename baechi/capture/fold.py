@@ -14,7 +14,7 @@ module with many layers; what the user names is.
                 b1 ─ b2 ─ b3 ─┴─ a·b
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 
@@ -61,12 +61,24 @@ def fold(granularity: Granularity, graph: LayerGraph, trace: Trace) -> Granulari
     Returns:
         The granularity, with the modules that are kept whole besides.
     """
+    nodes = _nodes_in(graph)
     whole = {
         module
         for module, inside in _composites(granularity, trace).items()
-        if _stays_whole(module, inside, graph)
+        if _stays_whole(module, inside, graph, nodes.get(module, ()))
     }
     return Granularity(granularity.layers | whole)
+
+
+def _nodes_in(graph: LayerGraph) -> dict[str, list[str]]:
+    """By module, the nodes in and below it."""
+    found: dict[str, list[str]] = {}
+    for name in graph.placed():
+        module = graph.nodes[name]["module"]
+        while module:
+            found.setdefault(module, []).append(name)
+            module = module.rpartition(".")[0]
+    return found
 
 
 def _composites(granularity: Granularity, trace: Trace) -> dict[str, _Inside]:
@@ -99,23 +111,17 @@ def _around(call: Call) -> Iterator[Call]:
         outer = outer.parent
 
 
-def _stays_whole(module: str, inside: _Inside, graph: LayerGraph) -> bool:
+def _stays_whole(module: str, inside: _Inside, graph: LayerGraph, nodes: Iterable[str]) -> bool:
     if not inside.weighted:
         return True
     layers = {call.module for call in inside.calls}
     if len({call.module for call in inside.calls if graph.amount(call.node, "flops")}) > MOST_LAYERS:
         return False
-    called = {call.node for call in inside.calls}  # a layer that is registered elsewhere, too
-    within = graph.subgraph(
-        [name for name in graph.placed() if name in called or _is_in(graph.nodes[name]["module"], module)]
-    )
+    called = [call.node for call in inside.calls]  # a layer that is registered elsewhere, too
+    within = graph.subgraph([*nodes, *called])
     if inside.computes:
         return not _has_branches(module, inside.calls, within)
     return len(layers) <= MOST_RECURRENT_LAYERS and _recurs(inside.calls, within)
-
-
-def _is_in(name: str, module: str) -> bool:
-    return name == module or name.startswith(f"{module}.")
 
 
 def _has_branches(module: str, calls: list[Call], within: LayerGraph) -> bool:

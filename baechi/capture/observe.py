@@ -38,6 +38,7 @@ from baechi.capture.watch import Watch
 from baechi.capture.workspace import with_workspace
 
 _WATCH = "_baechi_watch"
+_DEVICE = torch.ops.prim.device.default
 
 
 @contextmanager
@@ -207,6 +208,8 @@ class _Operations(TorchDispatchMode):
         self.watch = watch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # autograd asks it at every step
+            return args[0].fake_device
         kwargs = kwargs or {}
         if self.watch.trace.backward is not None:
             return note_backward(self.watch, func, args, kwargs)

@@ -21,6 +21,7 @@ from baechi.capture.observe import watching
 from baechi.capture.trace import Trace
 from baechi.errors import CaptureError
 from baechi.records.inputs import Inputs
+from baechi.uncollected import only_new_ones
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ def _run(
     model: nn.Module, inputs: Inputs, *, training: bool, fake: bool, hooks: bool, arguments: Kept
 ) -> Trace:
     with ExitStack() as stack:
+        stack.enter_context(only_new_ones())
         stack.enter_context(left_as_found(model, contents="no parameters"))
         stack.enter_context(torch.set_grad_enabled(training))
         if training != model.training:

@@ -105,7 +105,7 @@ class Values:
         self, func: Any, args: Any, kwargs: Any, writes: list[torch.Tensor]
     ) -> Callable[[], Any] | None:
         """The same operation for real, if all that it reads is known."""
-        if any(map(self.is_unknown, flat([*args, *kwargs.values()]))):  # as nearly always
+        if any(map(self._is_never_known, flat([*args, *kwargs.values()]))):  # as nearly always
             return None
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             return None
@@ -123,6 +123,11 @@ class Values:
                 return func(*given[0], **given[1])
 
         return run
+
+    def _is_never_known(self, tensor: torch.Tensor) -> bool:
+        if type(tensor) is FakeTensor:
+            return self._of(tensor) is None
+        return tensor.is_meta or not _may_be_known(tensor)
 
     def _value(self, tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) is FakeTensor:

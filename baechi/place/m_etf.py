@@ -18,8 +18,8 @@ from baechi.place.books import open_ledger
 from baechi.place.listing import Listing
 from baechi.place.rescue import rescue
 from baechi.place.task import Task
-from baechi.place.uncollected import uncollected
 from baechi.records import Cluster, LayerGraph, Plan
+from baechi.uncollected import uncollected
 
 
 @uncollected

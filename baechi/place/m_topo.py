@@ -11,9 +11,9 @@ from baechi.place.books import open_ledger
 from baechi.place.filling import Filling, filled
 from baechi.place.rescue import rescue
 from baechi.place.task import Task
-from baechi.place.uncollected import uncollected
 from baechi.place.walk import walk
 from baechi.records import Cluster, LayerGraph, Plan
+from baechi.uncollected import uncollected
 
 
 @uncollected

@@ -1,6 +1,6 @@
 """No step can be shorter, no device can be emptier: what every plan of a graph on a cluster takes at least.
 
-Four reasons for time, each for forward and for backward, which do not overlap:
+Five reasons for time, each for forward and for backward, which do not overlap:
 
 - path: layers that depend on each other run one after the other, each on its fastest device;
 - work: all layers share the devices. Were every layer divisible, devices of speed v would share
@@ -8,7 +8,8 @@ Four reasons for time, each for forward and for backward, which do not overlap:
   feasible solution of the dual of the scheduling program on unrelated machines);
 - group: layers that share a device run there one after the other;
 - forced cut: what hangs together and fits on no device is cut somewhere, and the step is no shorter
-  than the longest path through the tensor where a cut costs least.
+  than the longest path through the tensor where a cut costs least;
+- host: it issues one kernel after the other (`issue_bounds`).
 
 Two for memory: all that stays has to lie somewhere, and every group on one device; when forward is
 over, and when the optimizer steps.
@@ -22,6 +23,7 @@ from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
 from baechi.cost.memory import footprints
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster, LayerGraph
+from baechi.simulate.issue_bounds import shortest_issue_s
 
 
 def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
@@ -38,9 +40,10 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
     cut = _must_be_cut(graph, indexed, cluster)
     phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
     bounds_s = []
-    for phase in phases:
+    for phase, issue_s in zip(phases, shortest_issue_s(graph, indexed, cluster), strict=False):
         seconds = seconds_by_device(graph, indexed.names, cluster.devices, phase)
-        bounds_s.append(max(_shortest_s(indexed, seconds, cluster), _cut_s(indexed, seconds, cluster, cut)))
+        computed_s = max(_shortest_s(indexed, seconds, cluster), _cut_s(indexed, seconds, cluster, cut))
+        bounds_s.append(max(computed_s, issue_s))
     return sum(bounds_s)
 
 

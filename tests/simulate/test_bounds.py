@@ -1,5 +1,8 @@
 """Lower bounds of a step, each where it binds."""
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,3 +98,30 @@ def test_no_plan_is_below(graph: LayerGraph, cluster: Cluster, placer: str) -> N
     timeline = simulate(plan)
     assert timeline.makespan_s >= shortest_step_s(graph, cluster) * (1 - 1e-9)
     assert max(timeline.peak_bytes.values()) >= least_peak_bytes(graph, cluster)
+
+
+def test_host() -> None:
+    """A host that is slower than the devices decides; in backward each device has one."""
+    cluster = replace(cluster_of(*[999] * 2), launch_s=1)
+    slow = {"host_forward_s": 9, "host_backward_s": 5}
+    nodes = {name: {"forward_s": 1, "backward_s": 1, **slow} for name in "abcd"}
+    assert shortest_step_s(graph_of(nodes), cluster) == 4 * 9 - 1
+    assert shortest_step_s(graph_of(nodes, training=True), cluster) == 4 * 9 - 1 + 2 * 5 - 1
+    path = graph_of(nodes, [("a", "b", 0), ("b", "c", 0), ("c", "d", 0)], training=True)
+    assert shortest_step_s(path, cluster) == 4 * 9 - 1 + 4 * 5 - 1
+    assert place(path, cluster, "single").timeline.makespan_s == pytest.approx(4 * 9 - 1 + 4 * 5 - 1, abs=1)
+
+
+@given(layer_graphs(pins=False), clusters(), st.sampled_from(["single", "m-etf", "random:1", "random:2"]))
+@settings(max_examples=300, deadline=None)
+def test_no_host_is_sooner(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
+    """The same of a host that takes as long as the devices, or longer."""
+    chance, cluster = Random(0), replace(cluster, launch_s=0.1)
+    for name in graph.placed():
+        for phase in ("forward", "backward"):
+            graph.nodes[name][f"host_{phase}_s"] = chance.choice([0.0, 0.1, 0.2, 3.0])
+    try:
+        plan = place(graph, cluster, placer)
+    except PlacementError:
+        return
+    assert simulate(plan).makespan_s >= shortest_step_s(graph, cluster) * (1 - 1e-9)

@@ -21,8 +21,8 @@ from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
-_CHECKED = 0.99
-"""A step shorter by that much is simulated at once."""
+_CHECKED = 0.995
+"""A step shorter by that much, than the best and than the last that was simulated, is simulated at once."""
 
 _PORTION = 4096
 """Estimates at a stretch: so soon an interrupt is heard."""
@@ -47,6 +47,7 @@ class Annealing:
         self._chance = np.random.default_rng(seed)
         self._groups = Groups.of(task)
         self._unseen = unseen_bytes(task, start)
+        self._looked_s = NEVER
         self._priority: Floats = np.array(bottom_levels(task, start.device_of))
         self._state, self._now = self._begin(0)
 
@@ -68,14 +69,15 @@ class Annealing:
         if not len(self._state.on) or len(self._task.cluster) < 2:
             return self.best
         while self.tried < most and self.best.step_s > enough_s:
-            before, wanted_s = self.tried, self.best.step_s * _CHECKED
+            # an estimate may be far below the step: then it is compared with an estimate
+            before, wanted_s = self.tried, min(self.best.step_s, self._looked_s) * _CHECKED
             portion = Portion(wanted_s, min(most, before + _PORTION), most)
             self._now = anneal(self._tables, self._groups, self._state, self._chance, self._now, portion)
             if self.tried == before:
                 break
             if self._now.shortest_s <= wanted_s and not self._look():
                 self._state, self._now = self._begin(self.tried)
-        if self._now.shortest_s < self.best.step_s:
+        if self._now.shortest_s < min(self.best.step_s, self._looked_s):
             self._look()
         return self.best
 
@@ -85,12 +87,14 @@ class Annealing:
         order = np.array(self.best.order, np.int64)
         on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
         step_s = estimate(self._tables, on, priority, NEVER, order)
+        self._looked_s = NEVER
         shortest = (room.device_of.copy(), priority.copy(), order.copy())
         return State(room, on, priority, order, *shortest), Progress(step_s, self.best.step_s, tried)
 
     def _look(self) -> bool:
         """Simulate the shortest; whether it fits."""
         state = self._state
+        self._looked_s = self._now.shortest_s
         found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())
         self._unseen = unseen_bytes(self._task, found)
         if not found.fits(self._task):

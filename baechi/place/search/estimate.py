@@ -3,13 +3,19 @@
 The seconds are those that the simulator finds for the order that comes with them, but where several
 transfers are ready at the very same time, and where the host is late with transfers. Memory is not
 looked at. Most placements that a search tries are bad: an estimate ends as soon as the work that is
-left on a device, or the longest path that is left, makes the step longer than a limit.
+left on a device, or the longest path that is left, makes the step longer than a limit. Where the host
+alone takes longer to issue all kernels and transfers, it does not begin.
 """
+
+import numpy as np
 
 from baechi.place.search.compiled import Floats, Ints, compiled
 from baechi.place.search.dispatch import NEVER, dispatch
 from baechi.place.search.replay import replay
 from baechi.place.search.tables import Tables, work_s
+
+_ROUNDED = 1 - 1e-9
+"""Sums differ in their last digits with the order of what is added."""
 
 
 @compiled
@@ -26,12 +32,42 @@ def estimate(tables: Tables, device_of: Ints, priority: Floats, limit_s: float, 
     Returns:
         Seconds; `NEVER`, and a part of the order, if it is longer than the limit.
     """
+    forward_s, backward_s = _issued_s(tables, device_of)
+    if forward_s + backward_s > limit_s:
+        return NEVER
     if not tables.training:
         return dispatch(tables, device_of, priority, limit_s, order)[0]
-    backward_s = tables.backward_s
+    backward_s = max(backward_s, tables.backward_s)
     for device_s in work_s(tables.seconds[1], device_of):
         backward_s = max(backward_s, device_s)
     end_s = dispatch(tables, device_of, priority, limit_s - backward_s, order)[0]
     if end_s == NEVER:
         return NEVER
     return replay(tables, device_of, order, end_s, limit_s)
+
+
+@compiled
+def _issued_s(tables: Tables, device_of: Ints) -> tuple[float, float]:
+    """What forward takes at least, and backward, for the host to issue all kernels and transfers."""
+    forward_s = tables.host_s[0].sum() - tables.launch_s[0]
+    backward_s = np.zeros(tables.seconds.shape[1])
+    if tables.training:
+        backward_s -= tables.launch_s[1]
+        for layer in range(len(device_of)):
+            backward_s[device_of[layer]] += tables.host_s[1, layer]
+    there, back = np.full(len(backward_s), -1), np.full(len(backward_s), -1)  # to which tensors went last
+    for tensor in range(len(tables.source)):
+        maker = tables.source[tensor]
+        if maker < 0:
+            continue
+        for place in range(tables.readers.begin[tensor], tables.readers.begin[tensor + 1]):
+            device = device_of[tables.readers.items[place]]
+            if device != device_of[maker] and there[device] != tensor:
+                there[device] = tensor
+                forward_s += tables.launch_s[0]
+        for place in range(tables.graded.begin[tensor], tables.graded.begin[tensor + 1]):
+            device = device_of[tables.graded.items[place]]
+            if tables.training and device != device_of[maker] and back[device] != tensor:
+                back[device] = tensor
+                backward_s[device] += tables.launch_s[1]
+    return max(forward_s, 0.0) * _ROUNDED, max(backward_s.max(), 0.0) * _ROUNDED

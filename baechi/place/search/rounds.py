@@ -41,6 +41,9 @@ row gain less than that."""
 ENOUGH = 1.0005
 """So near to the shortest step that there can be, nothing is searched any more."""
 
+LITTLE, LESS = 0.1, 4
+"""Where no step can be shorter by more than that part, a round is so many times shorter."""
+
 SEARCHED = " + search"
 
 
@@ -74,13 +77,13 @@ class Rounds:
         Returns:
             What was found.
         """
-        idle = 0
+        idle, fewer = 0, 1 if effort == "max" else self._fewer()
         for number in count() if effort == "max" else range(effort):
             before_s = self._best().step_s
             if before_s <= self._enough_s:
                 break
             length = min(2**number, LONGEST) if effort == "max" else 1
-            self._round(number, length)
+            self._round(number, length, fewer)
             idle = idle + 1 if length == LONGEST and self._best().step_s > before_s * GAIN else 0
             if idle == IDLE:
                 break
@@ -89,8 +92,11 @@ class Rounds:
     def _best(self) -> Try:
         return min([*self._known, *self.found], key=lambda one: one.step_s)
 
-    def _round(self, number: int, length: int) -> None:
-        self.found += self._in_bands(number)
+    def _fewer(self) -> int:
+        return LESS if self._enough_s > self._best().step_s * (1 - LITTLE) else 1
+
+    def _round(self, number: int, length: int, fewer: int) -> None:
+        self.found += self._in_bands(number, fewer)
         by_step = sorted([*self._known, *self.found], key=lambda one: one.step_s, reverse=True)
         placements = {one.found.device_of: one for one in by_step}  # of equal ones the shortest step
         ranked = sorted(placements.values(), key=lambda one: one.step_s)
@@ -99,14 +105,14 @@ class Rounds:
         self._begun |= {start.found.device_of for start in starts}
         for start in starts:
             search = Annealing(self._task, self._tables, self._check, start.found, number)
-            best = search.run(length * self._most // len(starts), self._enough_s)
+            best = search.run(length * self._most // (fewer * len(starts)), self._enough_s)
             if best.step_s < start.step_s:
                 self.found.append(Try(f"{start.name.removesuffix(SEARCHED)}{SEARCHED}", best))
 
-    def _in_bands(self, seed: int) -> list[Try]:
+    def _in_bands(self, seed: int, fewer: int) -> list[Try]:
         """The best partitions in bands that fit."""
         layers, group_of = len(self._task.indexed), self._task.indexed.group_of
-        moves = min(MOST_MOVES, MOVES * layers)
+        moves = min(MOST_MOVES, MOVES * layers) // fewer
         estimates = []
         best = self._best().found
         unseen = unseen_bytes(self._task, best)

@@ -1,5 +1,6 @@
 """Annealing and partitions in bands: never worse than where they begin, within memory, and no chance."""
 
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 
@@ -186,3 +187,18 @@ def test_what_a_glance_does_not_see(graph: LayerGraph, cluster: Cluster, chance:
     room = Room.of(task, device_of, unseen_bytes(task, found))
     left = [limit - peak for limit, peak in zip(task.memory_bytes, found.peak_bytes, strict=True)]
     assert (room.free_bytes - room.tops_bytes).tolist() == left
+
+
+def test_a_hopeful_estimate() -> None:
+    """Where no step is as short as its estimate, estimates are compared with estimates."""
+    task = Task(branches(4, 6), cluster_of(999, 999))
+    start = evaluate(task, Rehearsal(task.graph, task.cluster), [0 for _ in task.indexed.members])
+    assert start is not None
+    seen: list[tuple[int, ...]] = []
+
+    def check(device_of: Sequence[int], order: Sequence[int]) -> Found:
+        seen.append((*device_of, *order))
+        return Found(tuple(device_of), tuple(order), start.step_s, start.peak_bytes)
+
+    assert Annealing(task, Tables.of(task), check, start).run(2000).step_s == start.step_s
+    assert len(set(seen)) == len(seen) < 40

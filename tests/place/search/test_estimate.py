@@ -1,5 +1,6 @@
 """Estimates are what the simulator finds, sooner; and what is over a limit is known to be."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -81,10 +82,18 @@ def test_a_busy_host(graph: LayerGraph, cluster: Cluster, chance: Random) -> Non
         assert abs(step_s - simulated_s) <= 1e-9 * max(1.0, simulated_s)
 
 
-@given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False), st.floats(0.3, 1.7))
-@settings(max_examples=200, deadline=None)
-def test_limit(graph: LayerGraph, cluster: Cluster, chance: Random, part: float) -> None:
+@given(
+    layer_graphs(pins=False),
+    clusters(),
+    st.randoms(use_true_random=False),
+    st.floats(0.3, 1.7) | st.just(1 + 1e-6),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_limit(graph: LayerGraph, cluster: Cluster, chance: Random, part: float, host: bool) -> None:
     """Within the limit the estimate is as without one; above it, it is given up or is the same."""
+    if host:
+        graph, cluster = uneven(graph, chance, host=True), replace(cluster, launch_s=0.3)
     state = chance.getstate()
     whole_s, _, order = both(graph, cluster, chance)
     chance.setstate(state)

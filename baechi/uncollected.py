@@ -1,8 +1,9 @@
-"""Placing without the garbage collector, which would go through many new tuples, all in use."""
+"""Without the garbage collector, which would go through many new objects again and again, all in use."""
 
 import functools
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -27,3 +28,16 @@ def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
             gc.enable()
 
     return run
+
+
+@contextmanager
+def only_new_ones() -> Iterator[None]:
+    """The garbage collector looks for cycles among objects made meanwhile, not among all that there are."""
+    if gc.get_freeze_count():  # the caller has set objects aside: that stays as it is
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

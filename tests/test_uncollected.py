@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from baechi.place.uncollected import uncollected
+from baechi.uncollected import only_new_ones, uncollected
 
 
 @uncollected
@@ -26,3 +26,17 @@ def test_it_rests() -> None:
         assert not asked() and not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_new_ones() -> None:
+    """What was there is set aside meanwhile; a cycle that is made inside is found there."""
+    with only_new_ones():
+        frozen = gc.get_freeze_count()
+        cycle: list[object] = []
+        cycle.append(cycle)
+        del cycle
+        assert frozen and gc.collect() > 0
+        with only_new_ones():
+            assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() == 0

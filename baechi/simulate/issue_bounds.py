@@ -1,0 +1,76 @@
+"""No step can be shorter than its host takes: what issuing takes at least, of a graph that says so.
+
+One thread sends the inputs, issues a forward, all layers of it, then fetches what the model returns. In
+backward each device has a thread; one comes to a layer when those have been issued that give it gradients,
+wherever they lie. An addition of gradients may be another layer's, so it is left out.
+"""
+
+from collections.abc import Sequence
+
+from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.transfer import link_table, transfer_s
+from baechi.records import Cluster, LayerGraph
+
+
+def shortest_issue_s(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> tuple[float, float]:
+    """A time that no host can beat, whatever the plan.
+
+    Args:
+        graph: the layer graph.
+        indexed: the same, indexed.
+        cluster: the devices.
+
+    Returns:
+        Seconds of a forward, and of a backward; 0 of a graph without the host's times.
+    """
+    forward_s, backward_s = (_host_s(graph, indexed, phase) for phase in ("forward", "backward"))
+    if not any(forward_s):
+        return 0.0, 0.0
+    links, host = link_table(cluster), len(cluster)
+    fetched_s = [
+        cluster.launch_s + min([transfer_s(links[here][host], tensor.size_bytes) for here in range(host)])
+        for tensor in indexed.returned
+    ]
+    alone_s = [
+        max(0.0, seconds - cluster.launch_s * additions)
+        for seconds, additions in zip(backward_s, _additions(indexed), strict=True)
+    ]
+    shared_s = sum(alone_s) / len(cluster)
+    backward = max(shared_s, _longest_s(indexed, alone_s)) - cluster.launch_s
+    sent = _sent_inputs(graph, indexed)
+    return sum(forward_s) + cluster.launch_s * (sent - 1) + sum(fetched_s), max(0.0, backward)
+
+
+def _sent_inputs(graph: LayerGraph, indexed: IndexedGraph) -> int:
+    """How many inputs are sent to some device: all but those that only glue on the host reads."""
+    on_host = [bool(graph.nodes[name].get("on_host")) for name in indexed.names]
+    tensors = zip(indexed.source, indexed.consumers, strict=True)
+    readers = [layers for maker, layers in tensors if maker == FROM_HOST]
+    return sum([not all(on_host[layer] for layer in layers) for layers in readers])
+
+
+def _host_s(graph: LayerGraph, indexed: IndexedGraph, phase: str) -> list[float]:
+    """By layer, what the host takes; glue on inputs may be the host's own."""
+    nodes = graph.nodes
+    return [
+        0.0 if nodes[name].get("on_host") else graph.amount(name, f"host_{phase}_s") for name in indexed.names
+    ]
+
+
+def _additions(indexed: IndexedGraph) -> list[int]:
+    """By layer, gradients that it adds to what is there if all who read a tensor are on one device."""
+    found = [0] * len(indexed)
+    for maker, readers in zip(indexed.source, indexed.graded, strict=True):
+        for reader in readers[:-1] if maker != FROM_HOST else ():
+            found[reader] += 1
+    return found
+
+
+def _longest_s(indexed: IndexedGraph, seconds: Sequence[float]) -> float:
+    """The longest path that gradients go."""
+    ends_s = [0.0] * len(indexed)
+    for layer, reads in enumerate(indexed.reads):
+        makers = [indexed.source[tensor] for tensor in reads if layer in indexed.graded[tensor]]
+        before_s = max([ends_s[maker] for maker in makers if maker != FROM_HOST], default=0.0)
+        ends_s[layer] = before_s + seconds[layer]
+    return max(ends_s, default=0.0)
