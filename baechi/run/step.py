@@ -66,6 +66,8 @@ class Step:
         """
         if self.backend.place_of(tensor) == place or self.backend.adopt(tensor, place):
             return tensor
+        if tensor.is_meta:  # it has no values: torch makes nested tensors with one such
+            return tensor
         slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
         key = (place, *_writes_of(tensor), torch.is_grad_enabled())
         copy = slots.get(key)

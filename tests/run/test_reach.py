@@ -236,3 +236,63 @@ def test_a_layer_inside_and_outside_of_a_whole_one(act: Callable[[], nn.Module])
         )
         with cluster:
             assert torch.equal(model(x), plain(x))
+
+
+class Jagged(nn.Module):
+    """Makes a nested tensor between layers: torch does so with a dummy that lies on meta."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.last = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = torch.cat([self.one(x), self.other(x)]).split([2, 4])
+        nested = torch.nested.nested_tensor(list(parts), layout=torch.jagged)
+        return torch.nested.to_padded_tensor(self.last(nested), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nested_tensors(seed: int) -> None:
+    x, build = noise(3, 4), seeded(lambda: Jagged().eval())
+    model, cluster = build(), baechi.Cluster.virtual(3)
+    baechi.distribute(model, x, cluster=cluster, placer=f"random:{seed}", training=False)
+    with torch.no_grad(), cluster:
+        assert torch.equal(model(x), build()(x))
+
+
+@pytest.mark.parametrize("reorder", [False, "host", "threads"])
+def test_views_of_one_memory_stay_such(reorder: Any) -> None:
+    """A layer writes a tensor, and reads a view of it, which the model reads afterwards, too."""
+
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(noise(8))
+
+        def forward(self, whole: Tensor, part: Tensor) -> Tensor:
+            whole.add_(1)
+            return part * self.weight[:4]
+
+    def code(net: Any, x: Tensor) -> Tensor:
+        x = net.a(x)
+        part = x[:, :4]
+        added = net.b(x, part)
+        out: Tensor = net.c(x) + torch.cat([added, part], 1)
+        return out
+
+    build = seeded(lambda: Net(code, {"a": linear, "b": Adds, "c": linear}).double())
+    x = noise(3, 8).double()
+    plain, model = build(), build()
+    expected = plain(x)
+    expected.sum().backward()
+    with distribute(model, x, {"": 0, "c": 1, "b": 0}, [], reorder=reorder):
+        assert torch.equal(model(x), expected)
+    cluster = baechi.Cluster.virtual(3)
+    model = build()
+    baechi.distribute(model, x, cluster=cluster, placer="random:2", reorder=reorder)
+    with cluster:
+        found = model(x)
+        found.sum().backward()
+    assert torch.equal(found, expected)
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, rtol=1e-9)  # type: ignore[arg-type]
