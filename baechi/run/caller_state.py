@@ -63,17 +63,13 @@ class CallerState:
     def restored(self) -> Iterator[None]:
         """In this thread everything is set as it was; hooks on saved tensors of others are off."""
         now = CallerState.now()
-        hooks = _take_hooks()
-        try:
-            if now == self and not hooks and not is_transformed():
+        with saved_hooks_aside() as hooked:
+            if now == self and not hooked and not is_transformed():
                 yield
                 return
             with temporarily_clear_interpreter_stack(), ExitStack() as stack:
                 self._enter(stack)
                 yield
-        finally:
-            for pack, unpack in reversed(hooks):
-                torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
     def _enter(self, stack: ExitStack) -> None:
         stack.enter_context(torch.inference_mode(self.inference))
@@ -102,9 +98,19 @@ def saves_through_hooks() -> bool:
     return top is not None
 
 
-def _take_hooks() -> list[tuple[Any, Any]]:
+@contextmanager
+def saved_hooks_aside() -> Iterator[bool]:
+    """While this is open, no hooks see what autograd saves: checkpointing counts it.
+
+    Yields:
+        Whether there were hooks.
+    """
     hooks = []
     while saves_through_hooks():
         hooks.append(torch._C._autograd._top_saved_tensors_default_hooks(True))
         torch._C._autograd._pop_saved_tensors_default_hooks()
-    return hooks
+    try:
+        yield bool(hooks)
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)

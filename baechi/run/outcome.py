@@ -17,6 +17,7 @@ from baechi.backend.leftovers import clear_known_caches
 from baechi.backend.nest import map_tensors, tensors_in
 from baechi.backend.tables import content_of, differ
 from baechi.backend.uncompiled import compiler_aside
+from baechi.run.caller_state import saved_hooks_aside
 from baechi.run.draws import Draw
 from baechi.run.fake_watch import FakeWatch, foreseeing, like, storage_number
 from baechi.run.faked import Double, copied
@@ -72,7 +73,8 @@ def infer(
         What comes of it; None if that depends on values, or is no tensor.
     """
     made: list[weakref.ref[torch.Tensor]] = []
-    with foreseeing(), torch._C.DisableTorchFunctionSubclass():  # what waits, and is found, does not launch
+    # what waits, and is found, does not launch
+    with foreseeing(), saved_hooks_aside(), torch._C.DisableTorchFunctionSubclass():
         outcome, returned = _run(call, args, kwargs, made, layer, device)
     if any(reference() is not None for reference in made):
         clear_known_caches()
