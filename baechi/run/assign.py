@@ -23,6 +23,7 @@ from baechi.run.loading import unwatch_loading, watch_loading
 from baechi.run.match import has_weights, homes, modules_of, weights_of
 from baechi.run.refusal import allow_moves, refuse_moves
 from baechi.run.runtime import Binding, Reorder, Runtime, bind, binding_of, unbind
+from baechi.run.set_beside import watch_set
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.weights import flatten_recurrent, move
 from baechi.run.whole import hook, unhook
@@ -60,6 +61,7 @@ def assign(
     runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
+        watch_set()
         runtime.settled = False  # flat weights are new memory, which has no marks
     keep_generators(runtime.backend)
     if optimizer is not None:

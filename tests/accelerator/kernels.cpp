@@ -210,8 +210,12 @@ Stack outputs_of(
 
 void fill(const std::string& name, const Stack& targets, const Stack& sources) {
   std::vector<Tensor> to, from;
-  for (const IValue& value : targets) each_tensor(value, [&](const Tensor& tensor) { to.push_back(tensor); });
-  for (const IValue& value : sources) each_tensor(value, [&](const Tensor& tensor) { from.push_back(tensor); });
+  for (size_t index = 0; index < targets.size(); index++) {
+    const IValue& source = sources[index];
+    if (source.isTensor() && !source.toTensor().defined()) continue;  // a gradient that nothing asked for
+    each_tensor(targets[index], [&](const Tensor& tensor) { to.push_back(tensor); });
+    each_tensor(source, [&](const Tensor& tensor) { from.push_back(tensor); });
+  }
   TORCH_CHECK(to.size() == from.size(), name, " returns another number of results than foreseen");
   for (size_t index = 0; index < to.size(); index++) {
     bool unused = !from[index].numel();  // statistics that the CPU does not keep in evaluation
