@@ -25,6 +25,7 @@ from baechi.backend.exchange import exchange
 from baechi.backend.intercept import stand_in
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
+from baechi.run.contents import Contents
 from baechi.run.foresight import Foresight
 
 from .devices import TWO, cluster, placed, there, whole
@@ -525,7 +526,8 @@ def test_a_foreseen_layer_issues_nothing(toy: ToyMachine) -> None:
     x = noise(4, 8).to("toy:0")
     toy.restart()
     toy.keep_issued()
-    outcome = foresight.layer(layer, "layer", torch.device("toy:1"), (x,), {})
+    state = Contents(layer, x).state
+    outcome = foresight.layer(layer, "layer", torch.device("toy:1"), (x,), {}, state)
     assert outcome is not None and str(outcome.metas[0].device) == "toy:1"
     assert toy.issued() == [] and toy.waits() == ["restart"] * len(toy.waits())
     assert type(layer[0].running_mean) is Tensor and int(layer[0].num_batches_tracked) == 0
