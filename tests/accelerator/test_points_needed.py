@@ -52,6 +52,8 @@ def in_nothing(*_: Any, **__: Any) -> Any:
 class Same:
     """No double: the layer itself."""
 
+    containers: tuple[Any, ...] = ()
+
     def __init__(self, layer: Any, fake: Any) -> None:
         self.layer = layer
 
@@ -60,6 +62,9 @@ class Same:
 
     def changed(self) -> bool:
         return False
+
+    def clear(self) -> None:
+        pass
 
 
 # Not among them: regions of two threads one after the other. Without the lock they draw each other's numbers
