@@ -38,7 +38,7 @@ class Row:
     Args:
         model: its name.
         deep: whether it is one of the deep ones.
-        aside: whether nothing was tuned by it.
+        aside: whether it was set aside; see `families`.
         layers: how many nodes were placed.
         plain_s: a forward and backward of the plain model, the least of a few.
         run_s: of `profile`, the run under watch.
@@ -117,7 +117,7 @@ def table(rows: list[Row]) -> Table:
     """
     parts = ("run", "graph", "placers", "search", "assign")
     shown = table_of(
-        "What distribute costs; parts in percent (* nothing was tuned by it)",
+        "What distribute costs; parts in percent (* set aside)",
         ("model",),
         ("layers", "plain, ms", "distribute, s", "times plain", *parts),
     )
