@@ -17,7 +17,7 @@ from baechi.run.deferred import force_all
 from baechi.run.fake_watch import refuse_if_foreseeing
 from baechi.run.glue import GlueMode
 from baechi.run.match import has_weights
-from baechi.run.reach import Reach, hides_elsewhere, reach_aside
+from baechi.run.reach import Reach, hidden_elsewhere, hides_elsewhere, reach_aside
 from baechi.run.refusal import refuse_tracing
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.settle import settled
@@ -218,6 +218,8 @@ def _launch(
             step.schedule.launcher.note(result)
     except Exception as error:
         error.add_note(f"in layer {name} ({type(module).__name__}) on {device}")
+        if isinstance(error, RuntimeError) and (hidden := hidden_elsewhere(step, device, args, kwargs)):
+            error.add_note(hidden)
         raise
     finally:
         step.inside = outer

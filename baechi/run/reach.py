@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from baechi.backend.nest import map_tensors, tensors_in
+from baechi.backend.nest import tensors_in
 from baechi.backend.operators import function_name
 from baechi.backend.uncompiled import uncompiled
 from baechi.run.contents import Contents
@@ -52,14 +52,6 @@ class Reach(TorchFunctionMode):
         (args, kwargs), loans = self._step.lend((args, kwargs), self._place)
         return loans.settle(func(*args, **kwargs), written=writes_unsaid(name))
 
-    def bring(self, values: Any) -> Any:
-        """The tensors in some values, where the layer runs.
-
-        Args:
-            values: what a function is given that no mode sees.
-        """
-        return map_tensors(lambda tensor: self._step.bring(tensor, self._place), values)
-
     def _force(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
         schedule = self._step.schedule
         if schedule is None or not schedule.waiting:
@@ -87,6 +79,32 @@ def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
     contents = Contents(*objects)
     place_of = step.backend.place_of
     return contents.unseen or any(is_deferred(t) or place_of(t) != place for t in contents.tensors)
+
+
+def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) -> str:
+    """What to say of a layer that failed: which of its arguments hold tensors of other devices.
+
+    Args:
+        step: the step.
+        place: the layer's device.
+        args: what it was given.
+        kwargs: by keyword.
+
+    Returns:
+        Nothing, if none does.
+    """
+    named = [*((f"argument {index}", value) for index, value in enumerate(args)), *kwargs.items()]
+    found = []
+    for name, value in named:
+        places = {step.backend.place_of(tensor) for tensor in Contents(value).tensors} - {place}
+        if places and not isinstance(value, torch.Tensor):
+            found.append(f"{name} ({type(value).__name__}) holds tensors on {', '.join(sorted(places))}")
+    if not found:
+        return ""
+    return (
+        f"{'; '.join(found)}: these come to {place} when a torch function takes them, and by no other way. "
+        "Hand them over as arguments of their own, or place the layer where they lie"
+    )
 
 
 def reach_here() -> Reach | None:

@@ -296,3 +296,29 @@ def test_views_of_one_memory_stay_such(reorder: Any) -> None:
     assert torch.equal(found, expected)
     for one, other in zip(plain.parameters(), model.parameters(), strict=True):
         assert torch.allclose(one.grad, other.grad, rtol=1e-9)  # type: ignore[arg-type]
+
+
+class Checks(Moves):
+    """Looks where the tensors of an object lie, before any function takes them."""
+
+    def forward(self, x: Tensor, frame: Any) -> Tensor:
+        if frame.shift.device != x.device:
+            raise RuntimeError("these lie on two devices")
+        return super().forward(x, frame)
+
+
+def test_what_is_not_brought_is_told() -> None:
+    def code(net: Any, x: Tensor) -> Tensor:
+        out: Tensor = net.d(net.a(x), Rigid(Rotation(torch.eye(8)), net.c(x)))
+        return out
+
+    model = Net(code, {"a": linear, "c": linear, "d": Checks})
+    x = noise(3, 8)
+    graph = baechi.profile(model, x, cluster=baechi.Cluster.virtual(1))
+    cluster = baechi.Cluster.virtual(2)
+    baechi.assign(model, baechi.Plan.from_device_map(graph, cluster, {"": 0, "c": 1}))
+    with cluster, pytest.raises(RuntimeError, match="two devices") as failed:
+        model(x)
+    notes = " ".join(failed.value.__notes__)
+    assert "layer d" in notes and "Hand them" in notes
+    assert "argument 1 (Rigid) holds tensors on cpu:1" in notes
