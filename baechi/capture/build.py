@@ -145,9 +145,14 @@ class Builder:
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
                 continue  # inside, other views of it may be read: what travels is what was given
-            foreign = layer is not None and self._is_foreign(use.storage, draft, layer)
+            own = layer is None or use.storage in self.weights_below.get(layer.module, ())
+            foreign = not own and use.storage.index not in draft.made  # in an object, or a module
             draft.reaches |= foreign
-            self._read(draft.name, use, brought=layer is None or foreign)
+            state = self.states[use.storage.index]
+            binds = foreign and use.storage.parameter and state.holder is not None
+            if binds:  # as a weight of its own would
+                self._join_holder(draft.name, state)
+            self._read(draft.name, use, brought=layer is None or (foreign and not binds))
         for use in op.writes:
             self._write(draft, use.storage, number)
         for use in op.makes:
@@ -155,10 +160,6 @@ class Builder:
             state = self.states[use.storage.index]
             state.writer, state.made = draft.name, number
             state.holder = None if host else draft.name
-
-    def _is_foreign(self, storage: Storage, draft: Draft, layer: Call) -> bool:
-        """Whether a storage is neither made by a layer nor its weight: it is in an object or a module."""
-        return storage.index not in draft.made and storage not in self.weights_below.get(layer.module, ())
 
     def _glue(self, op: Op, number: int) -> Draft | None:
         """The node of an operation between layers: one for each torch function that the code calls."""
