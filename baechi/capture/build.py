@@ -149,9 +149,8 @@ class Builder:
             foreign = not own and use.storage.index not in draft.made  # in an object, or a module
             draft.reaches |= foreign
             state = self.states[use.storage.index]
-            binds = foreign and use.storage.parameter and state.holder is not None
-            if binds:  # as a weight of its own would
-                self._join_holder(draft.name, state)
+            if binds := foreign and use.storage.parameter and state.holder is not None:
+                self._join_holder(draft.name, state)  # as a weight of its own would
             self._read(draft.name, use, brought=layer is None or (foreign and not binds))
         for use in op.writes:
             self._write(draft, use.storage, number)
