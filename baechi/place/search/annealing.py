@@ -21,8 +21,11 @@ from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
-_CHECKED = 0.995
-"""A step shorter by that much, than the best and than the last that was simulated, is simulated at once."""
+_SHORTER = 0.99
+"""A step shorter than the best by that much is simulated at once."""
+
+_EAGER = 40_000
+"""Layers that are simulated in a search before it matters by how much a step is shorter than the last."""
 
 _PORTION = 4096
 """Estimates at a stretch: so soon an interrupt is heard."""
@@ -47,7 +50,7 @@ class Annealing:
         self._chance = np.random.default_rng(seed)
         self._groups = Groups.of(task)
         self._unseen = unseen_bytes(task, start)
-        self._looked_s = NEVER
+        self._looked_s, self._looks = NEVER, 0
         self._priority: Floats = np.array(bottom_levels(task, start.device_of))
         self._state, self._now = self._begin(0)
 
@@ -69,8 +72,7 @@ class Annealing:
         if not len(self._state.on) or len(self._task.cluster) < 2:
             return self.best
         while self.tried < most and self.best.step_s > enough_s:
-            # an estimate may be far below the step: then it is compared with an estimate
-            before, wanted_s = self.tried, min(self.best.step_s, self._looked_s) * _CHECKED
+            before, wanted_s = self.tried, self._wanted_s()
             portion = Portion(wanted_s, min(most, before + _PORTION), most)
             self._now = anneal(self._tables, self._groups, self._state, self._chance, self._now, portion)
             if self.tried == before:
@@ -80,6 +82,12 @@ class Annealing:
         if self._now.shortest_s < min(self.best.step_s, self._looked_s):
             self._look()
         return self.best
+
+    def _wanted_s(self) -> float:
+        """An estimate that is simulated at once; where all are far below steps, not each shorter one."""
+        if self._looks * len(self._state.on) < _EAGER:
+            return min(self.best.step_s * _SHORTER, self._looked_s)
+        return min(self.best.step_s, self._looked_s) * _SHORTER
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """The best placement, to go on from."""
@@ -94,7 +102,7 @@ class Annealing:
     def _look(self) -> bool:
         """Simulate the shortest; whether it fits."""
         state = self._state
-        self._looked_s = self._now.shortest_s
+        self._looked_s, self._looks = self._now.shortest_s, self._looks + 1
         found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())
         self._unseen = unseen_bytes(self._task, found)
         if not found.fits(self._task):
