@@ -77,7 +77,8 @@ class Annealing:
             self._now = anneal(self._tables, self._groups, self._state, self._chance, self._now, portion)
             if self.tried == before:
                 break
-            if self._now.shortest_s <= wanted_s and not self._look():
+            new = self._now.shortest_s < self._looked_s
+            if new and self._now.shortest_s <= wanted_s and not self._look():
                 self._state, self._now = self._begin(self.tried)
         if self._now.shortest_s < min(self.best.step_s, self._looked_s):
             self._look()
@@ -86,7 +87,7 @@ class Annealing:
     def _wanted_s(self) -> float:
         """An estimate that is simulated at once; where all are far below steps, not each shorter one."""
         if self._looks * len(self._state.on) < _EAGER:
-            return min(self.best.step_s * _SHORTER, self._looked_s)
+            return self.best.step_s * _SHORTER
         return min(self.best.step_s, self._looked_s) * _SHORTER
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
