@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -203,11 +204,16 @@ def _custom_functions(watch: Watch) -> Iterator[None]:
 class _Operations(TorchDispatchMode):
     """Notes what each operation reads, writes and makes."""
 
+    supports_higher_order_operators = True
+    """Else torch refuses them before we hear of it."""
+
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch = watch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            self.watch.refuse(func.name())
         if func is _DEVICE and type(args[0]) is FakeTensor:  # autograd asks it at every step
             return args[0].fake_device
         kwargs = kwargs or {}

@@ -50,6 +50,8 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool, arguments: Kep
     _check_signature(model, inputs)
     try:
         return _run_hooked(model, inputs, training=training, fake=True, arguments=arguments)
+    except CaptureError:  # it could not be watched with real tensors either
+        raise
     except Exception as refused:  # whatever the model's code raises when it meets a fake tensor
         if is_on_meta(model):
             raise CaptureError(
@@ -109,6 +111,8 @@ def _run(
                 watch.values.note(*stand_ins.pop())
             watch.note_inputs(_named_inputs(model, args, kwargs))
             result = model(*args, **kwargs)
+            if watch.refusal is not None:
+                raise watch.refusal
             if training:
                 run_backward(watch, model, (args, kwargs), result)
         del args, kwargs, result

@@ -7,7 +7,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from baechi.backend.nest import tensors_in
 from baechi.capture.devices import Devices
 from baechi.capture.trace import Call, Function, Storage, Trace, Use
 from baechi.capture.values import Values
+from baechi.errors import CaptureError
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Watch:
     ) -> None:
         self._arguments = arguments
         self.trace = Trace(training)
+        self.refusal: CaptureError | None = None
         self.names = {id(module): name for name, module in model.named_modules()}
         self.turns: dict[str, int] = {}
         self.call: Call | None = None
@@ -149,6 +151,21 @@ class Watch:
                 self._arguments[call.node] = Arguments.of(args, kwargs)
             except TypeError as error:  # something that nobody can copy
                 logger.debug("what %s is called with cannot be kept: %s", call.node, error)
+
+    def refuse(self, operator: str) -> NoReturn:
+        """The model calls an operator that is given functions, whose work cannot be watched.
+
+        Args:
+            operator: its name.
+
+        Raises:
+            CaptureError: always. It is kept, since a model may catch it, and take another path than alone.
+        """
+        self.refusal = CaptureError(
+            f"the model calls the operator {operator}, which is given functions, and what these do is not "
+            "seen. Choose another implementation: of attention, torch's scaled_dot_product_attention"
+        )
+        raise self.refusal
 
     def keep_weight(self, tensor: torch.Tensor) -> None:
         """Keep what is in a weight that is about to be written.
