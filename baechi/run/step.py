@@ -66,7 +66,7 @@ class Step:
         """
         if self.backend.place_of(tensor) == place or self.backend.adopt(tensor, place):
             return tensor
-        if tensor.is_meta:  # it has no values: torch makes nested tensors with one such
+        if tensor.is_meta and tensor.is_nested:  # torch makes nested tensors with one that has no values
             return tensor
         slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
         key = (place, *_writes_of(tensor), torch.is_grad_enabled())
