@@ -1,8 +1,8 @@
 """Views of one memory that travel together: what is written through one is seen through the others.
 
-    code     h = x[:, :4];  layer(x, h)      the layer writes x, and reads h
-    alone    copy of x, copy of h            two memories: h does not see it
-    here     copy of x, and h as its view    one memory, as on one device
+code     h = x[:, :4];  layer(x, h)      the layer writes x, and reads h
+alone    copy of x, copy of h            two memories: h does not see it
+here     copy of x, and h as its view    one memory, as on one device
 """
 
 from collections.abc import Iterable
