@@ -33,6 +33,7 @@ class Outcome:
         metas: what the tensors look like, by slot.
         given: by slot, which of the given tensors it is, if it is one of them.
         alias: by slot, which of the given tensors it shares memory with, if with one.
+        memory: by slot, the first slot that it shares memory with: its own, mostly.
         written: which of the given tensors it writes in place.
         draws: its random operations.
     """
@@ -41,6 +42,7 @@ class Outcome:
     metas: tuple[Meta, ...]
     given: tuple[int | None, ...]
     alias: tuple[int | None, ...]
+    memory: tuple[int, ...]
     written: tuple[int, ...]
     draws: tuple[Draw, ...]
 
@@ -157,12 +159,15 @@ def _outcome(result: Any, fakes: list[torch.Tensor], watch: FakeWatch) -> Outcom
     metas: list[Meta] = []
     given: list[int | None] = []
     alias: list[int | None] = []
+    memory: list[int] = []
+    first: dict[int, int] = {}
     ids = {id(tensor): index for index, tensor in enumerate(fakes)}
 
     def slot(tensor: torch.Tensor) -> Any:
         metas.append(Meta.of(tensor))
         given.append(ids.get(id(tensor)))
         alias.append(watch.given.get(storage_number(tensor)))
+        memory.append(first.setdefault(storage_number(tensor), len(memory)))
         return Slot(len(metas) - 1)
 
     template = _map_all(slot, result)
@@ -172,7 +177,8 @@ def _outcome(result: Any, fakes: list[torch.Tensor], watch: FakeWatch) -> Outcom
     if any(storage_number(tensor) not in watch.made for tensor in results):
         return None  # it hands out memory of its own: a buffer, say, which others may read and write
     written = tuple(sorted(watch.written))
-    return Outcome(template, tuple(metas), tuple(given), tuple(alias), written, tuple(watch.draws))
+    places = tuple(given), tuple(alias), tuple(memory)
+    return Outcome(template, tuple(metas), *places, written, tuple(watch.draws))
 
 
 def _hands_out(value: Any, held: set[int]) -> bool:

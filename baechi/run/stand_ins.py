@@ -31,7 +31,9 @@ def stand_ins(
     """
     values: list[Deferred | None] = []
     results: list[torch.Tensor] = []
-    for meta, same, alias in zip(outcome.metas, outcome.given, outcome.alias, strict=True):
+    slots = zip(outcome.metas, outcome.given, outcome.alias, outcome.memory, strict=True)
+    uses: dict[int, StorageUse] = {}
+    for meta, same, alias, memory in slots:
         if same is not None:
             results.append(given[same])
             values.append(None)
@@ -41,8 +43,8 @@ def stand_ins(
             use = use_of(given[alias]) or StorageUse()
             share_use(given[alias], use)
             share_use(value, use)
-        else:
-            share_use(value, StorageUse(writer=task))
+        else:  # views of one memory have one use
+            share_use(value, uses.setdefault(memory, StorageUse(writer=task)))
         results.append(value)
         values.append(value)
     return _filled(outcome.result, results), values

@@ -251,3 +251,36 @@ def test_a_layer_that_writes_though_it_did_not_before_is_told() -> None:
         assert held == [1]
         held.append(3)
     assert held == [1, 2]
+
+
+class Halves(nn.Module):
+    """Makes a tensor, and returns two views of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(noise(8))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        made = x * self.weight
+        return made, made[:, 2:6]
+
+
+@pytest.mark.parametrize("reorder", [False, "host", "threads"])
+@pytest.mark.parametrize("inside", [True, False], ids=["emulated", "outside"])
+def test_views_of_what_a_layer_made_are_one_memory(inside: bool, reorder: Any) -> None:
+    """The code writes through one view while it waits, and reads through the other."""
+
+    def code(net: Any, x: Tensor) -> Tensor:
+        z = net.z(x)
+        whole, part = net.b(z)
+        part.mul_(2)
+        total = float(whole.sum())  # only what this needs launches now
+        out: Tensor = net.c(z) * total + net.d(whole)
+        return out
+
+    layers = {"z": linear, "b": Halves, "c": linear, "d": linear}
+    build = seeded(lambda: Net(code, layers).double())
+    x, model = noise(3, 8).double(), build()
+    cluster = distribute(model, x, {"": 0, "z": 1}, ["z", "c", "b", "d"], reorder=reorder)
+    with cluster if inside else nullcontext(), torch.no_grad():
+        assert torch.equal(model(x), build()(x))
