@@ -63,17 +63,12 @@ def test_backward_overlaps(toy: ToyMachine) -> None:
     came_back = threading.Event()
     waited: list[bool] = []
 
-    def note(grad: Tensor) -> None:
-        if grad.device.type == "toy":
-            came_back.set()
-
     def hold(grad: Tensor) -> None:
         if grad.device.type == "toy":  # else the model is being captured
             waited.append(came_back.wait(timeout=20))  # device 1 is busy until device 0 has gone on
 
     def code(self: Any, x: Tensor) -> Any:
         mine = self.mine(x)  # its way to device 1 begins here, before all of `far`
-        mine.register_hook(note)
         far = self.first(x)
         far.register_hook(hold)
         return self.second(far).sum() + self.last(mine).sum()
@@ -81,13 +76,15 @@ def test_backward_overlaps(toy: ToyMachine) -> None:
     model = net(code, **dict.fromkeys(["mine", "first", "second", "last"], linear))()
     inputs = {"x": noise(3, 8)}
     model = placed(model, inputs, {"mine": 0, "first": 1, "second": 1, "last": 1}, reorder=False)
+    went_on = model.mine.weight.register_post_accumulate_grad_hook(lambda weight: came_back.set())
     loss = model(**there(inputs))
     toy.synchronize()
     toy.keep_issued()
     loss.backward()
+    went_on.remove()
     devices = [line[0] for line in toy.issued() if line.endswith("aten::mm")]
     assert waited == [True]
-    assert "0" in devices and devices[-1] == "1"
+    assert "0" in devices and devices[-1] == "1"  # `first` comes last: it was held
 
 
 def test_backward_runs_in_the_thread_of_the_source(toy: ToyMachine) -> None:
