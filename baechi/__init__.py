@@ -12,12 +12,10 @@ are bound right away, after the rooms, so that the verbs keep the names.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from baechi.planning import place, simulate
+from baechi.verbs.planning import place, simulate
 
 if TYPE_CHECKING:
-    from baechi.api import assign, distribute, last_step, load, plan_of, reordering, restore
     from baechi.backend import DeviceMemoryError
-    from baechi.comparing import compare
     from baechi.errors import (
         BaechiError,
         CaptureError,
@@ -27,15 +25,25 @@ if TYPE_CHECKING:
         RecordError,
         StreamRaceError,
     )
-    from baechi.fitting import fits
-    from baechi.profiling import profile
     from baechi.records import Cluster, Device, Inputs, LayerGraph, Link, Plan, Timeline
+    from baechi.verbs.comparing import compare
+    from baechi.verbs.distribute import assign, distribute, last_step, load, plan_of, reordering, restore
+    from baechi.verbs.fitting import fits
+    from baechi.verbs.profiling import profile
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "baechi.api": ("assign", "distribute", "last_step", "load", "plan_of", "reordering", "restore"),
-    "baechi.comparing": ("compare",),
+    "baechi.verbs.distribute": (
+        "assign",
+        "distribute",
+        "last_step",
+        "load",
+        "plan_of",
+        "reordering",
+        "restore",
+    ),
+    "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
     "baechi.errors": (
         "BaechiError",
@@ -46,8 +54,8 @@ _HOMES = {
         "RecordError",
         "StreamRaceError",
     ),
-    "baechi.fitting": ("fits",),
-    "baechi.profiling": ("profile",),
+    "baechi.verbs.fitting": ("fits",),
+    "baechi.verbs.profiling": ("profile",),
     "baechi.records": ("Cluster", "Device", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
 }
 

@@ -17,13 +17,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from baechi import report, zoo
-from baechi.api import distribute, last_step, plan_of
 from baechi.errors import PlacementError
-from baechi.planning import place
-from baechi.profiling import profile
 from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
 from baechi.units import format_bytes, format_seconds
+from baechi.verbs.distribute import distribute, last_step, plan_of
+from baechi.verbs.planning import place
+from baechi.verbs.profiling import profile
 
 STEPS = 30
 PASSAGE = 64  # characters

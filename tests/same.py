@@ -7,7 +7,7 @@ import torch
 from architectures import loss_of
 from torch import nn
 
-from baechi.backend.nest import tensors_in
+from baechi.torchlib.tensors.pytree import tensors_in
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from same import identical
 from torch import nn
 
 import baechi
-from baechi.backend.virtual.record import StepRecord
+from baechi.backend.virtual.machine.record import StepRecord
 
 
 class Two(nn.Module):

@@ -1,9 +1,14 @@
-"""Devices as the runtime sees them: places, streams, copies; the one room that may say CUDA."""
+"""Devices as the runtime sees them: places, streams, copies. One interface, two kinds.
+
+In:    a cluster.
+Out:   the backend that runs it, and transfers of tensors between its places.
+Start: `abstract`, then `transfer`.
+"""
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.memory_error import DeviceMemoryError
-from baechi.backend.torch_devices import TorchDevices
-from baechi.backend.torch_streams import is_here
+from baechi.backend.real.devices import TorchDevices
+from baechi.backend.real.streams import is_here
 from baechi.backend.virtual import VirtualDevices, unwatched
 from baechi.records.cluster import Cluster
 

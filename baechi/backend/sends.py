@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from baechi.backend.abstract import AbstractBackend
-from baechi.backend.marks import Mark, mark_of, set_mark
+from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
 
 
 def note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, stream: Any, left: Any) -> None:

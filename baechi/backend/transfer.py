@@ -32,8 +32,8 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
-from baechi.backend.layout import over, real_device
 from baechi.backend.sends import note_sent
+from baechi.torchlib.tensors.layout import over, real_device
 
 
 @dataclass(slots=True, eq=False)

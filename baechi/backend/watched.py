@@ -1,6 +1,6 @@
 """What `with cluster:` turns on."""
 
-from baechi.backend.timing import Timing
+from baechi.backend.real.timing import Timing
 from baechi.backend.virtual import Emulation
 from baechi.records.cluster import Cluster
 

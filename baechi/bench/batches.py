@@ -7,16 +7,16 @@ from functools import cache, partial
 from rich.table import Table
 
 from baechi.bench.accelerate_map import accelerate_plan, is_installed
-from baechi.bench.clusters import FULL, HALF, Setting
 from baechi.bench.figures import Figures, table_of
-from baechi.bench.models import Maker, makers
+from baechi.bench.models.clusters import FULL, HALF, Setting
+from baechi.bench.models.small import Maker, makers
 from baechi.bench.quality import needed_bytes
 from baechi.errors import PlacementError, PlanError
-from baechi.planning import place, with_optimizer
-from baechi.profiling import profile
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
+from baechi.verbs.planning import place, with_optimizer
+from baechi.verbs.profiling import profile
 
 PLACERS = ("single", "m-topo", "m-etf", "m-sct", "chain", "even")
 OPTIMIZER = "adam"

@@ -17,15 +17,15 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from baechi.api import assign
-from baechi.backend.nest import tensors_in
-from baechi.bench.families import families
 from baechi.bench.figures import Figures, table_of
-from baechi.capture.run import run_once
-from baechi.planning import place
-from baechi.profiling import profile
+from baechi.bench.models.families import families
+from baechi.capture.watch.run import run_once
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
+from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.verbs.distribute import assign
+from baechi.verbs.planning import place
+from baechi.verbs.profiling import profile
 
 _DEVICES = 2
 _PLAIN_TIMES = 5

@@ -8,15 +8,15 @@ from rich.table import Table
 from torch import nn
 
 from baechi.bench.accelerate_map import accelerate_plan, is_installed
-from baechi.bench.clusters import FULL, HALF, SETTINGS, Setting
 from baechi.bench.figures import table_of
-from baechi.bench.models import models
+from baechi.bench.models.clusters import FULL, HALF, SETTINGS, Setting
+from baechi.bench.models.small import models
 from baechi.errors import PlacementError, PlanError
-from baechi.planning import place, with_optimizer
-from baechi.profiling import profile
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
+from baechi.verbs.planning import place, with_optimizer
+from baechi.verbs.profiling import profile
 
 PLACERS = ("single", "m-topo", "m-etf", "m-sct", "chain", "even", "round-robin")
 OPTIMIZER = "adam"

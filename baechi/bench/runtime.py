@@ -16,12 +16,12 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from baechi.api import assign
 from baechi.bench.figures import Figures, table_of
-from baechi.profiling import profile
 from baechi.records.cluster import Cluster
 from baechi.records.plan import Plan
 from baechi.run.runtime import Reorder, binding_of
+from baechi.verbs.distribute import assign
+from baechi.verbs.profiling import profile
 
 LAYERS = 200
 FEATURES = 4

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from baechi.bench.figures import table_of
-from baechi.bench.layered import cluster_for, layered
+from baechi.bench.models.layered import cluster_for, layered
 from baechi.place import find
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph

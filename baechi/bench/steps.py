@@ -13,21 +13,21 @@ from typing import Any
 from rich.table import Table
 from torch import nn
 
-from baechi.api import assign
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.bench.accelerate_map import accelerate_plan, is_installed
-from baechi.bench.clusters import Setting
 from baechi.bench.figures import Figures, table_of
-from baechi.bench.models import Maker, makers
-from baechi.bench.runnable import Runnable
+from baechi.bench.models.clusters import Setting
+from baechi.bench.models.runnable import Runnable
+from baechi.bench.models.small import Maker, makers
 from baechi.bench.truth import emulated
 from baechi.errors import PlacementError, PlanError
-from baechi.planning import place
-from baechi.profiling import profile
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.run.runtime import binding_of
+from baechi.verbs.distribute import assign
+from baechi.verbs.planning import place
+from baechi.verbs.profiling import profile
 
 SETTINGS = (
     Setting(2, "NVLink", equal=True, roomy=True),

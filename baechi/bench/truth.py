@@ -15,15 +15,15 @@ import torch
 from rich.table import Table
 from torch import nn
 
-from baechi.api import assign
 from baechi.bench.figures import Figures, table_of
-from baechi.bench.runnable import Runnable, loss_of, runnables
-from baechi.planning import place
-from baechi.profiling import profile
+from baechi.bench.models.runnable import Runnable, loss_of, runnables
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.verbs.distribute import assign
+from baechi.verbs.planning import place
+from baechi.verbs.profiling import profile
 
 PLACERS = ("m-topo", "m-etf", "m-sct", "auto", "random:1")
 MODES = ("inference", "sgd", "adam")

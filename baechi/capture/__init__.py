@@ -1,18 +1,23 @@
-"""Module and inputs -> layer graph: what the model computes, and the bytes that it takes."""
+"""Module and inputs -> layer graph: what the model computes, and the bytes that it takes.
+
+In:    a module and example inputs.
+Out:   a `LayerGraph` with bytes and counts, without seconds.
+Start: `watch/run`, then `graph/build`.
+"""
 
 from collections.abc import Sequence
 
 from torch import nn
 
-from baechi.backend.arguments import Arguments
-from baechi.capture.build import Builder
-from baechi.capture.fold import fold
-from baechi.capture.granularity import Granularity, Names, choose
-from baechi.capture.run import run_once
-from baechi.capture.trace import Trace
-from baechi.capture.union import union
+from baechi.capture.graph.build import Builder
+from baechi.capture.graph.fold import fold
+from baechi.capture.graph.granularity import Granularity, Names, choose
+from baechi.capture.graph.union import union
+from baechi.capture.watch.run import run_once
+from baechi.capture.watch.trace import Trace
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
+from baechi.torchlib.modules.arguments import Arguments
 from baechi.uncollected import uncollected
 
 

@@ -1,4 +1,9 @@
-"""The command line: thin, everything it does is a function of the library."""
+"""The command line: thin, everything it does is a function of the library.
+
+In:    arguments of a command.
+Out:   what the library returns, as text or files; exit codes.
+Start: this file, then `planning`.
+"""
 
 import sys
 from collections.abc import Callable

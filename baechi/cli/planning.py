@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from baechi import planning, report
+from baechi import report
 from baechi.cli.progress import progress
 from baechi.cli.targets import ZOO, cluster_of, graph_of, model_of, shipped
 from baechi.errors import BaechiError
@@ -19,6 +19,7 @@ from baechi.records.datasheet import known_kinds
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.units import format_bytes, format_seconds
+from baechi.verbs import planning
 
 TargetArgument = Annotated[
     str,
@@ -92,7 +93,7 @@ def fits(
 
     Example: baechi fits train.py:model_and_batch --cluster 2xRTX-4090 --optimizer adam
     """
-    from baechi.fitting import fits as whether_fits
+    from baechi.verbs.fitting import fits as whether_fits
 
     model, batch = model_of(target)
     with progress("trying batches"):
@@ -150,7 +151,7 @@ def links(
 
 
 def _profiled(target: str, cluster: Cluster, training: bool | None, source: Any) -> LayerGraph:
-    from baechi.profiling import profile as profile_model
+    from baechi.verbs.profiling import profile as profile_model
 
     model, inputs = model_of(target)
     with progress("capturing"):

@@ -1,4 +1,9 @@
-"""Seconds onto a layer graph: measured on this machine, or estimated from datasheets."""
+"""Seconds onto a layer graph: measured on this machine, or estimated from datasheets.
+
+In:    a layer graph, and the model if it is measured.
+Out:   the same graph with seconds; links of a cluster.
+Start: `estimate`, then `hooks`.
+"""
 
 from baechi.measure.copies import links
 from baechi.measure.estimate import estimate, estimate_issue

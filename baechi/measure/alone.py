@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.backend.arguments import Arguments
-from baechi.backend.intercept import set_aside
-from baechi.backend.nest import tensors_in
-from baechi.backend.on_meta import is_on_meta
-from baechi.backend.random_state import random_state_kept
-from baechi.backend.stopwatch import Stopwatch
+from baechi.backend.real.stopwatch import Stopwatch
 from baechi.measure.backward import clocked_backward
+from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.modules.intercept import set_aside
+from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.torchlib.random_state import random_state_kept
+from baechi.torchlib.tensors.pytree import tensors_in
 
 LEAST_ROUNDS = 3
 ENOUGH_S = 1.0

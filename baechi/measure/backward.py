@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from baechi.backend.autograd_nodes import nodes_from
-from baechi.backend.stopwatch import Stopwatch
+from baechi.backend.real.stopwatch import Stopwatch
+from baechi.torchlib.autograd_nodes import nodes_from
 
 _Taken = list[tuple[str, Any, Any]]
 

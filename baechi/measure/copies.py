@@ -18,7 +18,7 @@ from statistics import median
 import torch
 
 from baechi.backend import AbstractBackend, backend_of, is_here
-from baechi.backend.link_cache import keep_links
+from baechi.backend.real.link_cache import keep_links
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
 from baechi.measure.progress import shown

@@ -19,17 +19,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.backend.intercept import original_forward, set_aside, stand_in, step_back
-from baechi.backend.left_as_found import left_as_found
-from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.on_meta import is_on_meta
-from baechi.backend.stopwatch import Stopwatch
+from baechi.backend.real.stopwatch import Stopwatch
 from baechi.errors import CaptureError
 from baechi.measure.backward import clocked_backward
 from baechi.measure.scale import scale_others
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
+from baechi.torchlib.modules.as_found import left_as_found
+from baechi.torchlib.modules.intercept import original_forward, set_aside, stand_in, step_back
+from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from baechi.backend.arguments import Arguments
-from baechi.backend.stopwatch import Stopwatch
-from baechi.backend.torch_streams import device_behind
+from baechi.backend.real.stopwatch import Stopwatch
+from baechi.backend.real.streams import device_behind
 from baechi.measure.alone import Seconds, time_alone
 from baechi.measure.progress import shown
 from baechi.measure.scale import put_seconds, scale_others
@@ -20,6 +19,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.device import Device
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
+from baechi.torchlib.modules.arguments import Arguments
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from functools import partial
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.exact import exact
 from baechi.place.found import Check, Effort, Found, Rehearsal, Try, rehearsed
 from baechi.place.task import Task
-from baechi.place.tight import FEW_PLACEMENTS, fit
+from baechi.place.tight.exact import exact
+from baechi.place.tight.fit import FEW_PLACEMENTS, fit
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
 
 TRIED = ("single", "m-topo", "m-etf", "m-sct", "chain")

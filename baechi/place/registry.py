@@ -5,14 +5,14 @@ from inspect import signature
 from typing import Any
 
 from baechi.place.abstract import Placer
-from baechi.place.chain import chain
-from baechi.place.even import even
-from baechi.place.m_etf import m_etf
-from baechi.place.m_sct import m_sct
-from baechi.place.m_topo import m_topo
-from baechi.place.random import RandomPlacer
-from baechi.place.round_robin import round_robin
-from baechi.place.single import single
+from baechi.place.placers.chain import chain
+from baechi.place.placers.even import even
+from baechi.place.placers.m_etf import m_etf
+from baechi.place.placers.m_sct import m_sct
+from baechi.place.placers.m_topo import m_topo
+from baechi.place.placers.random import RandomPlacer
+from baechi.place.placers.round_robin import round_robin
+from baechi.place.placers.single import single
 from baechi.records import Cluster, LayerGraph, Plan
 
 PLACERS: dict[str, Placer] = {

@@ -1,4 +1,9 @@
-"""Plain records that the stages hand to each other: no torch, checked when built, JSON in and out."""
+"""Plain records that the stages hand to each other: no torch, checked when built, JSON in and out.
+
+In:    values, JSON text, files.
+Out:   `LayerGraph`, `Cluster`, `Plan`, `Timeline`, `Inputs`.
+Start: `graph`, then `plan`.
+"""
 
 from baechi.records.cluster import Cluster
 from baechi.records.device import Device, Link

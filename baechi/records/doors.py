@@ -11,7 +11,7 @@ from typing import Any
 
 DOORS = {
     "simulate": ("baechi.simulate", "simulate"),
-    "discover": ("baechi.backend.discover", "discover"),
+    "discover": ("baechi.backend.real.discover", "discover"),
     "watch": ("baechi.backend.watched", "watched"),
 }
 

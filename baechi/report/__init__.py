@@ -1,4 +1,9 @@
-"""Records -> what a person reads."""
+"""Records -> what a person reads.
+
+In:    a plan and its timeline.
+Out:   text for a terminal, one HTML page, a Chrome trace.
+Start: `facts`, then `text`.
+"""
 
 from baechi.report.html import to_html
 from baechi.report.text import render, to_text

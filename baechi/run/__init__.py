@@ -1,4 +1,9 @@
-"""Module and plan -> the module that runs it."""
+"""Module and plan -> the module that runs it.
+
+In:    a module and a `Plan`.
+Out:   the same module: weights moved, each `forward` wrapped.
+Start: `assign`, `calls`, then `step/step` and `launch/schedule`.
+"""
 
 from baechi.run.assign import assign, last_step, plan_of, refuse_distributed, reordering, restore
 from baechi.run.first_call import plan_at_first_call

@@ -8,25 +8,25 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from baechi.backend.fast_paths import FUSED_STACKS
-from baechi.backend.intercept import has_stand_in, stand_in, step_back
-from baechi.backend.marks import remove_mark
-from baechi.backend.torch_devices import TorchDevices
+from baechi.backend.real.devices import TorchDevices
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
-from baechi.run.checkpointed import keep_generators
 from baechi.run.first_call import forget_first_call
-from baechi.run.loading import unwatch_loading, watch_loading
-from baechi.run.match import has_weights, homes, modules_of, weights_of
-from baechi.run.refusal import allow_moves, refuse_moves
+from baechi.run.guards.checkpointed import keep_generators
+from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.runtime import Binding, Reorder, Runtime, bind, binding_of, unbind
-from baechi.run.set_beside import watch_set
 from baechi.run.shares import join, leave, shares_of
-from baechi.run.weights import flatten_recurrent, move
+from baechi.run.step.set_beside import watch_set
+from baechi.run.weights.loading import unwatch_loading, watch_loading
+from baechi.run.weights.match import has_weights, homes, modules_of, weights_of
+from baechi.run.weights.move import flatten_recurrent, move
 from baechi.run.whole import hook, unhook
+from baechi.torchlib.modules.fast_paths import FUSED_STACKS
+from baechi.torchlib.modules.intercept import has_stand_in, stand_in, step_back
+from baechi.torchlib.tensors.storage import remove_mark
 
 DEVICE_MAP = "hf_device_map"
 """Hugging Face's Trainer leaves placement alone where it finds this attribute."""

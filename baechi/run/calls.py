@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.backend.intercept import original_forward
-from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.uncompiled import uncompiled
-from baechi.run.call import Call
-from baechi.run.contents import Contents
-from baechi.run.deferred import force_all
-from baechi.run.fake_watch import refuse_if_foreseeing
-from baechi.run.glue import GlueMode
-from baechi.run.match import has_weights
-from baechi.run.reach import Reach, hidden_elsewhere, hides_elsewhere, reach_aside
-from baechi.run.refusal import refuse_tracing
+from baechi.run.deferred.call import Call
+from baechi.run.deferred.tensor import force_all
+from baechi.run.foresee.fake_watch import refuse_if_foreseeing
+from baechi.run.guards.refusal import refuse_tracing
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
-from baechi.run.settle import settled
 from baechi.run.shares import Seat, shares_of
+from baechi.run.state.contents import Contents
+from baechi.run.step.glue import GlueMode
+from baechi.run.step.reach import Reach, hidden_elsewhere, hides_elsewhere, reach_aside
+from baechi.run.weights.match import has_weights
+from baechi.run.weights.settle import settled
+from baechi.torchlib.dynamo import uncompiled
+from baechi.torchlib.modules.intercept import original_forward
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
 @uncompiled

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import nn
 
-from baechi.backend.intercept import stand_in, step_back
-from baechi.backend.uncompiled import uncompiled
 from baechi.records.inputs import Inputs
+from baechi.torchlib.dynamo import uncompiled
+from baechi.torchlib.modules.intercept import stand_in, step_back
 
 Distribute = Callable[[nn.Module, Inputs], object]
 

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from baechi.backend import AbstractBackend
-from baechi.backend.exchange import exchange
-from baechi.backend.marks import carrier, storage_bytes
-from baechi.backend.torch_devices import TorchDevices
+from baechi.backend.real.devices import TorchDevices
 from baechi.errors import CheckpointError
 from baechi.run.assign import plan_of
-from baechi.run.checkpoint import Checkpoint, Entry
-from baechi.run.match import home_in, weights_of
 from baechi.run.runtime import binding_of
-from baechi.run.weights import flatten_recurrent
+from baechi.run.weights.checkpoint import Checkpoint, Entry
+from baechi.run.weights.match import home_in, weights_of
+from baechi.run.weights.move import flatten_recurrent
+from baechi.torchlib.tensors.exchange import exchange
+from baechi.torchlib.tensors.storage import carrier, storage_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -17,17 +17,17 @@ from baechi.backend import backend_of
 from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.run.call import Forced
-from baechi.run.entrances import entrances_watched
-from baechi.run.foresight import Foresight
-from baechi.run.glue import GlueMode
-from baechi.run.hooked import HookWatch
-from baechi.run.host_launcher import HostLauncher
-from baechi.run.reach import reach_aside
-from baechi.run.schedule import Schedule
-from baechi.run.step import Step
-from baechi.run.switch import reordering_is_off
-from baechi.run.thread_launcher import ThreadLauncher
+from baechi.run.deferred.call import Forced
+from baechi.run.foresee.foresight import Foresight
+from baechi.run.guards.entrances import entrances_watched
+from baechi.run.guards.hooked import HookWatch
+from baechi.run.launch.host_launcher import HostLauncher
+from baechi.run.launch.schedule import Schedule
+from baechi.run.launch.switch import reordering_is_off
+from baechi.run.launch.thread_launcher import ThreadLauncher
+from baechi.run.step.glue import GlueMode
+from baechi.run.step.reach import reach_aside
+from baechi.run.step.step import Step
 
 BINDING = "_baechi"
 """What ties a module to its runtime hangs on it under this name."""

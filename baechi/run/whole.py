@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from baechi.run.loans import Loans
 from baechi.run.runtime import binding_of
-from baechi.run.settle import settled
-from baechi.run.step import Step
+from baechi.run.step.loans import Loans
+from baechi.run.step.step import Step
+from baechi.run.weights.settle import settled
 
 _calls = threading.local()
 

@@ -7,17 +7,17 @@ from baechi.cost.machine import Machine
 from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
-from baechi.simulate.backward_ledger import BackwardLedger
-from baechi.simulate.engine import Engine
-from baechi.simulate.host import Issued, at_once, go_back, issue_backward, issue_forward
-from baechi.simulate.launches import launch_places
-from baechi.simulate.ledger import ForwardLedger
-from baechi.simulate.memory import BackwardMemory, ForwardMemory, Memory
-from baechi.simulate.parcels import Parcel, backward_parcels, downloads, forward_parcels
-from baechi.simulate.program import program
-from baechi.simulate.recorder import Recorder
+from baechi.simulate.memory.backward import BackwardLedger
+from baechi.simulate.memory.forward import ForwardLedger
+from baechi.simulate.memory.recorder import Recorder
+from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.stage import Stage
-from baechi.simulate.watcher import Nobody, Watcher
+from baechi.simulate.time.engine import Engine
+from baechi.simulate.time.host import Issued, at_once, go_back, issue_backward, issue_forward
+from baechi.simulate.time.launches import launch_places
+from baechi.simulate.time.parcels import Parcel, backward_parcels, downloads, forward_parcels
+from baechi.simulate.time.program import program
+from baechi.simulate.time.watcher import Nobody, Watcher
 
 
 def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:

@@ -27,13 +27,13 @@ from accelerator.devices import cluster as cluster_of
 from accelerator.where import HERE, IS_TOY, KIND, at, moved, names, undropped, why_not_here
 from baechi import Cluster, LayerGraph, Plan, Timeline
 from baechi.backend import backend_of
-from baechi.backend.discover import RESERVE_BYTES
-from baechi.backend.marks import stamp
+from baechi.backend.real.discover import RESERVE_BYTES
+from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.sends import wait_for_readers
-from baechi.backend.stopwatch import Stopwatch
 from baechi.backend.transfer import arrive, depart, transfer
 from baechi.measure import links
 from baechi.records.cluster import HOST
+from baechi.torchlib.tensors.storage import stamp
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
 

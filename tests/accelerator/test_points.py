@@ -20,13 +20,13 @@ import baechi
 from accelerator import NAMES, ToyMachine
 from baechi import Cluster
 from baechi.backend import backend_of
-from baechi.backend.driver import DRIVER, Driver
-from baechi.backend.exchange import exchange
-from baechi.backend.intercept import stand_in
+from baechi.backend.real.driver import DRIVER, Driver
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
-from baechi.run.contents import Contents
-from baechi.run.foresight import Foresight
+from baechi.run.foresee.foresight import Foresight
+from baechi.run.state.contents import Contents
+from baechi.torchlib.modules.intercept import stand_in
+from baechi.torchlib.tensors.exchange import exchange
 
 from .devices import TWO, cluster, placed, there, whole
 

@@ -10,13 +10,17 @@ import pytest
 import torch
 
 from accelerator import ToyMachine
-from baechi.backend import exchange, sends
-from baechi.backend.one_generator import OneGenerator
-from baechi.backend.torch_devices import TorchDevices
-from baechi.backend.torch_streams import TorchStreams
-from baechi.capture import run as capture_run
+from baechi.backend import sends
+from baechi.backend.real.devices import TorchDevices
+from baechi.backend.real.one_generator import OneGenerator
+from baechi.backend.real.streams import TorchStreams
+from baechi.capture.watch.watched_run import run as capture_run
 from baechi.errors import BaechiError
-from baechi.run import caller_state, checkpointed, outcome, random_draws, weights
+from baechi.run.foresee import outcome
+from baechi.run.guards import checkpointed
+from baechi.run.state import caller_state, random_draws
+from baechi.run.weights.move import move as weights
+from baechi.torchlib.tensors import exchange
 
 from . import test_points as points
 

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 import baechi
 from accelerator import ToyMachine
-from baechi.backend.torch_devices import TorchDevices
-from baechi.backend.torch_streams import TorchStreams
-from baechi.run import step
-from baechi.run.step import Step
+from baechi.backend.real.devices import TorchDevices
+from baechi.backend.real.streams import TorchStreams
+from baechi.run.step.step import Step, step
 
 from .devices import TWO, cluster, there, whole
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from accelerator.machine import COUNT
-from baechi.backend.nest import map_tensors
+from baechi.torchlib.tensors.pytree import map_tensors
 
 KIND = os.environ.get("BAECHI_DEVICE", "toy")
 IS_TOY = KIND == "toy"

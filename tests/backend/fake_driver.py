@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi.backend.driver import Driver
-from baechi.backend.operators import facts_of, flat, writes_of
-from baechi.backend.virtual.streams import Access, Event, Host, Stream
+from baechi.backend.real.driver import Driver
+from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
+from baechi.torchlib.operators import facts_of, flat, writes_of
 
 _CPU = torch.device("cpu")
 

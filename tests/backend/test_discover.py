@@ -9,8 +9,8 @@ from backend.fake_driver import Card, FakeDriver
 
 import baechi
 from baechi import Cluster, Device, Link
-from baechi.backend.discover import RESERVE_BYTES, discover
-from baechi.backend.link_cache import cache_file, keep_links
+from baechi.backend.real.discover import RESERVE_BYTES, discover
+from baechi.backend.real.link_cache import cache_file, keep_links
 from baechi.measure import links
 from baechi.records.cluster import HOST
 from baechi.records.datasheet import usual_link

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from baechi.backend import backend_of
-from baechi.backend.marks import mark_of
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.errors import BaechiError
 from baechi.records import Cluster
+from baechi.torchlib.tensors.storage import mark_of
 
 DEVICES = VirtualDevices(("cpu:0", "cpu:1"))
 

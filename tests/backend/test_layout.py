@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baechi.backend.layout import copy_with_layout
+from baechi.torchlib.tensors.layout import copy_with_layout
 
 BASE = torch.arange(240.0).view(2, 3, 40)
 VIEWS = {

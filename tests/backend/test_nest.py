@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from baechi.backend.nest import map_tensors, named_tensors, tensors_in
+from baechi.torchlib.tensors.pytree import map_tensors, named_tensors, tensors_in
 
 Pair = namedtuple("Pair", "first second")
 

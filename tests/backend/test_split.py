@@ -12,10 +12,10 @@ from torch import nn
 
 import baechi
 from baechi import Cluster, Device, backend
-from baechi.backend import torch_devices
-from baechi.backend.nest import tensors_in
-from baechi.backend.torch_streams import TorchStreams
+from baechi.backend.real import devices as torch_devices
+from baechi.backend.real.streams import TorchStreams
 from baechi.records.datasheet import datasheet
+from baechi.torchlib.tensors.pytree import tensors_in
 
 ROUNDING = 2e-5
 NAMES = ("t5", "gpt2", "resnet", "mixtral")

@@ -13,8 +13,8 @@ from same import assert_same, step
 
 import baechi
 from baechi import Cluster, Plan, Timeline
-from baechi.backend.step_clock import StepClock
-from baechi.backend.torch_devices import TorchDevices
+from baechi.backend.real.devices import TorchDevices
+from baechi.backend.real.step_clock import StepClock
 
 BRANCHING = next(row for row in OWN if row.name == "branching")
 

@@ -10,8 +10,8 @@ from backend.test_split import graph_of, parts
 from same import assert_same, step
 
 import baechi
-from baechi.backend import trust
-from baechi.backend.torch_devices import TorchDevices
+from baechi.backend.real import p2p_check as trust
+from baechi.backend.real.devices import TorchDevices
 
 BROKEN = ("cpu/0", "cpu/1")
 

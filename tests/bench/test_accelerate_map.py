@@ -9,9 +9,9 @@ from torch import nn
 from baechi.bench import accelerate_map
 from baechi.bench.accelerate_map import accelerate_plan
 from baechi.errors import BaechiError, PlacementError
-from baechi.profiling import profile
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
+from baechi.verbs.profiling import profile
 
 pytest.importorskip("accelerate")
 

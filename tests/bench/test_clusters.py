@@ -1,6 +1,6 @@
 """The clusters that placements are compared on."""
 
-from baechi.bench.clusters import LINKS, SETTINGS, Setting
+from baechi.bench.models.clusters import LINKS, SETTINGS, Setting
 from baechi.records.cluster import HOST
 
 

@@ -4,9 +4,9 @@ from statistics import mean
 
 import pytest
 
-from baechi.bench.layered import LINK, MEAN_LAYER_S, cluster_for, layered
+from baechi.bench.models.layered import LINK, MEAN_LAYER_S, cluster_for, layered
 from baechi.cost.transfer import transfer_s
-from baechi.planning import place
+from baechi.verbs.planning import place
 
 
 def row_of(name: str) -> int:

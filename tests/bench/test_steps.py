@@ -6,8 +6,8 @@ from torch import nn
 
 import baechi
 from baechi.bench import steps
-from baechi.bench.clusters import Setting
-from baechi.bench.runnable import Runnable
+from baechi.bench.models.clusters import Setting
+from baechi.bench.models.runnable import Runnable
 from baechi.bench.steps import naively, on_cpu
 from baechi.bench.truth import emulated
 from baechi.records.cluster import HOST

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from baechi import Cluster
-from baechi.bench.runnable import runnables
+from baechi.bench.models.runnable import runnables
 from baechi.bench.truth import Row, is_true, profiled, row_of, truth
 from baechi.cli import app
 

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import baechi
-from baechi.backend.intercept import original_forward, stand_in, step_back
-from baechi.backend.marks import mark_of
-from baechi.backend.nest import map_tensors, tensors_in
-from baechi.backend.virtual.allocator import Allocator
+from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.records import Inputs, LayerGraph
 from baechi.records.device_map import ROOT
+from baechi.torchlib.modules.intercept import original_forward, stand_in, step_back
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.tensors.storage import mark_of
 
 _LEDGER = "_ledger"
 

@@ -8,10 +8,10 @@ from torch import nn
 
 import baechi
 from baechi import Cluster, LayerGraph
-from baechi.backend.layout import copy_bytes, copy_with_layout
-from baechi.capture.rise import steps, sums
-from baechi.capture.tail import tail
-from baechi.capture.trace import BackwardOp, Storage
+from baechi.capture.graph.rise import steps, sums
+from baechi.capture.graph.tail import tail
+from baechi.capture.watch.trace import BackwardOp, Storage
+from baechi.torchlib.tensors.layout import copy_bytes, copy_with_layout
 
 
 def graph_of(model: nn.Module, *inputs: torch.Tensor, training: bool = True) -> LayerGraph:

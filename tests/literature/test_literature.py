@@ -13,7 +13,7 @@ from run.every_way import assert_equal, left_by
 from torch import nn
 
 import baechi
-from baechi.backend.nest import tensors_in
+from baechi.torchlib.tensors.pytree import tensors_in
 from literature import LITERATURE
 
 DEVICES = 3

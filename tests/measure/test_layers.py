@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 import baechi
-from baechi.backend.arguments import Arguments
-from baechi.backend.driver import Driver
-from baechi.backend.stopwatch import Stopwatch
+from baechi.backend.real.driver import Driver
+from baechi.backend.real.stopwatch import Stopwatch
 from baechi.capture import capture_each, union
 from baechi.measure import measure_layers
 from baechi.measure.alone import time_alone
 from baechi.records import Cluster, Device, Inputs, LayerGraph
+from baechi.torchlib.modules.arguments import Arguments
 
 MEASURED = ("gpt2", "bert", "t5", "vit", "mixtral", "resnet")
 

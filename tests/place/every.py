@@ -1,7 +1,7 @@
 """All placers, as a user calls them: by name, within memory."""
 
-from baechi.planning import place
 from baechi.records import Cluster, LayerGraph, Plan
+from baechi.verbs.planning import place
 
 EVERY = (
     "single",

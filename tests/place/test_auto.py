@@ -13,9 +13,9 @@ from place.strategies import clusters, layer_graphs
 from baechi.errors import PlacementError
 from baechi.place.found import Effort
 from baechi.place.task import Task
-from baechi.planning import place
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.simulate import Rehearsal, simulate
+from baechi.verbs.planning import place
 
 
 @given(layer_graphs(), clusters(), st.sampled_from([0, 1, "max"]))

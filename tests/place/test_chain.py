@@ -12,7 +12,7 @@ from place.graphs import chain as chain_graph
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.chain import chain, cut
+from baechi.place.placers.chain import chain, cut
 from baechi.place.task import Task
 from baechi.records import Cluster, LayerGraph, Link
 

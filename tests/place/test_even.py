@@ -2,7 +2,7 @@
 
 from place.graphs import chain, cluster_of, graph_of
 
-from baechi.place.even import even
+from baechi.place.placers.even import even
 from baechi.records import LayerGraph
 
 

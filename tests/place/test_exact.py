@@ -9,12 +9,12 @@ from place.graphs import cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.exact import exact
 from baechi.place.found import evaluate
 from baechi.place.task import Task
-from baechi.planning import place
+from baechi.place.tight.exact import exact
 from baechi.records import Cluster, LayerGraph, Link
 from baechi.simulate import Rehearsal, shortest_step_s
+from baechi.verbs.planning import place
 
 
 def everything(task: Task, rehearse: Rehearsal) -> float | None:

@@ -10,8 +10,8 @@ from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.place import find
-from baechi.place.books import open_ledger
-from baechi.place.ledger import Ledger
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledgers.of_task import open_ledger
 from baechi.place.task import Task
 from baechi.records import Cluster, LayerGraph, Link, Plan
 from baechi.simulate import simulate

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baechi.place.level import Level
+from baechi.place.ledgers.level import Level
 
 steps = st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 9)), max_size=30)
 

@@ -8,7 +8,7 @@ from place.graphs import BYTE_A_SECOND, FREE, branches, chain, cluster_of, graph
 from place.naive_etf import NaiveETF
 from place.strategies import clusters, layer_graphs
 
-from baechi.place.m_etf import m_etf
+from baechi.place.placers.m_etf import m_etf
 from baechi.records import Cluster, Device, LayerGraph, Link
 from baechi.simulate import simulate
 

@@ -15,9 +15,9 @@ from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of,
 from place.strategies import clusters, layer_graphs
 
 from baechi.place import solver
-from baechi.place.favourites import favourite_children
-from baechi.place.m_etf import m_etf
-from baechi.place.m_sct import m_sct
+from baechi.place.listing.favourites import favourite_children
+from baechi.place.placers.m_etf import m_etf
+from baechi.place.placers.m_sct import m_sct
 from baechi.place.task import Task
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import simulate

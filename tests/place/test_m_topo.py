@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
-from baechi.place.books import open_ledger
-from baechi.place.filling import Filling, filled
-from baechi.place.m_topo import cap_bytes, m_topo
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.listing.filling import Filling, filled
+from baechi.place.listing.walk import walk
+from baechi.place.placers.m_topo import cap_bytes, m_topo
 from baechi.place.task import Task
-from baechi.place.walk import walk
 from baechi.records import Cluster, LayerGraph
 
 

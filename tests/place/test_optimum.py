@@ -14,13 +14,13 @@ import pytest
 from place.checker import check
 from place.graphs import FREE, cluster_of, graph_of
 
-from baechi.place.exact import exact
-from baechi.place.m_etf import m_etf
-from baechi.place.m_sct import m_sct
+from baechi.place.placers.m_etf import m_etf
+from baechi.place.placers.m_sct import m_sct
 from baechi.place.task import Task
-from baechi.planning import place
+from baechi.place.tight.exact import exact
 from baechi.records import Cluster, LayerGraph, Link, Plan
 from baechi.simulate import Rehearsal, shortest_step_s
+from baechi.verbs.planning import place
 
 WORLDS = 200
 PAPERS = range(120)

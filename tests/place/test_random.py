@@ -6,7 +6,7 @@ from place.checker import check
 from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import layer_graphs
 
-from baechi.place.random import RandomPlacer
+from baechi.place.placers.random import RandomPlacer
 from baechi.records import LayerGraph
 
 

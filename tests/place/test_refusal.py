@@ -10,9 +10,9 @@ from place.graphs import cluster_of, graph_of
 from baechi.errors import PlacementError
 from baechi.place import find, fit, solver
 from baechi.place.task import Task
-from baechi.planning import place
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
+from baechi.verbs.planning import place
 
 PLACERS = ("m-topo", "m-etf", "m-sct", "chain", "even", "round-robin", "random:0", "auto")
 

@@ -7,9 +7,9 @@ import pytest
 from place.graphs import chain, cluster_of
 
 from baechi.place import find
-from baechi.place.m_etf import m_etf
-from baechi.place.m_sct import m_sct
-from baechi.place.random import RandomPlacer
+from baechi.place.placers.m_etf import m_etf
+from baechi.place.placers.m_sct import m_sct
+from baechi.place.placers.random import RandomPlacer
 from baechi.records import Cluster, LayerGraph, Plan
 
 

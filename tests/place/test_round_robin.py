@@ -2,7 +2,7 @@
 
 from place.graphs import chain, cluster_of, graph_of, late_groups
 
-from baechi.place.round_robin import round_robin
+from baechi.place.placers.round_robin import round_robin
 
 
 def test_dealt_in_turn() -> None:

@@ -4,7 +4,7 @@ import pytest
 from place.graphs import chain, cluster_of, graph_of
 
 from baechi.errors import PlacementError
-from baechi.place.single import single
+from baechi.place.placers.single import single
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from place.strategies import clusters, layer_graphs
 from place.test_ledgers import any_plan
 
 from baechi.errors import PlacementError
-from baechi.place.bundles import Bundles
-from baechi.place.least_bytes import least_bytes, least_peaks
-from baechi.place.lifetimes import Lifetimes
-from baechi.place.program import Program
 from baechi.place.task import Task
-from baechi.planning import place
+from baechi.place.tight.bundles import Bundles
+from baechi.place.tight.least_bytes import least_bytes, least_peaks
+from baechi.place.tight.lifetimes import Lifetimes
+from baechi.place.tight.program import Program
 from baechi.records import Cluster, LayerGraph, Link, Plan
 from baechi.simulate import Rehearsal, simulate
+from baechi.verbs.planning import place
 
 PLACERS = ("m-topo", "m-etf", "m-sct", "auto")
 SLOW = Link(0.1, 5.0)

@@ -30,23 +30,16 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from baechi.order.turns import Turns
-from baechi.run import (
-    call,
-    caller_state,
-    calls,
-    code_order,
-    random_draws,
-    schedule,
-    step,
-    storage_use,
-    writes,
-)
-from baechi.run.caller_state import CallerState
-from baechi.run.contents import Contents
-from baechi.run.host_launcher import HostLauncher
+from baechi.run import calls
+from baechi.run.deferred.tensor import call, storage_use
+from baechi.run.launch import code_order, schedule
+from baechi.run.launch.host_launcher import HostLauncher
+from baechi.run.launch.schedule import Schedule
 from baechi.run.runtime import Runtime
-from baechi.run.schedule import Schedule
-from baechi.run.step import Step
+from baechi.run.state import caller_state, random_draws
+from baechi.run.state.caller_state import CallerState
+from baechi.run.state.contents import Contents
+from baechi.run.step.step import Step, step, writes
 
 # --- what a task needs: values, memory, turns
 

@@ -37,23 +37,17 @@ from torch.utils.checkpoint import checkpoint
 
 import baechi
 from baechi.backend.transfer import Way
-from baechi.backend.virtual import threads as virtual_threads
 from baechi.backend.virtual.devices import VirtualDevices
-from baechi.backend.virtual.streams import Host
+from baechi.backend.virtual.machine import threads as virtual_threads
+from baechi.backend.virtual.machine.streams import Host
 from baechi.errors import StreamRaceError
-from baechi.run import (
-    deferred,
-    entrances,
-    pending,
-    stand_ins,
-    step,
-    storage_use,
-    thread_launcher,
-)
-from baechi.run.hooked import HookWatch
-from baechi.run.pending import Pending
-from baechi.run.step import Step
-from baechi.run.thread_launcher import ThreadLauncher
+from baechi.run.deferred.tensor import deferred, stand_ins, storage_use
+from baechi.run.guards import entrances
+from baechi.run.guards.hooked import HookWatch
+from baechi.run.launch import pending, thread_launcher
+from baechi.run.launch.pending import Pending
+from baechi.run.launch.thread_launcher import ThreadLauncher
+from baechi.run.step.step import Step, step
 
 # --- deferred values become real
 

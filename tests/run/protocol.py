@@ -22,13 +22,13 @@ from same import Result, identical
 from torch import Tensor, nn
 
 import baechi
-from baechi.backend.nest import tensors_in
 from baechi.errors import BaechiError
-from baechi.run.deferred import Deferred
-from baechi.run.glue import GlueMode
+from baechi.run.deferred.tensor import Deferred
+from baechi.run.launch.schedule import Schedule
 from baechi.run.runtime import Runtime, binding_of
-from baechi.run.schedule import Schedule
-from baechi.run.step import Step
+from baechi.run.step.glue import GlueMode
+from baechi.run.step.step import Step
+from baechi.torchlib.tensors.pytree import tensors_in
 
 OWN = (Schedule, Step, GlueMode, Deferred)
 """What nothing may keep alive when a step is over."""

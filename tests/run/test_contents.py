@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import baechi
 from baechi import Cluster
-from baechi.run.contents import Contents
+from baechi.run.state.contents import Contents
 
 from .launched import runtime_of
 from .worlds import Net, linear

@@ -12,7 +12,7 @@ from torch import nn
 
 import baechi
 from baechi import zoo
-from baechi.bench.runnable import loss_of
+from baechi.bench.models.runnable import loss_of
 
 WEIGHT_BYTES = 64 * 64 * 4
 BATCH_BYTES = 16 * 64 * 4

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import baechi
 from baechi import zoo
-from baechi.backend.nest import map_tensors
+from baechi.torchlib.tensors.pytree import map_tensors
 
 Parameters = Iterable[nn.Parameter]
 Optimizers = Callable[[Parameters], torch.optim.Optimizer]

@@ -19,11 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 import baechi
-from baechi.backend.virtual import threads as virtual_threads
 from baechi.backend.virtual.devices import VirtualDevices
+from baechi.backend.virtual.machine import threads as virtual_threads
 from baechi.errors import BaechiError
 from baechi.order import waiting_layers
-from baechi.run.deferred import Deferred
+from baechi.run.deferred.tensor import Deferred
 from baechi.run.runtime import Runtime, binding_of
 
 LAUNCHERS = ("host", "threads")

@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 import baechi
-from baechi.backend.marks import mark_of
 from baechi.run.runtime import binding_of
+from baechi.torchlib.tensors.storage import mark_of
 
 REORDER = (False, "host", "threads")
 

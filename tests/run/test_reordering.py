@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import baechi
 from baechi.run.runtime import Runtime, binding_of
-from baechi.run.step import Step
+from baechi.run.step.step import Step
 
 Placer = str | Callable[[baechi.LayerGraph, baechi.Cluster], baechi.Plan]
 

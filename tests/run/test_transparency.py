@@ -10,7 +10,7 @@ from torch import nn
 
 import baechi
 from baechi import zoo
-from baechi.backend.nest import map_tensors
+from baechi.torchlib.tensors.pytree import map_tensors
 
 PLACERS = ("m-topo", "m-etf", "random:0", "random:1", "random:2")
 PLACED = (

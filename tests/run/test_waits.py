@@ -18,11 +18,10 @@ from torch.utils.checkpoint import checkpoint
 import baechi
 from baechi import zoo
 from baechi.backend.virtual.devices import VirtualDevices
-from baechi.backend.virtual.emulator import Emulator
-from baechi.backend.virtual.streams import Event, Stream
+from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.machine.streams import Event, Stream
 from baechi.errors import StreamRaceError
-from baechi.run import loans
-from baechi.run.step import Step
+from baechi.run.step.step import Step, loans
 
 
 class Exchange(nn.Module):

@@ -10,9 +10,9 @@ from place.graphs import BYTE_A_SECOND, FREE, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.planning import place
 from baechi.records import Cluster, Device, LayerGraph
 from baechi.simulate import least_peak_bytes, shortest_step_s, simulate
+from baechi.verbs.planning import place
 
 
 def test_path() -> None:

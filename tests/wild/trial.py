@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 import baechi
-from baechi.backend.nest import tensors_in
+from baechi.torchlib.tensors.pytree import tensors_in
 from wild.specimen import Batch, Specimen
 from wild.verdict import ROUNDING, ROUNDING_DOUBLE, Kind, Verdict, compare
 from wild.ways import WAYS, Way, cluster

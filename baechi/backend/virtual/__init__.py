@@ -1,4 +1,9 @@
-"""The emulated cluster: devices in this process, with clocks, streams and memory, and no GPU."""
+"""The emulated cluster, towards torch: tensors of the CPU that lie on devices of a cluster.
+
+In:    a cluster, and the operations that torch runs inside `with cluster:`.
+Out:   the same numbers, and for each operation its device, its stream and its bytes.
+Start: `emulation`, then `devices`.
+"""
 
 from baechi.backend.virtual.current import unwatched
 from baechi.backend.virtual.devices import VirtualDevices

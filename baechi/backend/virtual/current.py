@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import (
     _push_mode,
 )
 
-from baechi.backend.virtual.emulator import Emulator
+from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.errors import BaechiError
 
 _open: list[tuple[Emulator, TorchDispatchMode]] = []

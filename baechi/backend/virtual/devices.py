@@ -17,8 +17,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag
-from baechi.backend.layout import copy_with_layout
-from baechi.backend.marks import (
+from baechi.backend.thread import started
+from baechi.backend.virtual import current
+from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.machine.streams import Event, Host, Stream
+from baechi.backend.virtual.machine.threads import VirtualFlag
+from baechi.records.cluster import HOST
+from baechi.records.timeline import Timeline
+from baechi.torchlib.tensors.blank_memory import room
+from baechi.torchlib.tensors.layout import copy_with_layout
+from baechi.torchlib.tensors.storage import (
     WEIGHT,
     Mark,
     hand_on_age,
@@ -26,14 +34,6 @@ from baechi.backend.marks import (
     remove_mark,
     set_mark,
 )
-from baechi.backend.room import room
-from baechi.backend.thread import started
-from baechi.backend.virtual import current
-from baechi.backend.virtual.emulator import Emulator
-from baechi.backend.virtual.streams import Event, Host, Stream
-from baechi.backend.virtual.threads import VirtualFlag
-from baechi.records.cluster import HOST
-from baechi.records.timeline import Timeline
 
 _CPU = torch.device("cpu")
 _NOTHING = nullcontext()

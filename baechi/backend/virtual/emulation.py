@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from baechi.backend.operators import facts_of
-from baechi.backend.uncompiled import compiler_aside, uncompiled
 from baechi.backend.virtual import current
 from baechi.backend.virtual.data_parallel import data_parallel_refused
-from baechi.backend.virtual.emulator import Emulator
 from baechi.backend.virtual.identity import Identity
+from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.machine.streams import Event, Stream
 from baechi.backend.virtual.operations import Operations
-from baechi.backend.virtual.streams import Event, Stream
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
+from baechi.torchlib.dynamo import compiler_aside, uncompiled
+from baechi.torchlib.operators import facts_of
 
 
 class Emulation(TorchDispatchMode):

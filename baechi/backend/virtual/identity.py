@@ -22,13 +22,13 @@ from torch.storage import _StorageBase
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
-from baechi.backend.marks import mark_of
-from baechi.backend.optimizer_state import state_beside
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual import current
 from baechi.backend.virtual.devices import VirtualDevices, torch_devices
-from baechi.backend.virtual.emulator import Emulator
+from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.records.cluster import HOST
+from baechi.torchlib.modules.optimizer_state import state_beside
+from baechi.torchlib.tensors.storage import mark_of
 
 _Base = torch._C.TensorBase
 _FACTORIES = ("tensor", "as_tensor", "asarray")

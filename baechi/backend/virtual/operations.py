@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from baechi.backend.marks import Mark, mark_of, set_mark
-from baechi.backend.operators import Facts, bytes_of, flat, flops_of, host_waits, is_kernel, writes_of
-from baechi.backend.virtual.blocks import Block
-from baechi.backend.virtual.emulator import Emulator
-from baechi.backend.virtual.work import Due, Work
+from baechi.backend.virtual.machine.blocks import Block
+from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.machine.work import Due, Work
+from baechi.torchlib.operators import Facts, bytes_of, flat, flops_of, host_waits, is_kernel, writes_of
+from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
 
 _COPIES = frozenset({"copy_", "_to_copy"})
 

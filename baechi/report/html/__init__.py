@@ -1,11 +1,9 @@
 """The report as one page that needs nothing else: no network, no server, no other file.
 
-    page    the page: header, pictures, tables
-    data    what the pictures show, for the scripts
-    tree    the layers as a tree of modules, for folding
-
-Beside them the page's own files, put into it as they are: `page.html`, `style.css`, and the scripts
-in the order of `page.SCRIPTS`.
+In:    what `report.facts` says, and `page.html`, `style.css`, scripts in the order of
+       `page.SCRIPTS`.
+Out:   one HTML file.
+Start: `page`; `data` and `tree` are what the scripts read.
 """
 
 from baechi.report.html.page import to_html

@@ -11,8 +11,8 @@ import torch
 
 from baechi.backend import backend_of
 from baechi.backend.virtual.current import at_work
-from baechi.backend.virtual.emulator import Emulator
-from baechi.backend.virtual.streams import Stream
+from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.machine.streams import Stream
 from baechi.records import Cluster, Device, Link
 
 FLOAT_BYTES = 4

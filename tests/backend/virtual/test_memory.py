@@ -23,8 +23,8 @@ from torch import nn
 
 import baechi
 from baechi.backend.transfer import transfer
-from baechi.backend.virtual.clock import Task
 from baechi.backend.virtual.devices import VirtualDevices
+from baechi.backend.virtual.machine.clock import Task
 from baechi.errors import StreamRaceError
 
 

@@ -1,0 +1,262 @@
+"""Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says.
+
+A card can be split in several devices, `"cuda:0/0"`, `"cuda:0/1"` (and the CPU, `"cpu/0"`). Torch does
+not tell these apart: in which of them a tensor lies is a mark on its storage. A tensor without one
+lies on the card, in none of them: somebody outside of the model made it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+from baechi.backend.abstract import AbstractBackend
+from baechi.backend.flag import Flag
+from baechi.backend.real import timing
+from baechi.backend.real.driver import DRIVER, Driver
+from baechi.backend.real.one_generator import OneGenerator
+from baechi.backend.real.p2p_check import is_trusted
+from baechi.backend.real.step_clock import StepClock
+from baechi.backend.real.streams import TorchStreams
+from baechi.backend.thread import started
+from baechi.records.timeline import Timeline
+from baechi.torchlib.random_state import has_generator
+from baechi.torchlib.tensors.blank_memory import room
+from baechi.torchlib.tensors.layout import copy_with_layout
+from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
+
+
+class TorchDevices(AbstractBackend):
+    """The devices of a cluster whose names torch understands, or parts of such.
+
+    Transfers between accelerators run on streams of their own, a pair for each ordered pair of
+    devices; other devices, the host among them, have no streams, and their copies block.
+
+    Args:
+        names: device names, such as `"cuda:0"`, or `"cuda:0/0"` for a part of it.
+        driver: who is asked about accelerators.
+    """
+
+    host = "cpu"
+
+    def __init__(self, names: Sequence[str], driver: Driver = DRIVER) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        self._streams = TorchStreams(names, driver)
+        self._driver = driver
+        self._clock: StepClock | None = None
+        self._generator = OneGenerator(self.generators())
+        self._trusted: dict[tuple[str, str], bool] = {}
+        self._parts = {
+            card: frozenset([name for name in names if name.startswith(f"{card}/")])
+            for card in {str(self._streams.device(name)) for name in names if "/" in name}
+        }
+
+    def place_of(self, tensor: torch.Tensor) -> str:
+        card = str(tensor.device)
+        parts = self._parts.get(card)
+        if parts:
+            mark = mark_of(tensor)
+            if mark is not None and mark.place in parts:
+                return mark.place
+        return card
+
+    def torch_device(self, place: str) -> torch.device | None:
+        return self._streams.device(place)
+
+    def kernel_device(self, place: str) -> torch.device | None:
+        return self._streams.device(place)
+
+    def generators(self) -> list[torch.device]:
+        devices = dict.fromkeys([self._streams.device(name) for name in self.names])
+        return [device for device in devices if device.type != self.host and has_generator(device)]
+
+    def draw_at(self, device: torch.device) -> None:
+        self._generator.bring(device)
+
+    def draw_everywhere(self) -> None:
+        self._generator.spread()
+
+    def drawing_again(self) -> AbstractContextManager[None]:
+        return self._generator.again()
+
+    def is_free(self, tensor: torch.Tensor) -> bool:
+        if str(tensor.device) not in self._parts:
+            return False
+        mark = mark_of(tensor)
+        return mark is not None and mark.place is None
+
+    def adopt(self, tensor: torch.Tensor, place: str) -> bool:
+        if place not in self._parts.get(str(tensor.device), ()):
+            return False
+        mark = mark_of(tensor)
+        in_backward = torch._C._current_graph_task_id() != -1
+        if (mark is None or mark.place is not None) and not (mark is None and in_backward):
+            return False
+        if mark is None:  # autograd made it, and it says nowhere for whom
+            mark = Mark()
+            set_mark(tensor, mark)
+        made_on, used_on = self.compute_stream(str(tensor.device)), self.compute_stream(place)
+        self.wait(used_on, self.record(made_on))
+        self.use(tensor, used_on)
+        mark.place = place
+        return True
+
+    def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
+        moved: dict[torch.UntypedStorage, torch.UntypedStorage] = {}
+        result = []
+        device = self._streams.device(place)
+        for tensor in tensors:
+            if tensor.layout != torch.strided:  # which has several storages; nobody shares them
+                result.append(tensor.data.to(device))
+                continue
+            storage = tensor.untyped_storage()
+            if storage not in moved:
+                moved[storage] = storage if tensor.device == device else storage.to(device=device)
+            data = torch.empty(0, dtype=tensor.dtype, device=device)
+            data.set_(moved[storage], tensor.storage_offset(), tensor.shape, tensor.stride())
+            self._take(data, place)
+            result.append(data)
+        return result
+
+    def _take(self, weight: torch.Tensor, place: str) -> None:
+        """A weight lies at a place now; a part of a card uses it on a stream that did not allocate it."""
+        set_mark(weight, Mark(place, WEIGHT))
+        own = self._streams.own(place)
+        if own is not None:
+            self._driver.use(weight, own)
+
+    def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
+        made = room(tensors, self._streams.device(place))
+        for tensor in made:
+            self._take(tensor, place)
+        return made
+
+    @property
+    def session(self) -> object:
+        return None
+
+    def count(self, tensors: Iterable[torch.Tensor]) -> None:
+        del tensors  # the driver knows
+
+    def compute_stream(self, place: str) -> Any:
+        return self._streams.compute(place)
+
+    def transfer_streams(self, source: str, target: str) -> tuple[Any, Any]:
+        return self._streams.transfer(source, target)
+
+    def record(self, stream: Any) -> Any:
+        return None if stream is None else stream.record_event()
+
+    def wait(self, stream: Any, event: Any) -> None:
+        if event is None:
+            return
+        if stream is None:  # the host has none: it waits itself
+            event.synchronize()
+        else:
+            stream.wait_event(event)
+
+    def reads_later(self, tensor: torch.Tensor) -> bool:
+        with torch._C.DisableTorchFunction():
+            return tensor.device.type == self.host and tensor.is_pinned()
+
+    def use(self, tensor: torch.Tensor, stream: Any) -> None:
+        if stream is not None:
+            with temporarily_clear_interpreter_stack():  # no transform has a rule for it, and none needs one
+                self._driver.use(unwrapped(tensor), stream)
+
+    def copy(
+        self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
+    ) -> torch.Tensor:
+        source, clock = self.place_of(tensor), self._clock
+        if self._is_trusted(source, place):
+            copied = self._copy(tensor, (source, place), streams, clock)
+        else:
+            staged = self._copy(tensor, (source, self.host), (streams[0], None), clock)
+            copied = self._copy(staged, (self.host, place), (None, streams[1]), clock)
+        if not gradient:
+            hand_on_age(tensor, copied, place)
+        elif str(copied.device) in self._parts:
+            set_mark(copied, Mark(place))
+        return copied
+
+    def _is_trusted(self, source: str, target: str) -> bool:
+        if (source, target) not in self._trusted:
+            both = source in self.names and target in self.names and self.host not in (source, target)
+            self._trusted[source, target] = not both or is_trusted(source, target, self.host, self._test_copy)
+        return self._trusted[source, target]
+
+    def _test_copy(self, tensor: torch.Tensor, source: str, target: str) -> torch.Tensor:
+        streams = self.transfer_streams(source, target)
+        copied = self._copy(tensor, (source, target), streams)
+        for stream in streams:
+            if stream is not None:
+                stream.synchronize()
+        return copied
+
+    def _copy(
+        self,
+        tensor: torch.Tensor,
+        ends: tuple[str, str],
+        streams: tuple[Any, Any],
+        clock: StepClock | None = None,
+    ) -> torch.Tensor:
+        device = self._streams.device(ends[1])
+        with ExitStack() as stack:  # a peer copy is ordered with the current streams of both ends
+            for stream in dict.fromkeys(streams):
+                if stream is not None:
+                    stack.enter_context(self._driver.on(stream))
+            if clock is not None:
+                stack.enter_context(clock.transfer(tensor, ends))
+            copied = copy_with_layout(tensor, device)
+        if ends[1] == self.host and streams[0] is not None:
+            streams[0].synchronize()
+        return copied
+
+    def idle_s(self) -> float:
+        for device in {self._streams.device(name) for name in self.names}:
+            if self._streams.has_streams(device):
+                self._driver.synchronize(device)
+        return time.perf_counter()
+
+    def flag(self) -> Flag:
+        return threading.Event()
+
+    def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
+        del position
+        follow = self._streams.following()
+
+        def run() -> None:
+            follow()
+            function()
+
+        return started(run)
+
+    @contextmanager
+    def step(self) -> Iterator[Callable[[], Timeline] | None]:
+        if self._clock is not None:
+            self._clock.stop()
+        self._clock = StepClock(self._streams, self.names) if timing.is_on() else None
+        with self._streams.stepping(), self._generator.stepping():
+            yield None if self._clock is None else self._clock.timeline
+
+    def at(
+        self, place: str, layer: str | None = None
+    ) -> AbstractContextManager[Callable[[Any], None] | None]:
+        if layer is not None:
+            self._generator.bring(self._streams.device(place))
+        if layer is None or self._clock is None:
+            return self._streams.at(place)
+        return self._timed_at(self._clock, place, layer)
+
+    @contextmanager
+    def _timed_at(self, clock: StepClock, place: str, layer: str) -> Iterator[Callable[[Any], None]]:
+        with self._streams.at(place), clock.layer(place, layer) as note:
+            yield note
+
+    def enter_layer(self, layer: str) -> str:
+        return ""

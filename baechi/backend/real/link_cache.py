@@ -1,0 +1,78 @@
+"""Measured links, kept in the user's cache folder, so that each machine is measured once.
+
+A file holds for the devices it was measured with: their names and identities in order (so it minds
+`CUDA_VISIBLE_DEVICES`), and the versions of torch and of what drives them.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from baechi.backend.real.driver import DRIVER, Driver
+from baechi.backend.real.streams import device_behind
+from baechi.errors import RecordError
+from baechi.records.cluster import Cluster
+from baechi.records.device import Link
+
+logger = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/baechi`, or `~/.cache/baechi`."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "baechi"
+
+
+def cache_file(cluster: Cluster, driver: Driver = DRIVER) -> Path:
+    """Where the links of a cluster's devices are kept.
+
+    Args:
+        cluster: real devices of this machine.
+        driver: who knows what tells them from others.
+    """
+    facts = [driver.version(), platform.machine()]
+    for name in cluster.names:
+        device = device_behind(name)
+        known = driver.identity(device.index) if device.index is not None else str(os.cpu_count())
+        facts += [name, known]
+    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return cache_folder() / f"links-{digest}.json"
+
+
+def keep_links(cluster: Cluster, driver: Driver = DRIVER) -> Path:
+    """Keep the links of a cluster for the next `Cluster.discover` of the same devices.
+
+    Args:
+        cluster: real devices of this machine, with measured links.
+        driver: who knows what tells them from others.
+
+    Returns:
+        The file.
+    """
+    path = cache_file(cluster, driver)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cluster.save(path)
+    return path
+
+
+def kept_links(cluster: Cluster, driver: Driver = DRIVER) -> Mapping[tuple[str, str], Link]:
+    """The links that were kept for a cluster's devices; none if there are none.
+
+    Args:
+        cluster: real devices of this machine.
+        driver: who knows what tells them from others.
+    """
+    path = cache_file(cluster, driver)
+    if not path.is_file():
+        return {}
+    try:
+        kept = Cluster.load(path)
+    except (RecordError, OSError) as error:
+        logger.warning("measured links are not read: %s", error)
+        return {}
+    logger.info("links as measured before: %s", path)
+    return kept.links

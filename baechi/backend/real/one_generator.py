@@ -1,0 +1,78 @@
+"""Random numbers of several devices, as if they had one generator.
+
+    code        dropout on cuda:0      dropout on cuda:1           the step is over
+    generator   draws on cuda:0 ─────▶ goes to cuda:1, draws ────▶ goes back to cuda:0
+
+Each device has a generator of its own, so a model that drops on two devices would drop other units than
+on one. Where code goes on another device the state goes first, from the generator that drew last. Between
+steps the first device's counts, as it does for a model that lies there whole.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+
+from baechi.torchlib.random_state import set_state, state_of
+
+
+class OneGenerator:
+    """Where the next random number comes from.
+
+    Args:
+        devices: those that have generators, of one type; the first one's counts between steps.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._devices = frozenset(devices) if len(devices) > 1 else frozenset()
+        self._first = devices[0] if devices else None
+        self._holder = self._first
+        self._handed: torch.Tensor | None = None
+        self._same: set[torch.device] = set()
+        self._in_step = False
+
+    def bring(self, device: torch.device | None) -> None:
+        """What is drawn on a device from now on goes on where another one's numbers ended.
+
+        Args:
+            device: where code runs next; None: on the first one.
+        """
+        device = self._first if device is None else device
+        if device == self._holder or device not in self._devices:
+            return
+        assert self._holder is not None
+        with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch._C.DisableTorchFunction():
+            state = state_of(self._holder)
+            if self._handed is None or not torch.equal(state, self._handed):
+                self._handed, self._same = state, {self._holder}
+            if device not in self._same:
+                set_state(device, state)
+                self._same.add(device)
+        self._holder = device
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """It begins with the first device's generator, which has the state in the end."""
+        self._holder, self._handed, self._in_step = self._first, None, True
+        try:
+            yield
+        finally:
+            self.bring(None)
+            self._in_step = False
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """While code runs again with the states of then: all were the same, or the first one's counted."""
+        before = self._holder
+        self._holder, self._handed = self._first, None
+        try:
+            yield
+        finally:
+            self._holder, self._handed = before, None
+
+    def spread(self) -> None:
+        """All devices have the state that counts, if a step is under way; else the first one has it."""
+        for device in self._devices if self._in_step else ():
+            self.bring(device)

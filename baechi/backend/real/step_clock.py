@@ -1,0 +1,144 @@
+"""When what ran in one step on real devices: by events on streams, by the host's clock without.
+
+    stream    --|start|==layer==|end|--------     an event before and after, on the stream that
+    tx        --------------|start|~~copy~~|end|  computes or sends; read when everything is over
+    cpu       --now s======layer======now s--     what has no stream has run when the call returns
+
+Backward: every autograd node that a layer made has hooks around it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from baechi.backend.real.stopwatch import Stopwatch
+from baechi.backend.real.streams import TorchStreams
+from baechi.backend.spans import timeline_of
+from baechi.records.timeline import Phase, Span, SpanKind, Timeline
+from baechi.torchlib.autograd_nodes import nodes_from
+from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.storage import carrier
+
+_SPANS_KEPT = 100_000
+_MAKER = "_baechi_maker"
+"""Which layer made a storage, hung on it."""
+
+_LEAF = 2**63
+"""Nodes that add to a leaf's gradient are numbered beyond all others."""
+
+Note = Callable[[Any], None]
+
+_Ran = tuple[SpanKind, str, str, Phase, Stopwatch, Any, Any]
+"""What of which layer ran where, in which phase; whose watch says from when to when."""
+
+
+class StepClock:
+    """The moments of one step: from a call of a model to the next. It waits for the devices first.
+
+    Args:
+        streams: of the cluster.
+        names: the devices' names.
+    """
+
+    def __init__(self, streams: TorchStreams, names: Sequence[str]) -> None:
+        self._streams = streams
+        self._watches: dict[torch.device, Stopwatch] = {}
+        self._bases: dict[Stopwatch, tuple[float, Any]] = {}
+        for name in names:
+            self._watch(name).restart_peak()
+        self._begun_s = time.perf_counter()
+        self._ran: deque[_Ran] = deque(maxlen=_SPANS_KEPT)
+        self._sent_bytes: list[int] = []
+        self._in_backward: dict[str, str] = {}
+        self._peaks: dict[str, int] | None = None
+
+    @contextmanager
+    def layer(self, place: str, name: str) -> Iterator[Note]:
+        """Around a layer, or glue, at a place: what it yields is to be told what that returned.
+
+        Args:
+            place: where it runs.
+            name: the layer, with the number of its call; empty for glue.
+        """
+        watch = self._watch(place)
+        first = torch._C._autograd._get_sequence_nr()
+        start = watch.now()
+
+        def note(result: Any) -> None:
+            self._ran.append(("compute", name, place, "forward", watch, start, watch.now()))
+            for tensor in tensors_in(result):
+                vars(carrier(tensor)).setdefault(_MAKER, name)
+            self._watch_backward(name, place, result, first)
+
+        yield note
+
+    @contextmanager
+    def transfer(self, tensor: torch.Tensor, ends: tuple[str, str]) -> Iterator[None]:
+        """Around a copy, on the streams that send and receive it.
+
+        Args:
+            tensor: what is sent.
+            ends: from where to where.
+        """
+        source = self._watch(ends[0])
+        watch = source if source.has_streams else self._watch(ends[1])
+        in_backward = torch._C._current_graph_task_id() != -1
+        layer = self._in_backward.get(ends[0], "") if in_backward else vars(carrier(tensor)).get(_MAKER, "")
+        start = watch.now()
+        yield
+        phase: Phase = "backward" if in_backward else "forward"
+        self._ran.append(("transfer", layer, f"{ends[0]}>{ends[1]}", phase, watch, start, watch.now()))
+        self._sent_bytes.append(tensor.numel() * tensor.element_size())
+
+    def timeline(self) -> Timeline:
+        """The step as a timeline; waits for the devices."""
+        for watch in self._watches.values():
+            watch.wait()
+        ran = []
+        for kind, layer, where, phase, watch, start, end in list(self._ran):
+            start_s = self._seconds(watch, start)
+            ran.append(Span(kind, layer, where, start_s, max(start_s, self._seconds(watch, end)), phase))
+        counters = {"transfers": len(self._sent_bytes), "transfer_bytes": sum(self._sent_bytes)}
+        return timeline_of(ran, self._peaks or self._peak_bytes(), counters)
+
+    def stop(self) -> None:
+        """Another step begins: the peaks are what they are now."""
+        self._peaks = self._peak_bytes()
+
+    def _peak_bytes(self) -> dict[str, int]:
+        return {str(d): watch.peak_bytes() for d, watch in self._watches.items() if watch.has_streams}
+
+    def _watch(self, place: str) -> Stopwatch:
+        device = self._streams.device(place)
+        if device not in self._watches:
+            watch = self._watches[device] = Stopwatch(device, self._streams.driver)
+            watch.wait()
+            self._bases[watch] = time.perf_counter(), watch.now()
+        return self._watches[device]
+
+    def _seconds(self, watch: Stopwatch, moment: Any) -> float:
+        host_s, base = self._bases[watch]
+        return max(0.0, host_s - self._begun_s + watch.seconds(base, moment))
+
+    def _watch_backward(self, name: str, place: str, result: Any, first: int) -> None:
+        roots = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
+        for node in nodes_from(roots, lambda node: first <= node._sequence_nr() < _LEAF):
+            self._watch_node(node, name, place)
+
+    def _watch_node(self, node: Any, name: str, place: str) -> None:
+        watch = self._watch(place)
+        starts: list[Any] = []
+
+        def before(grads: Any) -> None:
+            starts.append(watch.now())
+
+        def after(grads_in: Any, grads_out: Any) -> None:
+            self._in_backward[place] = name
+            self._ran.append(("compute", name, place, "backward", watch, starts.pop(), watch.now()))
+
+        node.register_prehook(before)
+        node.register_hook(after)

@@ -1,0 +1,53 @@
+"""When and how much on one device: by events and the allocator where it has streams, else by the host."""
+
+import time
+from typing import Any
+
+import torch
+
+from baechi.backend.real.driver import DRIVER, Driver
+
+
+class Stopwatch:
+    """The time of one device, and the memory that is taken there.
+
+    Args:
+        device: the device.
+        driver: who is asked.
+    """
+
+    def __init__(self, device: torch.device, driver: Driver = DRIVER) -> None:
+        self.device = device
+        self._driver = driver
+        self.has_streams = driver.has_streams(device)
+
+    def now(self) -> Any:
+        """A moment: when what this thread has put on the device so far is over."""
+        return self._driver.timed_event(self.device) if self.has_streams else time.perf_counter()
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """From one moment to another; `wait` comes before.
+
+        Args:
+            first: a moment.
+            last: a later one.
+        """
+        return self._driver.elapsed_s(first, last) if self.has_streams else last - first
+
+    def wait(self) -> None:
+        """Wait until nothing runs on the device."""
+        if self.has_streams:
+            self._driver.synchronize(self.device)
+
+    def live_bytes(self) -> int:
+        """What tensors take there; 0 where no allocator counts."""
+        return self._driver.live_bytes(self.device) if self.has_streams else 0
+
+    def peak_bytes(self) -> int:
+        """The most that they took since `restart_peak`; 0 where no allocator counts."""
+        return self._driver.peak_bytes(self.device) if self.has_streams else 0
+
+    def restart_peak(self) -> None:
+        """Forget the most that they took."""
+        if self.has_streams:
+            self._driver.restart_peak(self.device)

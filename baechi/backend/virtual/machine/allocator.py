@@ -1,0 +1,206 @@
+"""How full each emulated device is, as CUDA's caching allocator would have it.
+
+A block belongs to the stream that was current when it was made, and is free for that stream as soon
+as nobody holds it. So when it dies, every use on another stream must be known to be over there, or
+must have been said (`use`, as `Tensor.record_stream`); a block of which that was said comes back
+when the host's clock has passed its last use. Before a device is called full, the host waits for
+all such blocks. Sizes are exact: nothing is rounded up, nothing is lost between blocks.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from baechi.backend.memory_error import DeviceMemoryError
+from baechi.backend.virtual.machine.blocks import Block, early_free
+from baechi.backend.virtual.machine.clock import Clock, Task
+from baechi.backend.virtual.machine.streams import Access, Host, Stream
+from baechi.errors import StreamRaceError
+from baechi.records.device import Device
+from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark, storage_bytes
+
+_Pending = tuple[tuple[Task, ...], int]
+"""What must be over before a block comes back, and how large it is."""
+
+
+class Allocator:
+    """The memory of all devices of an emulated cluster.
+
+    Args:
+        devices: with their limits.
+        streams: by device, the stream for what lay there before.
+        clock: when uses are over.
+        issuer: the host that issues for a device, in the calling thread.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        streams: Sequence[Stream],
+        clock: Clock,
+        issuer: Callable[[int], Host],
+    ) -> None:
+        self.fault: StreamRaceError | None = None
+        self._names = [device.name for device in devices]
+        self._index = {name: place for place, name in enumerate(self._names)}
+        self._limit_bytes = [device.memory_bytes for device in devices]
+        self._live_bytes = [0] * len(devices)
+        self._peak_bytes = [0] * len(devices)
+        # by the streams that used a block: what a stream did first is over first, so heads tell enough
+        self._pending: list[dict[tuple[Stream, ...], deque[_Pending]]] = [{} for _ in devices]
+        self._streams = streams
+        self._clock = clock
+        self._issuer = issuer
+        self._open = True
+
+    @property
+    def peak_bytes(self) -> dict[str, int]:
+        """The most that each device held since `restart_peaks`."""
+        return dict(zip(self._names, self._peak_bytes, strict=True))
+
+    @property
+    def live_bytes(self) -> dict[str, int]:
+        """What each device holds now."""
+        self._reclaim()
+        return dict(zip(self._names, self._live_bytes, strict=True))
+
+    def restart_peaks(self) -> None:
+        """Forget the peaks so far."""
+        self._reclaim()
+        self._peak_bytes = list(self._live_bytes)
+
+    def block(self, tensor: torch.Tensor, mark: Mark) -> Block:
+        """The memory of a tensor that lies on a device; counted from now on if it was not.
+
+        Args:
+            tensor: the tensor.
+            mark: its mark.
+
+        Raises:
+            DeviceMemoryError: it was not counted so far, and there is no room.
+        """
+        block: Block | None = mark.block
+        if block is None or block.owner is not self:
+            mark.size_bytes = storage_bytes(tensor)
+            device = self._index[str(mark.place)]
+            self._reserve(device, mark.size_bytes, lambda: "a tensor from before")
+            block = self._count(mark, self._streams[device])
+            block.write = Access(block.stream, 0, "a tensor from before", "")
+        return block
+
+    def allocate(
+        self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: Callable[[], str]
+    ) -> list[Block]:
+        """Count tensors that were made on a device: all of them, or none.
+
+        Args:
+            tensors: what was made; storages that are known already are left out.
+            device: where it lies.
+            stream: the stream that is current there.
+            what: says who made it, if there is no room.
+
+        Returns:
+            The memory of each new storage.
+
+        Raises:
+            DeviceMemoryError: there is no room.
+        """
+        place, new = self._names[device], []
+        for tensor in tensors:
+            mark = mark_of(tensor)
+            if mark is None:
+                mark = Mark(place, size_bytes=storage_bytes(tensor))
+                set_mark(tensor, mark)
+                new.append(mark)
+            elif mark.place is None:
+                mark.place, mark.size_bytes = place, storage_bytes(tensor)
+                new.append(mark)
+        if not new:
+            return []
+        self._reserve(device, sum([mark.size_bytes for mark in new]), what)
+        return [self._count(mark, stream) for mark in new]
+
+    def resize(self, tensor: torch.Tensor) -> None:
+        """Count a storage anew that may have grown.
+
+        Args:
+            tensor: any tensor.
+
+        Raises:
+            DeviceMemoryError: there is no room.
+        """
+        mark = mark_of(tensor)
+        block: Block | None = mark.block if mark is not None else None
+        if mark is not None and block is not None and block.owner is self:
+            grown_bytes = storage_bytes(tensor) - block.size_bytes
+            device = self._index[str(mark.place)]
+            use = block.unsaid_use() if grown_bytes > 0 else None
+            if use is not None:
+                raise early_free(block, use)
+            self._reserve(device, max(0, grown_bytes), lambda: "resize_")
+            self._live_bytes[device] += min(0, grown_bytes)
+            block.size_bytes += grown_bytes
+
+    def died(self, block: Block) -> None:
+        """Nobody holds a block any more.
+
+        Args:
+            block: the block; an early end is kept in `fault`, since nobody can be told right here.
+        """
+        if not self._open:
+            return
+        device = block.stream.device
+        block.stream.follow(self._issuer(device))
+        use = block.unsaid_use()
+        if use is not None and self.fault is None:
+            self.fault = early_free(block, use)
+        after = tuple([task for stream in block.used for task in stream.record().tasks])
+        if after:
+            queues = self._pending[device]
+            queues.setdefault(tuple(block.used), deque()).append((after, block.size_bytes))
+        else:
+            self._live_bytes[device] -= block.size_bytes
+
+    def close(self) -> None:
+        """The emulation is over: what dies from now on is nobody's business."""
+        self._open = False
+
+    def _count(self, mark: Mark, stream: Stream) -> Block:
+        mark.block = block = Block(stream, mark.size_bytes, self)
+        return block
+
+    def _reserve(self, device: int, size_bytes: int, what: Callable[[], str]) -> None:
+        if self._pending[device]:
+            self._reclaim()
+        limit_bytes, pending = self._limit_bytes[device], self._pending[device]
+        if self._live_bytes[device] + size_bytes > limit_bytes and pending:
+            host = self._issuer(device)
+            host.now_s = max([host.now_s, *[self._clock.finish(queue[-1][0]) for queue in pending.values()]])
+            self._take_back(device, host.now_s)
+        live_bytes = self._live_bytes[device]
+        if live_bytes + size_bytes > limit_bytes:
+            raise DeviceMemoryError(
+                what(),
+                device=self._names[device],
+                needed_bytes=size_bytes,
+                live_bytes=live_bytes,
+                memory_bytes=limit_bytes,
+            )
+        self._live_bytes[device] += size_bytes
+        self._peak_bytes[device] = max(self._peak_bytes[device], self._live_bytes[device])
+
+    def _reclaim(self) -> None:
+        now_s = min([self._issuer(device).now_s for device in range(len(self._names))])
+        self._clock.settle(now_s)
+        for device in range(len(self._names)):
+            self._take_back(device, self._issuer(device).now_s)
+
+    def _take_back(self, device: int, now_s: float) -> None:
+        """Take back what was pending and is over by now."""
+        queues = self._pending[device]
+        for streams, queue in list(queues.items()):
+            while queue and all(task.timed and task.end_s <= now_s for task in queue[0][0]):
+                self._live_bytes[device] -= queue.popleft()[1]
+            if not queue:
+                del queues[streams]

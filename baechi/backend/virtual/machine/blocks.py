@@ -1,0 +1,91 @@
+"""Memory of emulated devices, storage by storage: who read it, who wrote it, who may free it."""
+
+from typing import Protocol
+
+from baechi.backend.virtual.machine.streams import Access, Stream
+from baechi.errors import StreamRaceError
+
+
+class Owner(Protocol):
+    """Who counts blocks."""
+
+    def died(self, block: "Block") -> None:
+        """Nobody holds a block any more."""
+
+
+class Block:
+    """The memory of one storage.
+
+    Args:
+        stream: the stream that was current when it was allocated.
+        size_bytes: how large it is.
+        owner: who counts it, and is told when nobody holds it any more.
+    """
+
+    __slots__ = ("issued_s", "owner", "reads", "size_bytes", "stream", "used", "write")
+
+    def __init__(self, stream: Stream, size_bytes: int, owner: Owner) -> None:
+        self.stream = stream
+        self.size_bytes = size_bytes
+        self.owner = owner
+        # what was in this memory before is over when all that is on its stream now is
+        self.write = Access(stream, stream.epoch, "allocation", "")
+        self.reads: dict[Stream, Access] = {}
+        self.used: dict[Stream, None] = {}
+        self.issued_s = 0.0
+
+    def __del__(self) -> None:
+        self.owner.died(self)
+
+    def read(self, access: Access) -> None:
+        """Somebody reads it.
+
+        Raises:
+            StreamRaceError: the last write may not be over.
+        """
+        if not access.stream.knows(self.write):
+            raise _race(access, "reads", self.write, "writing")
+        self.reads[access.stream] = access
+
+    def written(self, access: Access) -> None:
+        """Somebody writes it.
+
+        Raises:
+            StreamRaceError: the last write, or a read since, may not be over.
+        """
+        stream = access.stream
+        if not stream.knows(self.write):
+            raise _race(access, "writes", self.write, "writing")
+        for earlier in self.reads.values():
+            if not stream.knows(earlier):
+                raise _race(access, "writes", earlier, "reading")
+        self.write = access
+        self.reads.clear()
+
+    def use(self, stream: Stream) -> None:
+        """A stream uses it: it comes back only when the stream is past that (`record_stream`)."""
+        if stream is not self.stream:
+            self.used[stream] = None
+
+    def unsaid_use(self) -> Access | None:
+        """A use on another stream that may not be over, and of which nothing was said."""
+        for access in (self.write, *self.reads.values()):
+            if not any(stream.knows(access) for stream in (self.stream, *self.used)):
+                return access
+        return None
+
+
+def early_free(block: Block, use: Access) -> StreamRaceError:
+    """What to say when a block dies too early."""
+    return StreamRaceError(
+        f"memory was freed for stream {block.stream.name} while {use} may still be using it: let "
+        f"{block.stream.name} wait for an event recorded after it, hold the tensor until then, or tell "
+        "the allocator (record_stream)"
+    )
+
+
+def _race(access: Access, does: str, other: Access, doing: str) -> StreamRaceError:
+    return StreamRaceError(
+        f"{access} {does} memory that {other} may still be {doing}: nothing orders the one after the "
+        f"other. Record an event on {other.stream.name} after it and let {access.stream.name} wait for it"
+    )

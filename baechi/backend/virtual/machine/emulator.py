@@ -1,0 +1,300 @@
+"""An emulated cluster at work: where storages lie, what runs when, who may touch what, who is full.
+
+    Emulation        sees every operation (a dispatch mode)      ┐
+    VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
+                                                                       ├── Thread    who issues
+                                                                       ├── Stream    in which order
+                                                                       ├── Clock     when
+                                                                       ├── Block     whose memory
+                                                                       └── StepRecord
+
+Numbers are not its business: operations run at once on ordinary tensors of the host.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from weakref import WeakSet
+
+import torch
+
+from baechi.backend.virtual.machine.allocator import Allocator
+from baechi.backend.virtual.machine.blocks import Block
+from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Task
+from baechi.backend.virtual.machine.issuing import Thread
+from baechi.backend.virtual.machine.record import StepRecord
+from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
+from baechi.backend.virtual.machine.threads import Baton
+from baechi.backend.virtual.machine.work import Work
+from baechi.cost.machine import Machine
+from baechi.records.cluster import HOST, Cluster
+from baechi.records.timeline import Phase, Timeline
+from baechi.torchlib.tensors.storage import mark_of
+
+_SETTLE_EVERY = 4096
+
+
+class Emulator:
+    """The state of an emulated cluster from its `with` to the end of it.
+
+    Args:
+        cluster: the devices.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.index = {name: place for place, name in enumerate(cluster.names)}
+        self.index_of_host = len(cluster)
+        self.lock = threading.RLock()
+        self.baton = Baton()
+        self._launch_s = cluster.launch_s
+        self._on_host = frozenset([self.index[name] for name in cluster.on_host])
+        self._clock = Clock(Machine(cluster))
+        self._compute = [Stream(place, f"{name}/compute") for name, place in self.index.items()]
+        self._transfer: dict[tuple[int, int], tuple[Stream, Stream]] = {}
+        self._sides: WeakSet[Stream] = WeakSet()
+        self._threads = threading.local()
+        self._record = StepRecord(cluster.names, 0.0)
+        self._first = self.enter_thread(Host())
+        self.allocator = Allocator(cluster.devices, self._compute, self._clock, self._issuer)
+
+    # --- threads, streams, events
+
+    @property
+    def thread(self) -> Thread:
+        """The calling thread, as an issuer of work; one that is new starts where the first one is."""
+        try:
+            return self._threads.own  # type: ignore[no-any-return]
+        except AttributeError:
+            return self.enter_thread(Host(self._first.host.now_s, self._first.host.seen))
+
+    def enter_thread(self, host: Host) -> Thread:
+        """The calling thread issues work from now on.
+
+        Args:
+            host: its clock as it starts.
+        """
+        own = self._threads.own = Thread(host)
+        return own
+
+    def stream(self, device: int) -> Stream:
+        """The stream on which the calling thread computes on a device."""
+        side = self.thread.streams.get(device)
+        if side is None:
+            return self._compute[device]
+        self._sides.add(side)
+        return side
+
+    def transfer_streams(self, source: int, target: int) -> tuple[Stream, Stream]:
+        """The streams of an ordered pair of devices: tx on the source, rx on the target."""
+        if (source, target) not in self._transfer:
+            ends = (*self.cluster.names, HOST)
+            name = f"{ends[source]}>{ends[target]}"
+            self._transfer[source, target] = Stream(source, f"{name}/tx"), Stream(target, f"{name}/rx")
+        return self._transfer[source, target]
+
+    def record(self, stream: Stream) -> Event:
+        """An event on a stream, recorded by the calling thread now."""
+        stream.follow(self.thread.issuer(stream.device))
+        return stream.record()
+
+    def wait_for(self, event: Event, device: int) -> None:
+        """The host waits for an event.
+
+        Args:
+            event: the event.
+            device: whose result it wants (in backward, each device's thread waits for itself).
+        """
+        host = self.thread.issuer(device)
+        host.now_s = max(host.now_s, self._clock.finish(event.tasks))
+        host.learn(event.seen)
+
+    def enter_layer(self, layer: str) -> str:
+        """What the calling thread issues from now on belongs to a layer.
+
+        Args:
+            layer: its name, with the number of its call; empty for none.
+
+        Returns:
+            The layer that it was in.
+        """
+        return self.thread.enter_layer(layer, self._record)
+
+    def synchronize(self) -> None:
+        """The host waits for everything."""
+        streams = [*self._compute, *(stream for pair in self._transfer.values() for stream in pair)]
+        streams += [*self._sides]
+        host = self.thread.issuer(self.index_of_host)
+        host.now_s = max(host.now_s, self._clock.finish_all())
+        for stream in streams:
+            event = stream.record()
+            host.now_s = max(host.now_s, self._clock.finish(event.tasks))
+            host.learn(event.seen)
+
+    # --- what runs
+
+    def compute(self, device: int, what: str, read: list[Block], written: list[Block], work: Work) -> Access:
+        """Issue a kernel; call `check` before it runs.
+
+        Args:
+            device: where.
+            what: the operator.
+            read: what it reads.
+            written: what it writes.
+            work: what it computes and moves.
+
+        Returns:
+            The access, for the memory that it makes.
+        """
+        thread = self.thread
+        stream = self.stream(device)
+        host = thread.issuer(device)
+        phase, layer, record = self._attribution(thread)
+        if phase == "backward":  # its inputs may have been issued by another device's thread
+            host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
+        host.now_s += self._launch_s
+        access = Access(stream, stream.advance(host), what, layer)
+        task = Task(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
+        self._submit(task, host, (stream,), record)
+        for block in read:
+            block.read(access)
+        for block in written:
+            block.written(access)
+            block.issued_s = host.now_s
+        return access
+
+    def send(
+        self,
+        ends: tuple[int, int],
+        what: str,
+        blocks: tuple[Block | None, Block | None],
+        size_bytes: int,
+        streams: tuple[Stream | None, Stream | None],
+    ) -> None:
+        """Issue a transfer. It runs on the streams of both ends at once, as a peer copy does.
+
+        Args:
+            ends: where the tensor lies and where it goes; the host has the index after the devices.
+            what: the operator.
+            blocks: the memory that it reads and that it writes; None on the host.
+            size_bytes: how much.
+            streams: on both sides; None on the host.
+        """
+        source, target = ends
+        thread = self.thread
+        host = thread.issuer(target if source == self.index_of_host else source)
+        phase, layer, record = self._attribution(thread)
+        read, written = blocks
+        if read is not None:
+            layer = read.write.layer or layer
+            host.now_s = max(host.now_s, read.issued_s) if phase == "backward" else host.now_s
+        host.now_s += self._launch_s
+        task = Task(source, target, size_bytes, what, layer, phase)
+        tx, rx = streams
+        if tx is not None and rx is not None:
+            tx.wait(rx.record())
+        sending = None if tx is None else Access(tx, tx.advance(host), what, layer)
+        if tx is not None and rx is not None:
+            rx.wait(tx.record())
+        receiving = None if rx is None else Access(rx, rx.advance(host), what, layer)
+        self._submit(task, host, tuple([stream for stream in streams if stream is not None]), record)
+        if tx is not None and rx is not None:
+            tx.wait(rx.record())
+        if read is not None and sending is not None:
+            read.read(sending)
+        if written is not None and receiving is not None:
+            written.written(receiving)
+            written.issued_s = host.now_s
+
+    def _submit(self, task: Task, host: Host, streams: tuple[Stream, ...], record: StepRecord) -> None:
+        after: dict[Task, None] = {}
+        for stream in streams:
+            if stream.last is not None:
+                after[stream.last] = None
+            after.update(dict.fromkeys(stream.awaited))
+            stream.awaited.clear()
+            stream.last = task
+        after.pop(task, None)
+        record.tasks.append(task)
+        self._clock.submit(task, host.now_s, after)
+        if self._on_host and (task.device if task.target == COMPUTE else task.target) in self._on_host:
+            host.now_s = max(host.now_s, self._clock.finish([task]))
+        if self._clock.untimed > _SETTLE_EVERY and not self.thread.in_backward:
+            self._clock.settle(self.thread.host.now_s)
+
+    def _described(self, what: str) -> str:
+        layer = self._attribution(self.thread)[1]
+        return f"{what} of layer {layer}" if layer else what
+
+    def _issuer(self, device: int) -> Host:
+        return self.thread.issuer(device)
+
+    def _attribution(self, thread: Thread) -> tuple[Phase, str, StepRecord]:
+        if thread.in_backward:
+            layer, record = thread.owner()
+            return "backward", layer, record or self._record
+        return ("forward" if thread.depth else "other"), thread.layer, self._record
+
+    # --- memory
+
+    def allocate(
+        self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: str
+    ) -> list[Block]:
+        """Count tensors that were made on a device; see `Allocator.allocate`."""
+        return self.allocator.allocate(tensors, device, stream, lambda: self._described(what))
+
+    def take_in(self, tensors: Iterable[torch.Tensor], device: int, what: str) -> None:
+        """Tensors that belonged nowhere belong to a device, which runs the kernels that made them.
+
+        Args:
+            tensors: the tensors.
+            device: where.
+            what: the operator that uses them.
+        """
+        for tensor in tensors:
+            mark = mark_of(tensor)
+            blocks = self.allocate([tensor], device, self.stream(device), what)
+            for due in mark.due if mark is not None else ():
+                if not due.charged:
+                    due.charged = True
+                    self.compute(device, due.name, [], blocks, due.work)
+
+    # --- steps
+
+    @contextmanager
+    def step(self) -> Iterator[StepRecord]:
+        """A model is called: what runs from now on, until the next call, is noted in a new record."""
+        self.raise_fault()
+        self._record.peak_bytes = self.allocator.peak_bytes
+        self.allocator.restart_peaks()
+        self._record = self._record.next(self._issuer(self.index_of_host).now_s)
+        thread = self.thread
+        thread.depth += 1
+        try:
+            yield self._record
+        finally:
+            thread.depth -= 1
+
+    def timeline(self, record: StepRecord | None = None, *, by_operator: bool = False) -> Timeline:
+        """What was measured since a step began; the host waits for all devices first.
+
+        Args:
+            record: of which step; the newest unless given.
+            by_operator: a span for each kernel, else one for each stay in a layer.
+        """
+        self.synchronize()
+        record = record or self._record
+        if record is self._record:
+            record.peak_bytes = self.allocator.peak_bytes
+        return record.timeline(by_operator=by_operator)
+
+    def close(self) -> None:
+        """The emulation is over: what was measured of it can still be read."""
+        self.timeline()
+        self.allocator.close()
+
+    def raise_fault(self) -> None:
+        """Raise what was found when nobody could be told."""
+        fault, self.allocator.fault = self.allocator.fault, None
+        if fault is not None:
+            raise fault

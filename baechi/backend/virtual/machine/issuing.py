@@ -1,0 +1,123 @@
+"""Who issues work on emulated devices: the host's threads, and backward's.
+
+Backward has one issuing clock for each device, as CUDA's engine has one thread for each. A node is
+issued when its inputs have been; when backward is over, the thread that called it goes on after the
+last of them.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+
+from baechi.backend.virtual.machine.record import StepRecord
+from baechi.backend.virtual.machine.streams import Host, Stream
+
+FORWARD = -1
+_LEAF = 2**63
+_OWNERS_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class _Backward:
+    """One backward that this thread is in: graph tasks nest in reentrant checkpoints."""
+
+    task: int
+    start: Host
+    hosts: dict[int, Host] = field(default_factory=dict)
+
+
+class Thread:
+    """A thread that issues work.
+
+    Args:
+        host: its clock, as it starts.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.layer = ""
+        self.depth = 0
+        self.suspended = 0
+        self.streams: dict[int, Stream] = {}
+        self._backwards: list[_Backward] = []
+        self._task = FORWARD
+        # by sequence number: autograd nodes made from there on belong to a layer of a step. What was
+        # measured of a step is as large as the step, so it is not kept for those whom nobody can ask
+        self._starts: deque[int] = deque(maxlen=_OWNERS_KEPT)
+        self._owners: deque[tuple[str, ReferenceType[StepRecord]]] = deque(maxlen=_OWNERS_KEPT)
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward is running in this thread."""
+        return torch._C._current_graph_task_id() != FORWARD
+
+    def issuer(self, device: int) -> Host:
+        """Who issues the next thing for a device.
+
+        Args:
+            device: the device's place in the cluster.
+        """
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._enter(task)
+        if task == FORWARD:
+            return self.host
+        backward = self._backwards[-1]
+        host = backward.hosts.get(device)
+        if host is None:
+            host = backward.hosts[device] = Host(backward.start.now_s, backward.start.seen)
+        return host
+
+    def enter_layer(self, layer: str, record: StepRecord) -> str:
+        """What is issued from now on belongs to a layer; returns which it was before.
+
+        Args:
+            layer: its name, with the number of its call.
+            record: of the step that it belongs to.
+        """
+        before, self.layer = self.layer, layer
+        if torch.is_grad_enabled():
+            self._starts.append(torch._C._autograd._get_sequence_nr())
+            self._owners.append((layer, ref(record)))
+        return before
+
+    def owner(self) -> tuple[str, StepRecord | None]:
+        """The layer whose backward is running, and the record of its step, if they are known.
+
+        A step whose record is gone has an empty one: its work is not another step's.
+        """
+        node: Any = torch._C._current_autograd_node()
+        number = node._sequence_nr() if node is not None else _LEAF
+        if number >= _LEAF:
+            return self.layer, None
+        place = bisect_right(self._starts, number) - 1
+        if place < 0:
+            return "", None
+        layer, record = self._owners[place]
+        return layer, record() or StepRecord((), 0.0)
+
+    def _enter(self, task: int) -> None:
+        """The thread is in another backward than before, or in none: those that ended hand over."""
+        while self._backwards and self._backwards[-1].task != task:
+            if task > self._backwards[-1].task:
+                break  # one that began inside
+            ended = self._backwards.pop()
+            outer = self._backwards[-1].start if self._backwards else self.host
+            for host in ended.hosts.values():
+                outer.now_s = max(outer.now_s, host.now_s)
+                outer.learn(host.seen)
+            for host in self._backwards[-1].hosts.values() if self._backwards else ():
+                host.now_s = max(host.now_s, outer.now_s)
+                host.learn(outer.seen)
+        if task != FORWARD and not (self._backwards and self._backwards[-1].task == task):
+            outer = self._latest()
+            self._backwards.append(_Backward(task, Host(outer.now_s, outer.seen)))
+        self._task = task
+
+    def _latest(self) -> Host:
+        hosts = [self.host, *(host for backward in self._backwards for host in backward.hosts.values())]
+        return max(hosts, key=lambda host: host.now_s)

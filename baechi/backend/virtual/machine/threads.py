@@ -1,0 +1,185 @@
+"""Threads of the host on an emulated cluster: one runs at a time, so that a program repeats exactly.
+
+A thread runs until it waits or ends; then the baton goes to the one with the earliest logical clock
+among those that can go on, on a tie to the one that is first in the plan, then to the one that asked
+first. Who waited for a flag knows what its setter knew, and is no earlier than that.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+from baechi.backend.thread import started
+from baechi.backend.virtual.machine.streams import Host
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class _Runner:
+    """A thread that takes part.
+
+    Args:
+        host: its clock.
+        position: its place in the plan.
+        runs: whether it has the baton; threads from outside run without being asked.
+        turn: set when it gets the baton.
+    """
+
+    host: Host
+    position: int
+    runs: bool = True
+    turn: threading.Event = field(default_factory=threading.Event)
+
+
+class VirtualFlag:
+    """A flag of the emulated host.
+
+    Args:
+        baton: who runs.
+        host: the calling thread's clock.
+    """
+
+    def __init__(self, baton: "Baton", host: Callable[[], Host]) -> None:
+        self._baton = baton
+        self._host = host
+        baton.runner(host())
+        self._up: Host | None = None
+        self._waiting: list[_Runner] = []
+
+    def set(self) -> None:
+        """Raise it: whoever waits can go on."""
+        if self._up is None:
+            host = self._host()
+            self._up = Host(host.now_s, host.seen)
+            self._baton.ready(self._waiting)
+            self._waiting = []
+
+    def is_set(self) -> bool:
+        """Whether it is up."""
+        return self._up is not None
+
+    def wait(self) -> bool:
+        """Wait until it is up.
+
+        Raises:
+            RuntimeError: every thread waits, so nobody could raise it.
+        """
+        if self._up is None:
+            runner = self._baton.runner(self._host())
+            self._waiting.append(runner)
+            try:
+                self._baton.give_up(runner)
+            except BaseException:  # Ctrl-C: it waits no more
+                self._waiting = [other for other in self._waiting if other is not runner]
+                raise
+        assert self._up is not None
+        host = self._host()
+        host.now_s = max(host.now_s, self._up.now_s)
+        host.learn(self._up.seen)
+        return True
+
+
+class Baton:
+    """Who runs, and who could."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ready: list[tuple[int, _Runner]] = []
+        self._counter = 0
+        self._own = threading.local()
+        self._runners: WeakSet[_Runner] = WeakSet()
+        self._stuck = False
+
+    def runner(self, host: Host) -> _Runner:
+        """The calling thread as one that takes part; one that came from outside is first in the plan."""
+        own: _Runner | None = getattr(self._own, "runner", None)
+        if own is None:
+            own = self._own.runner = _Runner(host, -1)
+            self._runners.add(own)
+        return own
+
+    def ready(self, runners: list[_Runner]) -> None:
+        """These can go on, when their turn comes."""
+        with self._lock:
+            for runner in runners:
+                self._counter += 1
+                self._ready.append((self._counter, runner))
+
+    def spawn(self, function: Callable[[], None], host: Host, position: int) -> Callable[[], None]:
+        """Start a thread; it runs when its turn comes.
+
+        Args:
+            function: what it runs; it raises nothing.
+            host: its clock.
+            position: its place in the plan.
+
+        Returns:
+            Waits until the thread is gone.
+        """
+        runner = _Runner(host, position, runs=False)
+        self._runners.add(runner)
+
+        def run() -> None:
+            self._own.runner = runner
+            runner.turn.wait()
+            try:
+                function()
+            finally:
+                self._runners.discard(runner)
+                self._pass_on(runner)
+
+        join = started(run)
+        self.ready([runner])
+        return join
+
+    def give_up(self, runner: _Runner) -> None:
+        """Let others run until the calling thread can go on.
+
+        Args:
+            runner: the calling thread.
+
+        Raises:
+            RuntimeError: nobody can.
+        """
+        self._pass_on(runner)
+        try:
+            runner.turn.wait()
+        except BaseException:  # Ctrl-C: it goes on unasked
+            with self._lock:
+                runner.runs = True
+                self._ready = [entry for entry in self._ready if entry[1] is not runner]
+            raise
+        if self._stuck:
+            raise RuntimeError("every thread of the emulated host waits for another: nobody can go on")
+
+    def finish(self, host: Host) -> None:
+        """Let all others run until they end, or wait for what nobody will raise: those are told."""
+        self.runner(host)
+        last = _Runner(Host(math.inf), 0)
+        while self._ready:
+            self.ready([last])
+            self._pass_on(last)
+            last.turn.wait()
+        with self._lock:
+            self._stuck = True
+            for other in self._runners:
+                other.turn.set()
+
+    def _pass_on(self, runner: _Runner) -> None:
+        with self._lock:
+            runner.runs = False
+            runner.turn.clear()
+            if self._ready:
+                chosen = min(self._ready, key=lambda entry: _urgency(*entry))
+                self._ready.remove(chosen)
+                chosen[1].runs = True
+                chosen[1].turn.set()
+            elif not any(other.runs for other in self._runners):
+                self._stuck = True
+                for other in self._runners:
+                    other.turn.set()
+
+
+def _urgency(turn: int, runner: _Runner) -> tuple[float, int, int]:
+    return runner.host.now_s, runner.position, turn

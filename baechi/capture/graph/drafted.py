@@ -1,0 +1,201 @@
+"""All nodes and edges while they are being drafted, and the graph that they become."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
+
+from baechi.capture.graph.backward import share_out
+from baechi.capture.graph.draft import Draft
+from baechi.capture.graph.groups import Groups
+from baechi.capture.watch.trace import Storage, Trace, Use
+from baechi.records.graph import LayerGraph
+
+
+@dataclass(slots=True)
+class Drafted:
+    """What a walk over a trace has found.
+
+    Args:
+        trace: the run.
+        drafts: nodes by name.
+        groups: nodes that must share a device.
+        edges: by source and target, each tensor that goes along.
+        alone: by layer, what it returned, if that was one tensor and nothing else.
+        after: pairs of nodes that must keep their order.
+        inputs: bytes of the model's inputs, by node.
+        read_by: by storage, the nodes that read it.
+        written: what was written in place that the writer did not make.
+        given: what a layer got as arguments, and glue through its function.
+        on_host: glue that reads inputs of the model only, so runs where they lie.
+        owners: by number of an event, the node that an operation belongs to.
+    """
+
+    trace: Trace
+    drafts: dict[str, Draft] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
+    edges: dict[tuple[str, str], dict[str, Use]] = field(default_factory=dict)
+    alone: dict[str, Use] = field(default_factory=dict)
+    after: dict[tuple[str, str], None] = field(default_factory=dict)
+    inputs: dict[str, int] = field(default_factory=dict)
+    read_by: dict[int, set[str]] = field(default_factory=dict)
+    written: list[tuple[Draft, Storage]] = field(default_factory=list)
+    given: dict[str, tuple[Use, ...]] = field(default_factory=dict)
+    on_host: set[str] = field(default_factory=set)
+    owners: dict[int, Draft] = field(default_factory=dict)
+
+    def graph(self, weights_below: Mapping[str, list[Storage]]) -> LayerGraph:
+        """The finished graph.
+
+        Args:
+            weights_below: weights by the module that they are in or below.
+
+        Raises:
+            RecordError: it is malformed.
+        """
+        graph: nx.DiGraph[Any] = nx.DiGraph(training=self.trace.training)
+        for name, size_bytes in self.inputs.items():
+            graph.add_node(name, kind="input", output_bytes=size_bytes)
+        self._say_what_is_written()
+        self._count_second_gradients()
+        self._say_what_is_held()
+        for name, draft in self.drafts.items():
+            made = [(index, draft.made[index][0]) for index in draft.escaped & draft.made.keys()]
+            draft.lent = {index for index, s in made if s.saved and name not in self._savers(s)}
+        if self.trace.backward is not None:
+            share_out(self.trace, self.drafts.values(), self.owners)
+            graph.graph["backward_captured"] = True
+        names: dict[int, list[str]] = {}
+        for weight, storage in self.trace.weights.items():
+            names.setdefault(storage.index, []).append(weight)
+        sizes = self.groups.sizes()
+        first_of: dict[Any, str] = {}
+        for name, draft in self.drafts.items():
+            draft.given_grad_bytes = self._given_grad_bytes(draft)
+            attributes = draft.attributes(training=self.trace.training, names=names)
+            if draft.first == len(self.trace.events):
+                attributes["unread"] = True
+            if name in self.on_host:
+                attributes["on_host"] = True
+            if sizes[self.groups.first(name)] > 1:
+                attributes["colocate"] = self.groups.first(name)
+            twin = first_of.setdefault(self._work_of(draft, weights_below), name)
+            if twin != name:
+                attributes["twin"] = twin
+            graph.add_node(name, **attributes)
+        for (source, target), tensors in self.edges.items():
+            graph.add_edge(source, target, **self._edge(source, target, tensors))
+        for name, lives in self._lives().items():
+            graph.nodes[name]["lives"] = lives
+        for source, target in self.after:
+            if not graph.has_edge(source, target):
+                graph.add_edge(source, target, order_only=True)
+        return LayerGraph.from_networkx(graph)
+
+    def _edge(self, source: str, target: str, tensors: Mapping[str, Use]) -> dict[str, Any]:
+        uses, alone = list(tensors.values()), self.alone.get(source)
+        attributes: dict[str, Any] = {
+            "bytes": sum([use.size_bytes for use in uses]),
+            "tensor": "+".join(sorted(tensors)),
+        }
+        if len(uses) > 1:
+            attributes["parts"] = {tensor: use.size_bytes for tensor, use in tensors.items()}
+        if source in self.inputs:
+            return attributes
+        if alone is None or any(use.object != alone.object for use in uses):
+            attributes["on_demand"] = True
+        if self.trace.training and not any(use.requires_grad for use in uses):
+            attributes["no_grad"] = True
+        if self.trace.training and not any(target in self._savers(use.storage) for use in uses):
+            attributes["unsaved"] = True
+        return attributes
+
+    def _lives(self) -> dict[str, dict[str, list[Any]]]:
+        """By node with several outputs: by tensor that has its memory for itself, bytes, and who holds it."""
+        found: dict[str, dict[str, list[Any]]] = {}
+        uses: dict[str, set[tuple[str, int]]] = {}
+        for (source, _), tensors in self.edges.items():
+            uses.setdefault(source, set()).update([(key, use.storage.index) for key, use in tensors.items()])
+        for name, pairs in uses.items():
+            draft = self.drafts.get(name)
+            passing = draft.passing(training=self.trace.training) if draft is not None else {}
+            keys, storages = Counter([key for key, _ in pairs]), Counter([index for _, index in pairs])
+            alone = [(key, i) for key, i in sorted(pairs) if keys[key] == storages[i] == 1 and i in passing]
+            if len(passing) > 1 and alone:
+                assert draft is not None
+                found[name] = {key: [passing[i].size_bytes, draft.held_by.get(i, "")] for key, i in alone}
+        return found
+
+    def _savers(self, storage: Storage) -> set[str]:
+        """The nodes whose part of autograd keeps some memory; all that use it, if nobody watched."""
+        if storage.saved and not storage.savers:
+            return set(self.drafts)
+        return {self.owners[event].name for event in storage.savers if event in self.owners}
+
+    def _say_what_is_written(self) -> None:
+        for draft, storage in self.written:  # a layer's own statistics are nobody else's business
+            others = self.read_by.get(storage.index, set()) - {draft.name}
+            if storage.weight is None or others:
+                handed = any(use.storage is storage for use in self.given[draft.name])
+                known = handed or storage.weight is not None
+                draft.writes = "given" if known and draft.writes != "other" else "other"
+
+    def _say_what_is_held(self) -> None:
+        """What variables, caches and the caller hold longer than somebody reads it."""
+        end = len(self.trace.events)
+        nodes = sorted(self.drafts.values(), key=lambda draft: draft.last)
+        lasts = [draft.last for draft in nodes]
+        for draft in self.drafts.values():
+            lives: dict[int, int] = {}
+            for index, (storage, _) in draft.made.items():
+                gone = storage.forgotten if storage.saved and storage.forgotten is not None else storage.died
+                died = end if gone is None else gone
+                reading = [name for name in self.read_by.get(index, ()) if name in self.drafts]
+                read = max([self.drafts[name].last for name in reading], default=draft.last)
+                if died >= end or (died > draft.last + 1 and index not in draft.escaped):
+                    draft.held.add(index)
+                elif index in draft.escaped:
+                    lives[index] = died - 1 if died > read + 1 else draft.last
+            draft.held_until = _node_at(max(lives.values(), default=draft.last), draft, nodes, lasts)
+            draft.held_by = {index: _node_at(until, draft, nodes, lasts) for index, until in lives.items()}
+
+    def _given_grad_bytes(self, draft: Draft) -> int:
+        """Gradients that its backward makes for what it was given; weights have theirs anyway."""
+        if not draft.runs_backward():
+            return 0
+        given = {(use.storage.index, use.view): use for use in self.given.get(draft.name, ())}
+        wanted = [use for use in given.values() if use.requires_grad and use.storage.weight is None]
+        return sum([use.size_bytes for use in wanted])
+
+    def _count_second_gradients(self) -> None:
+        """Of a weight with several readers a gradient is there when the owner makes another one."""
+        place = {name: index for index, name in enumerate(self.drafts)}
+        for storage in {s.index: s for s in self.trace.weights.values() if s.trained}.values():
+            readers = sorted(self.read_by.get(storage.index, ()), key=place.__getitem__)
+            for name in readers[:-1]:  # backward begins with the last one
+                self.drafts[name].second_grad_bytes += storage.size_bytes
+                if storage in self.drafts[name].weights:
+                    self.drafts[name].moved_grad_bytes -= storage.size_bytes
+                    self.drafts[readers[-1]].moved_grad_bytes += storage.size_bytes
+
+    def _work_of(self, draft: Draft, weights_below: Mapping[str, list[Storage]]) -> Any:
+        """What two layers have in common that do the same, on other values."""
+        if draft.kind == "glue" or not draft.work:
+            return draft.name
+        weights = [(storage.size_bytes, storage.trained) for storage in weights_below.get(draft.module, ())]
+        given = [(use.view[1:], use.requires_grad) for use in self.given[draft.name]]
+        return draft.type, tuple(draft.work), tuple(weights), tuple(given), draft.runs_backward()
+
+
+def _node_at(until: int, draft: Draft, nodes: Sequence[Draft], lasts: Sequence[int]) -> str:
+    """The node during which what a draft made is let go; none if that is the draft itself."""
+    if until <= draft.last:
+        return ""
+    place = min(bisect_left(lasts, until), len(nodes) - 1)
+    begun = nodes[place].first + (nodes[place].kind == "layer")  # glue begins with its operation
+    if until < begun and nodes[place - 1] is not draft:
+        place -= 1  # it goes before that one has begun to work
+    return nodes[max(place, 0)].name

@@ -1,0 +1,109 @@
+"""Which module calls are layers: placed as a unit, however much happens inside."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from baechi.capture.watch.trace import Boundary, Call, Op, Trace
+from baechi.torchlib.modules.fast_paths import FUSED, is_compiled
+
+Names = Iterable[str | type[nn.Module]]
+
+
+@dataclass(frozen=True)
+class Granularity:
+    """The modules that are layers, by qualified name.
+
+    Args:
+        layers: a call of one of these, outside any other, is a layer.
+    """
+
+    layers: frozenset[str]
+
+    def layer_of(self, call: Call | None) -> Call | None:
+        """The layer that a call is, or is inside of: the outermost one.
+
+        Args:
+            call: the innermost module call; None outside the model.
+
+        Returns:
+            The call that is a layer, or None between layers.
+        """
+        found = None
+        while call is not None:
+            if call.module in self.layers:
+                found = call
+            call = call.parent
+        return found
+
+
+def choose(model: nn.Module, trace: Trace, no_split: Names | None) -> Granularity:
+    """Decide which modules are layers.
+
+    A layer is a module without children; a module that the user names; or one whose code reads
+    weights (its own, or its children's behind their backs) while it calls no child that has
+    weights, such as `nn.MultiheadAttention`. What torch fuses (`backend.fast_paths`) stays whole.
+
+    Args:
+        model: the model.
+        trace: a run of it.
+        no_split: class names, classes or qualified names to keep whole.
+
+    Returns:
+        The decision.
+
+    Raises:
+        ValueError: a name that is neither a class nor a module of the model.
+    """
+    modules = dict(model.named_modules())
+    named = _named(modules, no_split or ())
+    fast = {name for name, module in modules.items() if isinstance(module, FUSED) or is_compiled(module)}
+    leaves = {e.call.module for e in trace.events if isinstance(e, Boundary) and e.call.leaf}
+    return Granularity(frozenset(leaves | named | fast | _readers(modules, trace)))
+
+
+def _named(modules: dict[str, nn.Module], no_split: Names) -> set[str]:
+    found: set[str] = set()
+    for wanted in (no_split,) if isinstance(no_split, str) else no_split:
+        if isinstance(wanted, str):
+            match = {n for n, m in modules.items() if n == wanted or wanted in _class_names(m)}
+        else:
+            match = {n for n, m in modules.items() if isinstance(m, wanted)}
+        if not match:
+            classes = ", ".join(sorted({type(module).__name__ for module in modules.values()}))
+            raise ValueError(
+                f"no_split_module_classes names {wanted!r}, which is no class and no module of the model; "
+                f"its classes are: {classes}"
+            )
+        found |= match
+    return found
+
+
+def _class_names(module: nn.Module) -> set[str]:
+    classes = (cls for cls in type(module).__mro__ if issubclass(cls, nn.Module))
+    return {cls.__name__ for cls in classes if cls is not nn.Module}
+
+
+def _readers(modules: dict[str, nn.Module], trace: Trace) -> set[str]:
+    """Modules that read weights themselves, and call no child that has any (the root excepted)."""
+    owners: dict[int, set[str]] = {}
+    for name, storage in trace.weights.items():
+        owners.setdefault(id(storage), set()).add(name.rpartition(".")[0])
+    readers = set()
+    for event in trace.events:
+        if isinstance(event, Op) and event.call.module and not event.call.leaf:
+            call = event.call
+            read = {owner for use in event.reads for owner in owners.get(id(use.storage), ())}
+            if any(_below(owner, call.module) for owner in read) and not _calls_weights(modules, call):
+                readers.add(call.module)
+    return readers
+
+
+def _below(name: str, module: str) -> bool:
+    return name == module or name.startswith(f"{module}.")
+
+
+def _calls_weights(modules: dict[str, nn.Module], call: Call) -> bool:
+    called = (modules[name] for name in call.inside)
+    return any(next(module.parameters(), None) is not None for module in called)

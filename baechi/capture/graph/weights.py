@@ -1,0 +1,64 @@
+"""Weights by the module that they belong to, and layers by their nearness to a module."""
+
+from collections.abc import Iterator, Mapping
+
+from baechi.capture.graph.draft import Draft
+from baechi.capture.watch.trace import Storage, Trace
+
+
+def by_module(trace: Trace) -> dict[str, list[Storage]]:
+    """The weights in and below each module.
+
+    Args:
+        trace: a run of the model.
+
+    Returns:
+        Storages by qualified module name; `""` has all.
+    """
+    below: dict[str, list[Storage]] = {}
+    for name, storage in trace.weights.items():
+        parts = name.split(".")
+        for end in range(len(parts)):
+            below.setdefault(".".join(parts[:end]), []).append(storage)
+    return below
+
+
+class LayersByPath:
+    """Layers by the paths of their modules: which is nearest to a module?
+
+    Args:
+        drafts: nodes by name, in code order.
+    """
+
+    def __init__(self, drafts: Mapping[str, Draft]) -> None:
+        self._first: dict[tuple[str, ...], str] = {}
+        for name, draft in drafts.items():
+            if draft.kind == "layer":
+                self.add(name, draft.module)
+
+    def add(self, name: str, module: str) -> None:
+        """Know one more layer.
+
+        Args:
+            name: the node's name.
+            module: its qualified module name.
+        """
+        for path in _paths(module):
+            self._first.setdefault(path, name)
+
+    def nearest(self, module: str) -> str | None:
+        """The layer whose module shares the longest path with a module.
+
+        Args:
+            module: a qualified module name.
+
+        Returns:
+            A node's name, the first of several; None if there is no layer.
+        """
+        return next((self._first[path] for path in _paths(module) if path in self._first), None)
+
+
+def _paths(module: str) -> Iterator[tuple[str, ...]]:
+    """The path of a module and of all that hold it, from the inside out."""
+    parts = tuple(module.split("."))
+    return (parts[:end] for end in range(len(parts), -1, -1))

@@ -1,0 +1,95 @@
+"""The backward of a watched run: it runs, and each operation of it is written down."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.capture.watch.trace import BackwardOp
+from baechi.capture.watch.watched_run import Watch
+from baechi.torchlib.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
+from baechi.torchlib.tensors.layout import copy_bytes
+from baechi.torchlib.tensors.pytree import tensors_in
+
+logger = logging.getLogger(__name__)
+
+
+def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> None:
+    """Run backward, and write down what it does; no gradient is put anywhere.
+
+    It begins where training would: at outputs of one element (a loss), else at all outputs.
+
+    Args:
+        watch: the watch of the forward, which goes on.
+        model: the model.
+        given: what it was given.
+        result: what it returned.
+    """
+    leaves = [t for t in (*model.parameters(), *tensors_in(given)) if t.requires_grad and t.is_leaf]
+    outputs = list({id(t): t for t in tensors_in(result) if t.grad_fn is not None}.values())
+    losses = [output for output in outputs if output.numel() == 1] or outputs
+    losses = [output for output in losses if output.is_floating_point() or output.is_complex()]
+    if not losses or not leaves:
+        return
+    watch.trace.backward = []
+    try:
+        ones = [torch.ones_like(loss) for loss in losses]
+        gradients = torch.autograd.grad(losses, leaves, ones, allow_unused=True)
+    except Exception as error:  # the model's own backward met fake tensors: costs are guessed then
+        logger.info("backward is estimated from forward: it does not run here (%s)", error)
+        watch.trace.backward = None
+        return
+    weights = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
+    made = [grad for grad, _ in zip(gradients, weights, strict=False) if grad is not None]
+    watch.trace.gradients = {watch.storage_of(grad).index for grad in made}
+
+
+def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
+    """Run an operation of the backward, and write it down.
+
+    Args:
+        watch: the watch.
+        func: the operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        What it returns.
+    """
+    facts = facts_of(func)
+    result = func(*args, **kwargs)
+    if func.namespace == "prim":  # a question
+        return result
+    given, made = flat([*args, *kwargs.values()]), flat([result])
+    if facts.aliases and given:
+        storage = watch.storage_of(given[0])
+        for tensor in made:
+            watch.alias(tensor, storage)
+        return result
+    known = {id(watch.storage_of(tensor)) for tensor in given}
+    makes = tuple([s for s in map(watch.storage_of, made) if id(s) not in known])
+    if not makes and next(writes_of(facts, args, kwargs), None) is None:
+        return result
+    node = torch._C._current_autograd_node()
+    backward = watch.trace.backward
+    assert backward is not None
+    backward.append(
+        BackwardOp(
+            sequence=-1 if node is None else node._sequence_nr(),
+            makes=makes,
+            flops=flops_of(func, args, kwargs, result),
+            moved_bytes=bytes_of(facts, given, made),
+            kernel=is_kernel(func, args, kwargs),
+            reads=tuple([watch.storage_of(tensor) for tensor in given]),
+            spans=_spans(watch, given),
+            adds=facts.name == "add",
+        )
+    )
+    return result
+
+
+def _spans(watch: Watch, given: Iterable[torch.Tensor]) -> dict[int, int]:
+    sizes = [(watch.storage_of(tensor).index, copy_bytes(tensor), tensor) for tensor in given]
+    return {index: size for index, size, tensor in sizes if size > tensor.numel() * tensor.element_size()}

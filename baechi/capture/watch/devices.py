@@ -1,0 +1,41 @@
+"""Whose device the model's code asked for.
+
+While a model is captured all tensors have one device, so its value does not tell. But each question
+gets an object of its own as its answer, and that is recognized when it comes back:
+
+    device = x.device                    noted: this object is x's
+    torch.arange(9, device=device)       it lies where x does
+"""
+
+from typing import Any
+
+import torch
+
+from baechi.capture.watch.trace import Storage
+
+
+class Devices:
+    """The answers so far; they are kept, so that no other object gets the identity of one."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, tuple[torch.device, Storage]] = {}
+
+    def answer(self, device: torch.device, storage: Storage) -> torch.device:
+        """An answer that is recognized.
+
+        Args:
+            device: the device.
+            storage: the memory of the tensor that it was asked of.
+        """
+        own = torch.device(device.type) if device.index is None else torch.device(device.type, device.index)
+        self._answers[id(own)] = own, storage
+        return own
+
+    def owner(self, device: Any) -> Storage | None:
+        """The memory of the tensor whose device this is; None if nobody asked for it.
+
+        Args:
+            device: what a function was told as its device, if anything.
+        """
+        _, storage = self._answers.get(id(device), (None, None))
+        return storage

@@ -1,0 +1,272 @@
+"""Watching a model run: stand-ins see module calls, two modes see functions and operations.
+
+model(inputs)
+  └─ stand-in for each forward        -> Boundary(enter), Boundary(exit)
+       └─ TorchFunctionMode           -> which torch function the code called (glue's name)
+            └─ autograd
+                 └─ TorchDispatchMode -> Op: what was read, written, made; flops and bytes
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointFunction
+
+from baechi.capture.watch.backward import note_backward
+from baechi.capture.watch.trace import Boundary, Call, Function, Op
+from baechi.capture.watch.values import told_to_libraries
+from baechi.capture.watch.watched_run import Watch
+from baechi.capture.watch.workspace import with_workspace
+from baechi.torchlib.dynamo import compiler_aside
+from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.modules.intercept import original_forward, set_aside, stand_in, step_back
+from baechi.torchlib.operators import (
+    bytes_of,
+    facts_of,
+    flat,
+    flops_of,
+    function_name,
+    is_kernel,
+    is_uncounted,
+    writes_of,
+)
+
+_WATCH = "_baechi_watch"
+_DEVICE = torch.ops.prim.device.default
+
+
+@contextmanager
+def watching(
+    model: nn.Module,
+    *,
+    training: bool,
+    fake: bool = False,
+    hooks: bool = True,
+    arguments: dict[str, Arguments] | None = None,
+) -> Iterator[Watch]:
+    """Watch what runs inside; everything is taken off again afterwards.
+
+    Args:
+        model: the model, not distributed.
+        training: whether it runs in training mode, with gradients.
+        fake: whether it runs with fake tensors.
+        hooks: whether to watch what autograd saves; `torch.func.grad` allows no hooks. Without,
+            everything that takes part in backward counts as saved.
+        arguments: filled with what each module is called with, by the name of its node.
+
+    Yields:
+        The watch, whose `trace` fills.
+    """
+    watch = Watch(model, training=training, fake=fake, arguments=arguments)
+    with ExitStack() as stack:
+        stack.callback(watch.forget)
+        stack.callback(watch.put_weights_back)
+        stack.enter_context(compiler_aside())
+        for module in model.modules():
+            stack.enter_context(set_aside(module))  # an activation that another model shares may have one
+            module.__dict__[_WATCH] = watch
+            stack.callback(module.__dict__.pop, _WATCH, None)
+            stand_in(module, _called)
+            stack.callback(step_back, module)
+        if training and hooks:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_saver(watch), lambda kept: kept))
+        stack.enter_context(_Operations(watch))
+        stack.enter_context(_Functions(watch))
+        stack.enter_context(_custom_functions(watch))
+        stack.enter_context(_fake_devices(watch))
+        stack.enter_context(told_to_libraries(watch.values))
+        yield watch
+    if training and not hooks:
+        for storage in watch.trace.storages:
+            storage.saved |= storage.requires_grad
+
+
+def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for a module's forward: note the way in and the way out."""
+    watch: Watch = module.__dict__[_WATCH]
+    if watch.trace.backward is not None:  # a checkpointed region runs again
+        return original_forward(module)(*args, **kwargs)
+    name = watch.names[id(module)]
+    turn = watch.turns.get(name, 0)
+    watch.turns[name] = turn + 1
+    outer, function = watch.call, watch.function
+    call = Call(name, type(module).__name__, turn, outer, _is_leaf(module))
+    ancestor = outer
+    while ancestor is not None:
+        ancestor.inside.add(name)
+        ancestor = ancestor.parent
+    watch.trace.events.append(Boundary("enter", call, watch.uses(args, kwargs)))
+    watch.note_arguments(call, args, kwargs)
+    watch.call, watch.function = call, None
+    try:
+        result = original_forward(module)(*args, **kwargs)
+        alone = isinstance(result, torch.Tensor)
+        watch.trace.events.append(Boundary("exit", call, watch.uses(result), alone))
+        return result
+    finally:
+        whole = function is not None and function.whole
+        watch.call, watch.function = outer, None if whole else function  # it ends where a module begins
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    """Whether nothing inside could be a layer: no children but the parametrizations of its weights."""
+    return all(name == "parametrizations" for name, _ in module.named_children())
+
+
+def _saver(watch: Watch) -> Any:
+    def save(tensor: torch.Tensor) -> torch.Tensor:
+        storage = watch.storage_of(tensor)
+        storage.saved = True
+        events = watch.trace.events
+        # what an operation read is kept when its node has a number, what it made when it is over
+        last = events[-1] if events else None
+        over = isinstance(last, Op) and last.sequence == torch._C._autograd._get_sequence_nr()
+        storage.savers.add(len(events) - over)
+        return tensor.detach()  # itself, an output would hold the node that holds it, for ever
+
+    return save
+
+
+class _Functions(TorchFunctionMode):
+    """Notes the torch function that the model's own code calls; what it calls in turn is inside it."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        watch, kwargs = self.watch, kwargs or {}
+        name = function_name(func) or type(func).__name__
+        if name == "__get__" or watch.function is not None or watch.trace.backward is not None:
+            result = func(*args, **kwargs)
+            return _answered(watch, args[0], result) if isinstance(result, torch.device) else result
+        reads = watch.uses(args, kwargs)
+        beside = None if reads else watch.devices.owner(kwargs.get("device"))
+        watch.function = Function(name, reads, beside=beside)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            watch.function = None
+
+
+def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch.device:
+    """The device of a tensor, as the model's code is told it."""
+    if watch.function is not None or watch.call is None or watch.trace.backward is not None:
+        return device
+    return watch.devices.answer(device, watch.storage_of(tensor))
+
+
+@contextmanager
+def _fake_devices(watch: Watch) -> Iterator[None]:
+    """Notes who is asked for its device among fake tensors, which answer without telling any mode."""
+    original: property = FakeTensor.__dict__["device"]
+
+    def device(self: FakeTensor) -> torch.device:
+        answer = original.__get__(self)
+        return answer if self.fake_mode.in_kernel_invocation else _answered(watch, self, answer)
+
+    FakeTensor.device = property(device, original.fset)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        FakeTensor.device = original  # type: ignore[method-assign, assignment]
+
+
+@contextmanager
+def _custom_functions(watch: Watch) -> Iterator[None]:
+    """Notes calls of `autograd.Function.apply`, which no mode sees."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        inside = watch.function is not None or watch.trace.backward is not None
+        if inside or cls is CheckpointFunction:  # whose inside is the model's code
+            return original.__get__(None, cls)(*args, **kwargs)
+        watch.function = Function(cls.__name__, watch.uses(args, kwargs), whole=True)
+        try:
+            return original.__get__(None, cls)(*args, **kwargs)
+        finally:
+            watch.function = None
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
+class _Operations(TorchDispatchMode):
+    """Notes what each operation reads, writes and makes."""
+
+    supports_higher_order_operators = True
+    """Else torch refuses them before we hear of it."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            self.watch.refuse(func.name())
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # autograd asks it at every step
+            return args[0].fake_device
+        kwargs = kwargs or {}
+        if self.watch.trace.backward is not None:
+            return note_backward(self.watch, func, args, kwargs)
+        if func.namespace == "prim" or self.watch.call is None:
+            return self.watch.values.run(func, args, kwargs, [])
+        watch = self.watch
+        facts = facts_of(func)
+        writing = list(writes_of(facts, args, kwargs))
+        for tensor in writing:
+            watch.keep_weight(tensor)
+        given = flat([*args, *kwargs.values()])
+        reads = tuple(watch.use(tensor) for tensor in given)
+        result = watch.values.run(func, args, kwargs, writing)
+        result = with_workspace(func, args, kwargs, result)
+        made = flat([result])
+        if facts.aliases and given:
+            for tensor in made:
+                watch.alias(tensor, reads[0].storage)
+            return result
+        written = tuple(watch.use(tensor) for tensor in writing)
+        if facts.returns_written:
+            for tensor, use in zip(made, written, strict=False):
+                watch.alias(tensor, use.storage)
+        known = {id(use.storage) for use in (*reads, *written)}
+        makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
+        if makes or written:
+            work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
+            self._note(func, (reads, written, makes), (given, made), work)
+        return result
+
+    def _note(
+        self, func: Any, uses: tuple[Any, Any, Any], tensors: tuple[Any, Any], work: tuple[int, bool]
+    ) -> None:
+        watch, (reads, writes, makes), (given, made), (flops, kernel) = self.watch, uses, tensors, work
+        assert watch.call is not None
+        if is_uncounted(func):
+            watch.trace.uncounted.add(str(func.overloadpacket))
+        floating = [tensor for tensor in (*given, *made) if tensor.is_floating_point()]
+        dtype = str(floating[0].dtype if floating else torch.float32).removeprefix("torch.")
+        watch.trace.events.append(
+            Op(
+                name=func.overloadpacket.__name__,
+                call=watch.call,
+                function=watch.function,
+                reads=reads,
+                writes=writes,
+                makes=makes,
+                flops=flops,
+                moved_bytes=bytes_of(facts_of(func), given, made),
+                dtype=dtype,
+                kernel=kernel,
+                sequence=torch._C._autograd._get_sequence_nr(),
+            )
+        )

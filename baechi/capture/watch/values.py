@@ -1,0 +1,194 @@
+"""Values that are known though tensors are fake: what depends on integer inputs and constants alone.
+
+Masks, positions and lengths are made of them, and models decide by them (`mask.all()`,
+`lengths.max().item()`). Each such fake tensor carries its real value, small as it is, and operations
+whose inputs are known run for real beside the fake ones:
+
+    ids, real ── ne(pad) ── all() ── True          the model's `if` gets its answer
+    ids, fake ── ne(pad) ── all() ── (fake)        the trace gets its operations
+
+Activations and weights are never known, so this costs next to nothing.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from baechi.torchlib.operators import flat
+
+_VALUE = "_baechi_value"
+
+_MOST = 1 << 20
+"""Tensors of more elements are not known."""
+
+
+_UNFILLED = ("empty", "new_empty")
+"""Operators whose result is not known before somebody fills it; nor then."""
+
+_TRANSFORMERS = "transformers.utils.import_utils"
+
+
+class _Unknown(Exception):
+    """An argument has no value that is known."""
+
+
+class Values:
+    """What is known in one run.
+
+    Args:
+        fake: whether tensors are fake; else all is known anyway, and nothing is noted.
+    """
+
+    def __init__(self, *, fake: bool) -> None:
+        self._fake = fake
+        self._spoiled: dict[int, torch.Tensor] = {}
+
+    def note(self, fake: torch.Tensor, real: torch.Tensor) -> None:
+        """Say what an input's value is, if it is one of those that models decide by.
+
+        Args:
+            fake: what stands for it.
+            real: the input.
+        """
+        with _apart():
+            if type(fake) is FakeTensor and not real.is_meta and _may_be_known(real):
+                vars(fake)[_VALUE] = real.detach().clone()
+
+    def is_unknown(self, tensor: object) -> bool:
+        """Whether a tensor is fake, and its value not known.
+
+        Args:
+            tensor: anything.
+        """
+        return type(tensor) is FakeTensor and self._of(tensor) is None
+
+    def run(self, func: Any, args: Any, kwargs: Any, writes: list[torch.Tensor]) -> Any:
+        """Run an operation under fake tensors, and for real where its inputs are known.
+
+        Args:
+            func: the operator.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            writes: those that it writes in place.
+
+        Returns:
+            What it returns; a fake tensor whose value is known, where it is.
+        """
+        if not self._fake:
+            return func(*args, **kwargs)
+        known = self._known(func, args, kwargs, writes)
+        if known is None:
+            for tensor in writes:
+                self._spoil(tensor)
+            return func(*args, **kwargs)
+        tags = func.tags
+        if torch.Tag.data_dependent_output in tags:
+            return known()
+        if torch.Tag.dynamic_output_shape in tags:
+            real = known()
+            mode = next(t.fake_mode for t in flat([*args, *kwargs.values()]) if type(t) is FakeTensor)
+            return tree_map_only(torch.Tensor, lambda tensor: self._stand_in(tensor, mode), real)
+        result = func(*args, **kwargs)
+        made = [t for t in flat([result]) if type(t) is FakeTensor]
+        if all(t.numel() <= _MOST for t in made) and (made or writes):
+            for fake, real in zip(made, flat([known()]), strict=True):
+                vars(fake)[_VALUE] = real
+        return result
+
+    def _known(
+        self, func: Any, args: Any, kwargs: Any, writes: list[torch.Tensor]
+    ) -> Callable[[], Any] | None:
+        """The same operation for real, if all that it reads is known."""
+        if any(map(self._is_never_known, flat([*args, *kwargs.values()]))):  # as nearly always
+            return None
+        if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
+            return None
+        if func.overloadpacket.__name__.startswith(_UNFILLED):
+            return None
+        if any(type(tensor) is not FakeTensor for tensor in writes):
+            return None
+        try:
+            given = tree_map_only(torch.Tensor, self._value, (args, kwargs))
+        except _Unknown:
+            return None
+
+        def run() -> Any:
+            with _apart():
+                return func(*given[0], **given[1])
+
+        return run
+
+    def _is_never_known(self, tensor: torch.Tensor) -> bool:
+        if type(tensor) is FakeTensor:
+            return self._of(tensor) is None
+        return tensor.is_meta or not _may_be_known(tensor)
+
+    def _value(self, tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor) is FakeTensor:
+            value = self._of(tensor)
+            if value is None:
+                raise _Unknown
+            return value
+        with _apart():  # a buffer; a copy, since its views may be written
+            if tensor.is_meta or not _may_be_known(tensor):
+                raise _Unknown
+            return tensor.detach().clone()
+
+    def _of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        value: torch.Tensor | None = vars(tensor).get(_VALUE)
+        if value is None or value.untyped_storage()._cdata in self._spoiled:
+            return None
+        return value
+
+    def _spoil(self, tensor: torch.Tensor) -> None:
+        """It is written with something unknown, and so is whatever shares its memory."""
+        value = vars(tensor).get(_VALUE) if type(tensor) is FakeTensor else None
+        if value is not None:
+            self._spoiled[value.untyped_storage()._cdata] = value
+
+    def _stand_in(self, real: torch.Tensor, mode: Any) -> torch.Tensor:
+        fake: torch.Tensor = mode.from_tensor(real)
+        self.note(fake, real)
+        return fake
+
+
+def _may_be_known(tensor: torch.Tensor) -> bool:
+    """Whether models decide by such tensors: integers and truth values, and not many."""
+    kind = tensor.dtype
+    return (
+        not (kind.is_floating_point or kind.is_complex)
+        and tensor.numel() <= _MOST
+        and tensor.layout == torch.strided
+    )
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Compute without being watched."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        yield
+
+
+@contextmanager
+def told_to_libraries(values: Values) -> Iterator[None]:
+    """Transformers makes masks where it cannot ask whether they matter: here it can ask what is known.
+
+    Args:
+        values: what is known.
+    """
+    library: Any = sys.modules.get(_TRANSFORMERS)
+    original = getattr(library, "is_fake_tensor", None)
+    if original is None:
+        yield
+        return
+    library.is_fake_tensor = values.is_unknown
+    try:
+        yield
+    finally:
+        library.is_fake_tensor = original

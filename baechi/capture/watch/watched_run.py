@@ -1,0 +1,198 @@
+"""The state of one watched run: the trace so far, and where in the model's code we are.
+
+Tensors are known by their storage: the record hangs on the `UntypedStorage` object.
+"""
+
+import itertools
+import logging
+import weakref
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from baechi.capture.watch.devices import Devices
+from baechi.capture.watch.trace import Call, Function, Storage, Trace, Use
+from baechi.capture.watch.values import Values
+from baechi.errors import CaptureError
+from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.storage import carrier, storage_bytes
+
+logger = logging.getLogger(__name__)
+
+_RECORD = "_baechi_record"
+_NUMBER = "_baechi_number"
+
+
+class Watch:
+    """The state of one capture: the trace so far, and where in the model's code we are.
+
+    Args:
+        model: the model.
+        training: whether it runs in training mode, with gradients.
+        fake: whether it runs with fake tensors.
+        arguments: filled with what each module was called with, by the name of its node, if it is given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        training: bool,
+        fake: bool = False,
+        arguments: dict[str, Arguments] | None = None,
+    ) -> None:
+        self._arguments = arguments
+        self.trace = Trace(training)
+        self.refusal: CaptureError | None = None
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.turns: dict[str, int] = {}
+        self.call: Call | None = None
+        self.function: Function | None = None
+        self.devices = Devices()
+        self.values = Values(fake=fake)
+        self._numbers = itertools.count(1)
+        self.marked: list[tuple[weakref.ref[Any], Storage]] = []
+        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._note_weights(model)
+
+    def _note_weights(self, model: nn.Module) -> None:
+        self.trace.modules = {name: type(module).__name__ for name, module in model.named_modules()}
+        weights: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        weights.update(model.named_buffers(remove_duplicate=False))
+        for name, tensor in weights.items():
+            storage = self.storage_of(tensor)
+            storage.weight = storage.weight or name
+            storage.parameter |= isinstance(tensor, nn.Parameter)
+            storage.trained |= tensor.requires_grad
+            self.trace.weights[name] = storage
+
+    def note_inputs(self, named: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Say which tensors come in from outside.
+
+        Args:
+            named: path and tensor.
+        """
+        for path, tensor in named:
+            storage = self.storage_of(tensor)
+            if storage.weight is None and storage.input is None:
+                storage.input = path
+
+    def storage_of(self, tensor: torch.Tensor) -> Storage:
+        """The record of a tensor's storage, made when first seen."""
+        holder = carrier(tensor)
+        record: Storage | None = getattr(holder, _RECORD, None)
+        if record is None:
+            record = Storage(len(self.trace.storages), storage_bytes(tensor))
+            self.trace.storages.append(record)
+            self.attach(holder, record)
+        record.requires_grad |= tensor.requires_grad
+        return record
+
+    def attach(self, holder: Any, record: Storage) -> None:
+        """Hang a record on a storage object, and note when the last tensor lets go of it."""
+        setattr(holder, _RECORD, record)
+        self.marked.append((weakref.ref(holder), record))
+        weakref.finalize(holder, self._died, record).atexit = False
+
+    def alias(self, view: torch.Tensor, storage: Storage) -> None:
+        """A view, or what was written, has its base's record: of a weight it is another object while
+        tensors are fake."""
+        holder = carrier(view)
+        if getattr(holder, _RECORD, None) is None:
+            self.attach(holder, storage)
+
+    def _died(self, record: Storage) -> None:
+        record.died = self.trace.now
+
+    def use(self, tensor: torch.Tensor) -> Use:
+        """A tensor as it is used now."""
+        view: tuple[object, ...] = ()
+        if tensor.layout == torch.strided and not tensor.is_nested:
+            view = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
+        size_bytes = tensor.numel() * tensor.element_size()
+        storage = self.storage_of(tensor)
+        return Use(storage, view, size_bytes, tensor.requires_grad, self._number_of(tensor, storage))
+
+    def _number_of(self, tensor: torch.Tensor, storage: Storage) -> int:
+        """A number for the very tensor; weights have none, since nothing is to be left on them."""
+        if storage.weight is not None:
+            return 0
+        number: int | None = vars(tensor).get(_NUMBER)
+        if number is None:
+            number = vars(tensor)[_NUMBER] = next(self._numbers)
+            storage.names += 1
+            weakref.finalize(tensor, self._forgotten, storage).atexit = False
+        return number
+
+    def _forgotten(self, record: Storage) -> None:
+        record.names -= 1
+        if not record.names:
+            record.forgotten = self.trace.now
+
+    def uses(self, *values: Any) -> tuple[Use, ...]:
+        """Every tensor in the values."""
+        return tuple(self.use(tensor) for tensor in tensors_in(*values))
+
+    def note_arguments(self, call: Call, args: Any, kwargs: Any) -> None:
+        """Write down what a module is called with, if somebody wants to know.
+
+        Args:
+            call: the call.
+            args: positional arguments.
+            kwargs: keyword arguments.
+        """
+        if self._arguments is not None:
+            try:
+                self._arguments[call.node] = Arguments.of(args, kwargs)
+            except TypeError as error:  # something that nobody can copy
+                logger.debug("what %s is called with cannot be kept: %s", call.node, error)
+
+    def refuse(self, operator: str) -> NoReturn:
+        """The model calls an operator that is given functions, whose work cannot be watched.
+
+        Args:
+            operator: its name.
+
+        Raises:
+            CaptureError: always. It is kept, since a model may catch it, and take another path than alone.
+        """
+        self.refusal = CaptureError(
+            f"the model calls the operator {operator}, which is given functions, and what these do is not "
+            "seen. Choose another implementation: of attention, torch's scaled_dot_product_attention"
+        )
+        raise self.refusal
+
+    def keep_weight(self, tensor: torch.Tensor) -> None:
+        """Keep what is in a weight that is about to be written.
+
+        Also under fake tensors: torch runs operations on real tensors alone for real.
+        """
+        storage = self.storage_of(tensor)
+        if storage.weight is not None and storage.index not in self.kept and type(tensor) is not FakeTensor:
+            with _disable_current_modes():
+                memory = tensor.data
+                self.kept[storage.index] = (memory, memory.clone())
+
+    def put_weights_back(self) -> None:
+        """Put back what was in the weights that the run wrote."""
+        with _disable_current_modes():
+            for memory, content in self.kept.values():
+                if not torch.equal(memory, content):
+                    memory.copy_(content)
+
+    def survivors(self) -> int:
+        """How many storages that the run made are still alive; the model's weights do not count."""
+        weights = {id(record) for record in self.trace.weights.values()}
+        return sum(ref() is not None and id(record) not in weights for ref, record in self.marked)
+
+    def forget(self) -> None:
+        """Take the records off storages that live on (the model's)."""
+        for reference, _ in self.marked:
+            holder = reference()
+            if holder is not None:
+                vars(holder).pop(_RECORD, None)

@@ -1,0 +1,137 @@
+"""Devices that wait for a favourite child: the states of m-SCT.
+
+busy    it runs a layer.
+awake   the layer it ran last has a favourite child that could start nowhere earlier than here. It
+        waits for the child, but for urgent layers: those that could start on any device by then, so
+        that nothing is gained by leaving them.
+free    otherwise: it takes the layer that can start earliest, as in m-ETF.
+
+After Hanen and Munier (ETFA 1995) and Jeon et al. (SoCC 2020).
+"""
+
+from typing import Protocol
+
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.listing.clock import Clock
+from baechi.place.task import ANYWHERE, Task
+
+NOBODY = -1
+
+Head = tuple[float, int, float, int]
+
+
+class Schedule(Protocol):
+    """A schedule in the making, as far as it matters here."""
+
+    task: Task
+    ledger: Ledger
+    clock: Clock
+
+    def start_s(self, layer: int, device: int) -> float | None:
+        """See `Listing`."""
+
+    def starts_s(self, layer: int) -> dict[int, float]:
+        """When a layer could start, by device with room for it."""
+
+
+class Awake:
+    """Who waits for whom.
+
+    Args:
+        child_of: favourite child by layer.
+        devices: how many.
+    """
+
+    def __init__(self, child_of: dict[int, int], devices: int) -> None:
+        self._child_of = child_of
+        self._parent_of = {child: parent for parent, child in child_of.items()}
+        self._last = [NOBODY] * devices
+        self._child = [NOBODY] * devices
+        self._ready: dict[int, None] = {}
+
+    def announced(self, layer: int) -> int:
+        """A layer's predecessors have run.
+
+        Args:
+            layer: the layer.
+
+        Returns:
+            The device that is awake for it now, or `NOBODY`.
+        """
+        self._ready[layer] = None
+        parent = self._parent_of.get(layer, NOBODY)
+        device = self._last.index(parent) if parent != NOBODY and parent in self._last else NOBODY
+        if device != NOBODY:
+            self._child[device] = layer
+        return device
+
+    def ran(self, layer: int, device: int) -> list[int]:
+        """A layer has run.
+
+        Args:
+            layer: the layer.
+            device: where.
+
+        Returns:
+            The devices that waited for it, and were let down.
+        """
+        self._ready.pop(layer, None)
+        self._last[device] = layer
+        self._child[device] = NOBODY
+        waited = [d for d, child in enumerate(self._child) if child == layer]
+        for other in waited:
+            self._child[other] = NOBODY
+        return waited
+
+    def is_awake(self, device: int) -> bool:
+        """Whether a device waits for a favourite child.
+
+        Args:
+            device: the device.
+        """
+        return self._child[device] != NOBODY
+
+    def let_down(self, device: int) -> None:
+        """A device waits no longer: the child would start earlier elsewhere, or has no room here.
+
+        Args:
+            device: the device.
+        """
+        self._child[device] = NOBODY
+
+    def head(self, listing: Schedule, device: int) -> Head | None:
+        """What an awake device does next.
+
+        Args:
+            listing: the schedule so far.
+            device: an awake device.
+
+        Returns:
+            Start, layer, end, device; None if it is free after all, since the child would start earlier
+            elsewhere, or has no room here.
+        """
+        child, work_s = self._child[device], listing.task.work_s[device]
+        starts = listing.starts_s(child)
+        if device not in starts or starts[device] > min(starts.values()):
+            return None
+        start_s, layer = self._urgent(listing, device, starts[device]) or (starts[device], child)
+        return start_s, layer, start_s + work_s[layer], device
+
+    def _urgent(self, listing: Schedule, device: int, until_s: float) -> tuple[float, int] | None:
+        """The first of the layers that could start anywhere by a time: (when, layer)."""
+        everywhere_s = max(listing.clock.free_s)
+        found = []
+        for layer in self._ready:
+            group = listing.task.indexed.group_of[layer]
+            where = listing.ledger.device_of[group]
+            if layer == self._child[device] or where not in (ANYWHERE, device):
+                continue
+            if where == ANYWHERE and everywhere_s > until_s:
+                continue
+            here_s = listing.start_s(layer, device)
+            if here_s is None or here_s > until_s:  # most are not, and need no look at other devices
+                continue
+            when_s = max(listing.starts_s(layer).values())
+            if when_s <= until_s:
+                found.append((max(when_s, listing.clock.free_s[device]), layer))
+        return min(found, default=None)

@@ -1,0 +1,104 @@
+"""One device after the other, each filled up to a cap, never back.
+
+Where memory is not short, what a ledger would say of every layer is known beforehand: `filled` looks
+at the sums alone, and gives what `Filling` would in a tenth of the time.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from baechi.cost.indexed import FROM_HOST
+from baechi.cost.memory import update_peak_bytes
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.listing.walk import best_fit
+from baechi.place.task import ANYWHERE, Task
+
+
+class Filling:
+    """Where the next layer goes.
+
+    Args:
+        task: what is to be placed.
+        ledger: memory; what it has placed counts against the caps.
+        caps_bytes: by device, how many bytes of groups it may get, each counted as if alone there.
+    """
+
+    def __init__(self, task: Task, ledger: Ledger, caps_bytes: Sequence[float]) -> None:
+        self._task = task
+        self._ledger = ledger
+        self._left_bytes = list(caps_bytes)
+        self._device = 0
+        for group, device in enumerate(ledger.device_of):
+            if device != ANYWHERE:
+                self._left_bytes[device] -= task.group_bytes[group].total_bytes
+
+    def choose(self, layer: int) -> int | None:
+        """The device of a layer whose group is not placed.
+
+        Args:
+            layer: the next layer.
+
+        Returns:
+            The device being filled, else the next that it fits on; when there is no next, the one
+            of all devices that would have the least left; None if it fits nowhere.
+        """
+        size = self._task.group_bytes[self._task.indexed.group_of[layer]].total_bytes
+        while self._device < len(self._left_bytes):
+            fits = size <= self._left_bytes[self._device]
+            if fits and self._ledger.short_bytes(layer, self._device) <= 0:
+                self._left_bytes[self._device] -= size
+                return self._device
+            self._device += 1
+        return best_fit(self._task, partial(self._ledger.short_bytes, layer))
+
+
+def filled(task: Task, cap_bytes: float) -> list[int] | None:
+    """Fill one device after the other up to a cap, if that surely keeps their memory.
+
+    Args:
+        task: what is to be placed.
+        cap_bytes: for every device, how many bytes of groups it may get, each counted as if alone there.
+
+    Returns:
+        By group, its device: what walking with `Filling` would choose. None where a group is pinned or
+        left over, or where memory could be short, whatever is alive when.
+    """
+    if any([pin != ANYWHERE for pin in task.pins]):
+        return None
+    device_of: list[int] = []
+    device, left = 0, cap_bytes
+    for group in task.group_bytes:
+        while group.total_bytes > left:
+            device, left = device + 1, cap_bytes
+            if device == len(task.devices):
+                return None
+        left -= group.total_bytes
+        device_of.append(device)
+    highest = _highest_bytes(task, device_of)
+    short = any([peak > memory for peak, memory in zip(highest, task.memory_bytes, strict=True)])
+    return None if short else device_of
+
+
+def _highest_bytes(task: Task, device_of: Sequence[int]) -> list[int]:
+    """Bytes that no device can exceed: as if everything that ever lies there did so at once."""
+    indexed, ends = task.indexed, len(task.cluster) + 1
+    where = [device_of[group] for group in indexed.group_of]
+    kept, always, tops, updates, largest = ([0] * ends for _ in range(5))
+    for device, part in zip(where, task.footprints, strict=True):
+        resident, saved, output, temp, upstream, update, most, gradient, _ = part
+        less = saved if saved < gradient else gradient
+        always[device] += resident
+        kept[device] += resident + saved + output - less
+        if temp + upstream + less > tops[device]:
+            tops[device] = temp + upstream + less
+        updates[device] += update
+        if most > largest[device]:
+            largest[device] = most
+    for maker, size, consumers in zip(indexed.source, indexed.size_bytes, indexed.consumers, strict=True):
+        home = task.host if maker == FROM_HOST else where[maker]
+        for there in {where[reader] for reader in consumers}:
+            if there != home:  # a copy there, and in training its gradient here
+                kept[there] += size
+                kept[home] += size
+    stepping = [a + update_peak_bytes(*pair) for a, *pair in zip(always, updates, largest, strict=True)]
+    return [max(k + top, s) for k, top, s in zip(kept, tops, stepping, strict=True)][: task.host]

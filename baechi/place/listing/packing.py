@@ -1,0 +1,26 @@
+"""Devices by memory alone: the largest group first, each where it leaves the least room."""
+
+from functools import partial
+
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.listing.walk import best_fit
+from baechi.place.task import ANYWHERE, Task
+
+
+def pack(task: Task, ledger: Ledger) -> int | None:
+    """Place every group by best fit decreasing.
+
+    Args:
+        task: what is to be placed.
+        ledger: memory; groups that it has placed already stay there.
+
+    Returns:
+        The first layer of the group that found no room; None if all did.
+    """
+    groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
+    for group in sorted(groups, key=lambda group: -task.group_bytes[group].total_bytes):
+        device = best_fit(task, partial(ledger.group_short_bytes, group))
+        if device is None:
+            return task.indexed.members[group][0]
+        ledger.place(group, device)
+    return None

@@ -1,0 +1,217 @@
+"""List scheduling: again and again, the layer that can start earliest runs where it can.
+
+The core under m-ETF, and under placing with the devices already chosen. After ETF (Hwang, Chow,
+Anger, Lee, SIAM J. Comput. 18(2), 1989), with memory, groups and channels as in m-ETF (Jeon et al.,
+SoCC 2020). The original scans all ready layers times all devices for each decision. Here every
+device has two heaps:
+
+    waiting   layers by the time their inputs could be there, a bound from below
+    open      layers whose inputs could be there when the device gets free, by topological order
+
+A bound only grows (channels only get fuller), so it is worked out again only when its layer stands
+at the top: it is still least, or it sinks. That gives O((n + e) d log n) as long as few sink twice.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.listing.awake import NOBODY, Awake
+from baechi.place.listing.clock import Clock
+from baechi.place.task import ANYWHERE, Task
+
+_NEVER = -1
+_NOBODY = (float("inf"), -1, float("inf"), -1)
+
+
+class Listing:
+    """A list schedule in the making.
+
+    Args:
+        task: what is to be placed.
+        ledger: memory; what it has placed already stays there.
+        choose: the device of a group of several layers, asked when its first layer is the next to
+            start: `choose(listing, layer, devices where all of it fits)`.
+        awake: devices that wait for favourite children; none do unless given.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        ledger: Ledger,
+        choose: Callable[["Listing", int, list[int]], int],
+        awake: Awake | None = None,
+    ) -> None:
+        self._awake = awake if awake is not None else Awake({}, len(task.cluster))
+        indexed = task.indexed
+        self.task = task
+        self.ledger = ledger
+        self.clock = Clock(task)
+        self.order: list[int] = []
+        self.promised_s = [0.0 for _ in task.devices]  # work of placed groups that has not run
+        self._choose = choose
+        self._waiting: list[list[tuple[float, int]]] = [[] for _ in task.devices]
+        self._open: list[list[int]] = [[] for _ in task.devices]
+        self._parked: list[list[tuple[int, int]]] = [[] for _ in task.devices]
+        self._heads = [_NOBODY for _ in task.devices]
+        self._seen = [[_NEVER] * len(indexed) for _ in task.devices]  # `clock.booked` when worked out
+        self._ran = [False] * len(indexed)
+        self._owed_s = [0.0] * len(indexed)
+        made = [[t for t in reads if indexed.source[t] >= 0] for reads in indexed.reads]
+        self._missing = [len(m) + len(b) for m, b in zip(made, indexed.before, strict=True)]
+        for group, device in enumerate(ledger.device_of):
+            if device != ANYWHERE:
+                self._promise(group, device)
+
+    def fill(self) -> bool:
+        """Run all layers.
+
+        Returns:
+            Whether all found room. If not, `order` has those that did.
+        """
+        for layer, missing in enumerate(self._missing):
+            if missing == 0:
+                self._announce(layer)
+        while (head := min(self._heads)) != _NOBODY:
+            _, layer, _, device = head
+            if self._awake.is_awake(device):
+                waiting = self._awake.head(self, device)
+                if waiting is None:
+                    self._awake.let_down(device)
+                    self._look(device)
+                elif waiting != head:
+                    self._heads[device] = waiting
+                elif self._decided(layer, device):
+                    self._run(layer, device)
+                else:
+                    self._look(device)
+            elif self._gone(layer, device):
+                self._look(device)
+            elif self._seen[device][layer] != self.clock.booked[device]:
+                self._work_out(layer, device)
+            elif (short := self.ledger.short_bytes(layer, device)) > 0:
+                self._drop(device)
+                heappush(self._parked[device], (self.ledger.slack_bytes(device) + short, layer))
+                self._look(device)
+            elif self._decided(layer, device):
+                self._run(layer, device)
+        return len(self.order) == len(self.task.indexed)
+
+    def starts_s(self, layer: int) -> dict[int, float]:
+        """When a layer could start, by device with room for it and its group.
+
+        Args:
+            layer: a layer, all of whose predecessors have run.
+        """
+        where = self.ledger.device_of[self.task.indexed.group_of[layer]]
+        devices = self.task.devices if where == ANYWHERE else (where,)
+        starts = {device: self.start_s(layer, device) for device in devices}
+        return {device: start_s for device, start_s in starts.items() if start_s is not None}
+
+    def start_s(self, layer: int, device: int) -> float | None:
+        """When a layer could start on a device; None if there is no room for it and its group.
+
+        Args:
+            layer: a layer, all of whose predecessors have run.
+            device: a device.
+        """
+        if self.ledger.short_bytes(layer, device) > 0:
+            return None
+        return max(self.clock.free_s[device], self.clock.inputs_there_s(layer, device))
+
+    def _announce(self, layer: int) -> None:
+        """A layer whose predecessors have run could run on any device, or on that of its group."""
+        device = self.ledger.device_of[self.task.indexed.group_of[layer]]
+        earliest_s = self.clock.earliest_s(layer)
+        for candidate in self.task.devices if device == ANYWHERE else (device,):
+            self._seen[candidate][layer] = _NEVER
+            heappush(self._waiting[candidate], (earliest_s, layer))
+            self._look(candidate)
+        wakes = self._awake.announced(layer)
+        if wakes != NOBODY:
+            self._look(wakes)
+
+    def _look(self, device: int) -> None:
+        """Find the layer that could start earliest on a device: (start, layer, end, device)."""
+        waiting, ready = self._waiting[device], self._open[device]
+        free_s, work_s = self.clock.free_s[device], self.task.work_s[device]
+        while waiting and waiting[0][0] <= free_s:
+            heappush(ready, heappop(waiting)[1])
+        while ready and self._gone(ready[0], device):
+            heappop(ready)
+        while waiting and self._gone(waiting[0][1], device):
+            heappop(waiting)
+        if ready:
+            self._heads[device] = (free_s, ready[0], free_s + work_s[ready[0]], device)
+        elif waiting:
+            start_s, layer = waiting[0]
+            self._heads[device] = (start_s, layer, start_s + work_s[layer], device)
+        else:
+            self._heads[device] = _NOBODY
+        if self._awake.is_awake(device):  # worked out when it is least
+            self._heads[device] = (free_s, NOBODY, free_s, device)
+
+    def _gone(self, layer: int, device: int) -> bool:
+        where = self.ledger.device_of[self.task.indexed.group_of[layer]]
+        return self._ran[layer] or where not in (ANYWHERE, device)
+
+    def _drop(self, device: int) -> None:
+        """Take the head of a device away."""
+        if self._open[device]:
+            heappop(self._open[device])
+        else:
+            heappop(self._waiting[device])
+
+    def _work_out(self, layer: int, device: int) -> None:
+        """Replace the bound of a device's head by what holds now."""
+        self._drop(device)
+        self._seen[device][layer] = self.clock.booked[device]
+        heappush(self._waiting[device], (self.clock.inputs_there_s(layer, device), layer))
+        self._look(device)
+
+    def _decided(self, layer: int, device: int) -> bool:
+        """Place the layer's group, if it has several layers perhaps elsewhere: then not here and now."""
+        group = self.task.indexed.group_of[layer]
+        if self.ledger.device_of[group] != ANYWHERE:
+            return True
+        chosen = device
+        if len(self.task.indexed.members[group]) > 1:
+            fitting = [d for d in self.task.devices if self.ledger.short_bytes(layer, d) <= 0]
+            chosen = self._choose(self, layer, fitting)
+            self._promise(group, chosen)
+        self.ledger.place(group, chosen)
+        if chosen != device:
+            self._announce(layer)
+        return chosen == device
+
+    def _promise(self, group: int, device: int) -> None:
+        for layer in self.task.indexed.members[group]:
+            self._owed_s[layer] = self.task.work_s[device][layer]
+            self.promised_s[device] += self._owed_s[layer]
+
+    def _run(self, layer: int, device: int) -> None:
+        indexed = self.task.indexed
+        self.clock.run(layer, device)
+        self.ledger.run(layer)
+        self.promised_s[device] -= self._owed_s[layer]
+        self.order.append(layer)
+        self._ran[layer] = True
+        for waited in self._awake.ran(layer, device):
+            self._look(waited)
+        self._look(device)
+        self._wake()
+        followers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
+        for follower in (*followers, *indexed.after[layer]):
+            self._missing[follower] -= 1
+            if self._missing[follower] == 0:
+                self._announce(follower)
+
+    def _wake(self) -> None:
+        """Look again at layers that found no room, where enough of it got free."""
+        for device, parked in enumerate(self._parked):
+            while parked and parked[0][0] <= self.ledger.slack_bytes(device):
+                _, layer = heappop(parked)
+                if not self._gone(layer, device):
+                    self._seen[device][layer] = _NEVER
+                    heappush(self._waiting[device], (self.clock.earliest_s(layer), layer))
+                    self._look(device)

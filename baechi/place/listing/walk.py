@@ -1,0 +1,48 @@
+"""Layers in topological order, one after the other, each where somebody says.
+
+Under all placers that do not look at time. Code order is topological, so a walk gives a plan whose
+layers run in the order in which the model's code reaches them, and nothing is ever reordered.
+"""
+
+from collections.abc import Callable
+
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.task import ANYWHERE, Task
+
+
+def walk(task: Task, ledger: Ledger, choose: Callable[[int], int | None]) -> int | None:
+    """Place and run every layer.
+
+    Args:
+        task: what is to be placed.
+        ledger: memory; groups that it has placed already stay there.
+        choose: where a layer whose group is not placed goes: a device that the ledger says it fits
+            on, or None.
+
+    Returns:
+        The layer that found no room; None if all did.
+    """
+    for layer, group in enumerate(task.indexed.group_of):
+        if ledger.device_of[group] == ANYWHERE:
+            device = choose(layer)
+            if device is None:
+                return layer
+            ledger.place(group, device)
+        elif ledger.short_bytes(layer, ledger.device_of[group]) > 0:
+            return layer
+        ledger.run(layer)
+    return None
+
+
+def best_fit(task: Task, short_bytes: Callable[[int], int]) -> int | None:
+    """The device that would have the least left.
+
+    Args:
+        task: what is to be placed.
+        short_bytes: by device, how many bytes would be missing there; above 0 it does not fit.
+
+    Returns:
+        A device, the first among equals; None if it fits nowhere.
+    """
+    fitting = [(-short, device) for device in task.devices if (short := short_bytes(device)) <= 0]
+    return min(fitting)[1] if fitting else None

@@ -1,0 +1,164 @@
+"""The chain placer: each device gets a stretch of the model, cut where least has to travel.
+
+    groups   g0 g1 g2 | g3 g4 g5 g6 | g7        a dynamic program over the cuts: for every device and
+    devices     d0          d1         d2       every place where its stretch could end, the least
+                                                work and travel so far
+
+It counts no overlap, so it is exact for chains, on which layers run one after the other anyway, and
+a sound start for others. Groups stand in the order of their first layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from baechi.place.bottom_level import bottom_level_order
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.placers.rescue import rescue
+from baechi.place.task import ANYWHERE, Task
+from baechi.records import Cluster, LayerGraph, Plan
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+MOST_PLACES = 400
+"""Cuts are tried at so many places at most, evenly spread."""
+
+_FULLNESS = (1.0, 0.9, 0.8)
+"""Parts of the memory that stretches may fill, in turn: what they receive is counted only afterwards."""
+
+
+def chain(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+    """Place stretches of the model on one device after the other; see `Placer`.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices, in the order in which they are filled; some may stay empty.
+        optimizer: whose state counts in training.
+
+    Returns:
+        A plan.
+
+    Raises:
+        PlacementError: no plan was found that fits.
+    """
+    task = Task(graph, cluster, optimizer)
+    stuck = 0
+    for fullness in _FULLNESS:
+        device_of = cut(task, fullness)
+        if device_of is None:
+            break
+        for order in (bottom_level_order(task, device_of), range(len(task.indexed))):
+            short = _first_without_room(task, device_of, order)
+            if short is None:
+                return task.plan("chain", device_of, order)
+            stuck = short
+    return rescue(task, "chain", stuck)
+
+
+def _first_without_room(task: Task, device_of: Sequence[int], order: Sequence[int]) -> int | None:
+    """The first layer that finds no room when all run in this order; None if all do."""
+    ledger = open_ledger(task, device_of)
+    for layer in order:
+        if ledger.short_bytes(layer, device_of[task.indexed.group_of[layer]]) > 0:
+            return layer
+        ledger.run(layer)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What stretches cost, by where they end: differences give that of any stretch.
+
+    Args:
+        work_s: by device and end.
+        bytes: by end, what always stays of the groups before.
+        top_bytes: by group, what comes on top while it runs.
+        travel_s: by end, what crosses a cut there.
+    """
+
+    work_s: Floats
+    bytes: Ints
+    top_bytes: Ints
+    travel_s: Floats
+
+
+def cut(task: Task, fullness: float = 1.0) -> list[int] | None:
+    """The best cut.
+
+    Args:
+        task: what is to be placed.
+        fullness: the part of each device's memory that its stretch may fill.
+
+    Returns:
+        By group, its device; None if no cut fits.
+    """
+    groups = len(task.indexed.members)
+    sums = _sums(task)
+    places = np.unique([round(i * groups / MOST_PLACES) for i in range(MOST_PLACES + 1)])
+    best = np.where(places == 0, 0.0, np.inf)
+    came: list[Ints] = []
+    for device in task.devices:
+        best, chosen = _with_device(task, sums, device, places, best, fullness)
+        came.append(chosen)
+    if best[-1] == np.inf:
+        return None
+    device_of = np.zeros(groups, np.int64)
+    end = len(places) - 1
+    for device in reversed(task.devices):
+        begin = came[device][end]
+        device_of[places[begin] : places[end]] = device
+        end = begin
+    return device_of.tolist()
+
+
+def _with_device(
+    task: Task, sums: _Sums, device: int, places: Ints, best: Floats, fullness: float
+) -> tuple[Floats, Ints]:
+    """The least cost up to each place with one device more, and where its stretch begins."""
+    limit = task.memory_bytes[device] * fullness
+    foreign = np.array([pin not in (ANYWHERE, device) for pin in task.pins], np.bool_)
+    tops, torn = (
+        np.maximum.reduceat(sums.top_bytes, places[:-1]),
+        np.logical_or.reduceat(foreign, places[:-1]),
+    )
+    work_s, kept_bytes = sums.work_s[device][places], sums.bytes[places]
+    result, chosen = best.copy(), np.arange(len(places))  # the device may stay empty
+    for begin in np.flatnonzero(best[:-1] < np.inf):
+        needed = kept_bytes[begin + 1 :] - kept_bytes[begin] + np.maximum.accumulate(tops[begin:])
+        fits = np.logical_and.accumulate((needed <= limit) & ~torn[begin:])
+        ends = begin + 1 + np.flatnonzero(fits)
+        cost_s = best[begin] + work_s[ends] - work_s[begin] + sums.travel_s[places[ends]]
+        less = cost_s < result[ends]
+        result[ends[less]], chosen[ends[less]] = cost_s[less], begin
+    return result, chosen
+
+
+def _sums(task: Task) -> _Sums:
+    indexed, groups = task.indexed, len(task.indexed.members)
+    work_s = [[0.0] * (groups + 1) for _ in task.devices]
+    kept = [0] * (groups + 1)
+    tops = []
+    for group, members in enumerate(indexed.members):
+        for device in task.devices:
+            work_s[device][group + 1] = work_s[device][group] + sum([task.work_s[device][m] for m in members])
+        part = task.group_bytes[group]
+        kept[group + 1] = kept[group] + part.permanent_bytes
+        tops.append(max(part.forward_bytes, part.backward_bytes))
+    change = [0.0] * (groups + 2)
+    pairs = [(a, b) for a, b in zip(task.devices, list(task.devices)[1:], strict=False)]
+    for tensor, maker in enumerate(indexed.source):
+        if maker < 0 or not pairs:
+            continue
+        size = indexed.size_bytes[tensor]
+        seconds = sum([task.travel_s(a, b, size) for a, b in pairs]) / len(pairs)
+        home = indexed.group_of[maker]
+        readers = [indexed.group_of[reader] for reader in indexed.consumers[tensor]]
+        low, high = min(home, *readers), max(home, *readers)
+        change[low + 1] += seconds  # every cut behind the first and before the last is crossed
+        change[high + 1] -= seconds
+    travel_s = np.cumsum(change[: groups + 1])
+    travel_s[groups] = 0.0  # the model ends there
+    return _Sums(np.array(work_s), np.array(kept), np.array(tops), travel_s)

@@ -1,0 +1,65 @@
+"""An even contiguous cut: stretches of the model of equal work, one for each device. A baseline.
+
+What people do by hand: with n devices, the first n-th of the work goes to the first one, and so on,
+whatever travels at the cuts and however fast the devices are. (`chain` looks at both.)
+"""
+
+from functools import partial
+
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.listing.walk import best_fit, walk
+from baechi.place.placers.rescue import rescue
+from baechi.place.task import ANYWHERE, Task
+from baechi.records import Cluster, LayerGraph, Plan
+
+
+def even(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+    """Cut the topological order into stretches of equal work; see `Placer`.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices, in the order in which they get their stretches; what one has no room for
+            goes to the next.
+        optimizer: whose state counts in training.
+
+    Returns:
+        A plan in topological order.
+
+    Raises:
+        PlacementError: no plan was found that fits.
+    """
+    task = Task(graph, cluster, optimizer)
+    ledger = open_ledger(task)
+    stuck = walk(task, ledger, _Stretches(task, ledger).choose)
+    if stuck is not None:
+        return rescue(task, "even", stuck)
+    return task.plan("even", ledger.device_of, range(len(task.indexed)))
+
+
+class _Stretches:
+    """Where the next layer goes: to the device in whose n-th of the work its group's middle lies."""
+
+    def __init__(self, task: Task, ledger: Ledger) -> None:
+        self._task = task
+        self._ledger = ledger
+        self._device = 0
+        self._before_s = 0.0
+        self._work_s = [
+            sum([sum([row[layer] for row in task.work_s]) for layer in members]) / len(task.work_s)
+            for members in task.indexed.members
+        ]
+        loose = [work for work, pin in zip(self._work_s, task.pins, strict=True) if pin == ANYWHERE]
+        self._share_s = sum(loose) / len(task.devices)
+
+    def choose(self, layer: int) -> int | None:
+        work_s = self._work_s[self._task.indexed.group_of[layer]]
+        middle_s = self._before_s + work_s / 2
+        self._before_s += work_s
+        while self._device < len(self._task.devices):
+            last = self._device == len(self._task.devices) - 1
+            in_its_share = last or middle_s <= (self._device + 1) * self._share_s
+            if in_its_share and self._ledger.short_bytes(layer, self._device) <= 0:
+                return self._device
+            self._device += 1
+        return best_fit(self._task, partial(self._ledger.short_bytes, layer))

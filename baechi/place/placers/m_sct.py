@@ -1,0 +1,52 @@
+"""m-SCT: list scheduling in which a device may wait for the favourite child of what it ran last.
+
+Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020, after SCT: Hanen
+and Munier, ETFA 1995. In its steps:
+
+1. the linear program for unlimited devices, and its rounding: `favourites`;
+2. list scheduling on the devices there are: `listing`, as m-ETF, with
+3. devices that are awake for a favourite child, and urgent layers: `awake`;
+4. memory: a device without room for a layer is none for it; a group goes as a whole.
+
+It shines where transfers take no longer than layers (the assumption that SCT's bound rests on).
+"""
+
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.listing.awake import Awake
+from baechi.place.listing.favourites import THRESHOLD, favourite_children
+from baechi.place.listing.start_earliest import Listing
+from baechi.place.placers.m_etf import ends_group_first
+from baechi.place.placers.rescue import rescue
+from baechi.place.task import Task
+from baechi.records import Cluster, LayerGraph, Plan
+from baechi.uncollected import uncollected
+
+
+@uncollected
+def m_sct(
+    graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None, threshold: float = THRESHOLD
+) -> Plan:
+    """Place by m-SCT; see `Placer`.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices.
+        optimizer: whose state counts in training.
+        threshold: up to which value of the linear program an edge may lead to a favourite child.
+
+    Returns:
+        A plan whose order is that of the schedule.
+
+    Raises:
+        PlacementError: no plan was found that fits.
+        ValueError: the threshold is not between 0 and 1.
+    """
+    task = Task(graph, cluster, optimizer)
+    ledger = open_ledger(task)
+    awake = Awake(favourite_children(task, threshold), len(cluster))
+    listing = Listing(task, ledger, ends_group_first, awake)
+    if not listing.fill():
+        ran = set(listing.order)
+        stuck = next(layer for layer in range(len(task.indexed)) if layer not in ran)
+        return rescue(task, "m-sct", stuck)
+    return task.plan("m-sct", ledger.device_of, listing.order)

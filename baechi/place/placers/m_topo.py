@@ -1,0 +1,53 @@
+"""m-TOPO: cut the topological order into pieces of about equal memory, one for each device.
+
+Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020. The cap of a
+device is the n-th part of all memory needed and the largest group on top; with that cap n devices
+always suffice, if they have so much memory. Unlike the original we measure groups by the same bytes
+(permanent and temporary, each group as if alone) in the cap and in the walk, hold the devices to the
+memory they have, and put what is left over at the end wherever it fits.
+"""
+
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.listing.filling import Filling, filled
+from baechi.place.listing.walk import walk
+from baechi.place.placers.rescue import rescue
+from baechi.place.task import Task
+from baechi.records import Cluster, LayerGraph, Plan
+from baechi.uncollected import uncollected
+
+
+@uncollected
+def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+    """Place by m-TOPO; see `Placer`.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices, filled in their order.
+        optimizer: whose state counts in training.
+
+    Returns:
+        A plan in topological order.
+
+    Raises:
+        PlacementError: no plan was found that fits.
+    """
+    task = Task(graph, cluster, optimizer)
+    cap = cap_bytes(task)
+    device_of = filled(task, cap)
+    if device_of is not None:
+        return task.plan("m-topo", device_of, range(len(task.indexed)))
+    ledger = open_ledger(task)
+    stuck = walk(task, ledger, Filling(task, ledger, [cap] * len(cluster)).choose)
+    if stuck is not None:
+        return rescue(task, "m-topo", stuck)
+    return task.plan("m-topo", ledger.device_of, range(len(task.indexed)))
+
+
+def cap_bytes(task: Task) -> float:
+    """How much of each device m-TOPO fills.
+
+    Args:
+        task: what is to be placed.
+    """
+    sizes = [group.total_bytes for group in task.group_bytes]
+    return sum(sizes) / len(task.cluster) + max(sizes, default=0)

@@ -1,0 +1,96 @@
+"""A random plan, devices and order: what tests of transparency run, and a placer must beat easily."""
+
+from dataclasses import dataclass
+from random import Random
+
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.listing.walk import walk
+from baechi.place.placers.rescue import rescue
+from baechi.place.task import ANYWHERE, Task
+from baechi.records import Cluster, LayerGraph, Plan
+
+
+@dataclass(frozen=True)
+class RandomPlacer:
+    """Each group on a random device, and every device used if there are groups enough.
+
+    Args:
+        seed: equal seeds give equal plans.
+    """
+
+    seed: int
+
+    def __call__(self, graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+        """Place at random, within memory; see `Placer`.
+
+        Args:
+            graph: the layer graph.
+            cluster: the devices.
+            optimizer: whose state counts in training.
+
+        Returns:
+            A plan in a random topological order.
+
+        Raises:
+            PlacementError: no plan was found that fits, not even by a placer that tries to.
+        """
+        task = Task(graph, cluster, optimizer)
+        ledger = open_ledger(task)
+        chance = Random(self.seed)
+        _cover(task, ledger, chance)
+
+        def choose(layer: int) -> int | None:
+            devices = chance.sample(task.devices, len(task.devices))
+            return next((d for d in devices if ledger.short_bytes(layer, d) <= 0), None)
+
+        stuck = walk(task, ledger, choose)
+        if stuck is not None:
+            return rescue(task, f"random:{self.seed}", stuck)
+        return task.plan(f"random:{self.seed}", ledger.device_of, _shuffled(task, chance))
+
+
+def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
+    """Put a random group on each device that has none by its pin, on small devices first.
+
+    Groups with a layer come first: glue on model inputs would leave its device idle, since it runs
+    where they lie.
+    """
+    groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
+    chance.shuffle(groups)
+    groups.sort(key=lambda group: not _has_layer(task, group))
+    for device in sorted(task.devices, key=task.memory_bytes.__getitem__):
+        if device in task.pins:
+            continue
+        fitting = (group for group in groups if ledger.group_short_bytes(group, device) <= 0)
+        group = next(fitting, None)
+        if group is not None:
+            groups.remove(group)
+            ledger.place(group, device)
+
+
+def _shuffled(task: Task, chance: Random) -> list[int]:
+    """All layers in a random topological order."""
+    number = {name: index for index, name in enumerate(task.indexed.names)}
+    followers = [
+        [number[follower] for follower in task.graph.successors(name)] for name in task.indexed.names
+    ]
+    missing = [0] * len(number)
+    for follower in (follower for found in followers for follower in found):
+        missing[follower] += 1
+    ready = [layer for layer, count in enumerate(missing) if not count]
+    order: list[int] = []
+    while ready:
+        place = chance.randrange(len(ready))
+        ready[place], ready[-1] = ready[-1], ready[place]
+        order.append(ready.pop())
+        for follower in followers[order[-1]]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                ready.append(follower)
+    return order
+
+
+def _has_layer(task: Task, group: int) -> bool:
+    names = (task.indexed.names[layer] for layer in task.indexed.members[group])
+    return any(task.graph.nodes[name].get("kind", "layer") == "layer" for name in names)

@@ -1,0 +1,98 @@
+"""When a placer finds no room for a layer: place by memory first, and only then look at time.
+
+Greedy placers fill devices in the order of time, and end with room in all the wrong places (with a
+quarter of memory to spare the originals placed 2 to 40 of 100 graphs). In turn:
+
+1. pack groups by best fit, largest first, and list-schedule them on these devices; or run them
+   there in topological order, which holds fewer outputs at once;
+2. fill one device after the other in topological order, which sends the fewest tensors: first all to
+   a part of their equal share, which leaves room for what they receive and for what is left over at
+   the end, then fuller and fuller (which of the caps fits is a matter of luck with the cuts);
+3. one device for everything, which sends nothing.
+
+What none of them places is refused: with a proof if there is a short one, else with the dead end of
+the packing. Who can simulate goes on from there: `tight`.
+"""
+
+from collections.abc import Sequence
+
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.listing.filling import Filling
+from baechi.place.listing.packing import pack
+from baechi.place.listing.start_earliest import Listing
+from baechi.place.listing.walk import walk
+from baechi.place.placers.single import fastest_that_holds_all
+from baechi.place.task import Task
+from baechi.place.tight.proof import prove
+from baechi.place.tight.refusal import no_room
+from baechi.records import Plan
+
+_FULLNESS = (0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, float("inf"))
+
+_Found = tuple[Sequence[int], Sequence[int]] | None
+"""Device by group and the order of the layers; None if there was no room."""
+
+
+def rescue(task: Task, placer: str, stuck: int) -> Plan:
+    """Find a plan that fits where a placer found none.
+
+    Args:
+        task: what is to be placed.
+        placer: the name of the placer.
+        stuck: the layer that found no room.
+
+    Returns:
+        A plan; its only candidate says what happened.
+
+    Raises:
+        PlacementError: no way places it.
+    """
+    for name, way in (("packing", _packed), ("filling", _filled), ("one device", _whole)):
+        found = way(task)
+        if found is not None:
+            note = f"found no room for {task.indexed.names[stuck]}: placed by {name} instead"
+            return task.plan(placer, *found, note)
+    prove(task)
+    raise no_room(task, *_dead_end(task))
+
+
+def _packed(task: Task) -> _Found:
+    packed = open_ledger(task)
+    if pack(task, packed) is not None:
+        return None
+    listing = Listing(task, open_ledger(task, packed.device_of), _decided)
+    if listing.fill():
+        return packed.device_of, listing.order
+    walked = walk(task, open_ledger(task, packed.device_of), _decided)
+    return (packed.device_of, range(len(task.indexed))) if walked is None else None
+
+
+def _filled(task: Task) -> _Found:
+    share = sum([group.total_bytes for group in task.group_bytes]) / max(1, sum(task.memory_bytes))
+    for fullness in _FULLNESS:
+        ledger = open_ledger(task)
+        caps = [fullness * share * memory for memory in task.memory_bytes]
+        if walk(task, ledger, Filling(task, ledger, caps).choose) is None:
+            return ledger.device_of, range(len(task.indexed))
+    return None
+
+
+def _whole(task: Task) -> _Found:
+    device = fastest_that_holds_all(task)
+    return ([device] * len(task.indexed.members), range(len(task.indexed))) if device is not None else None
+
+
+def _dead_end(task: Task) -> tuple[Ledger, int]:
+    """The ledger of the packing when it found no room, and the layer."""
+    ledger = open_ledger(task)
+    layer = pack(task, ledger)
+    if layer is None:
+        ledger = open_ledger(task, ledger.device_of)
+        layer = walk(task, ledger, _decided)
+    assert layer is not None, "the packing had room for all"
+    return ledger, layer
+
+
+def _decided(*_: object) -> int:
+    raise AssertionError("every group is placed already")

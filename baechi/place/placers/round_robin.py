@@ -1,0 +1,38 @@
+"""Round robin: each group on the next device. What a placement is without any thought: a baseline."""
+
+from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.listing.walk import walk
+from baechi.place.placers.rescue import rescue
+from baechi.place.task import Task
+from baechi.records import Cluster, LayerGraph, Plan
+
+
+def round_robin(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
+    """Deal the groups to the devices in topological order; see `Placer`.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices; one without room for a group is passed over.
+        optimizer: whose state counts in training.
+
+    Returns:
+        A plan in topological order.
+
+    Raises:
+        PlacementError: no plan was found that fits.
+    """
+    task = Task(graph, cluster, optimizer)
+    ledger = open_ledger(task)
+    turns = list(task.devices)
+
+    def choose(layer: int) -> int | None:
+        for device in turns:
+            if ledger.short_bytes(layer, device) <= 0:
+                turns[:] = [*range(device + 1, len(turns)), *range(device + 1)]
+                return device
+        return None
+
+    stuck = walk(task, ledger, choose)
+    if stuck is not None:
+        return rescue(task, "round-robin", stuck)
+    return task.plan("round-robin", ledger.device_of, range(len(task.indexed)))

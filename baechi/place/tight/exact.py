@@ -1,0 +1,114 @@
+"""The best plan there is, for small graphs: every placement and order that a bound does not rule out.
+
+    placements   group by group; one whose bound is no better than the best plan so far is left
+    orders       layer by layer, every topological one; two that differ only by neighbours on different
+                 devices are one, unless the host's time makes a difference
+
+The bound of a placement: the work of its busiest device, and its longest path with transfers. For
+tests, and to say how far a placer is from the best.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from baechi.errors import PlacementError
+from baechi.place.bottom_level import bottom_levels
+from baechi.place.found import Found, Rehearsal, evaluate
+from baechi.place.task import ANYWHERE, Task
+from baechi.place.tight.least_bytes import least_bytes, least_peaks
+
+MOST_SIMULATIONS = 200_000
+
+
+def exact(task: Task, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int = MOST_SIMULATIONS) -> Found:
+    """The placement and order with the shortest predicted step.
+
+    Args:
+        task: what is to be placed; a dozen layers at most.
+        rehearse: predicts a step.
+        enough_s: a step that no plan can beat.
+        most: simulations at most.
+
+    Raises:
+        PlacementError: no placement keeps every device's memory.
+        ValueError: it would take more simulations.
+    """
+    best: Found | None = None
+    tried, least = 0, least_bytes(task)
+    for bound_s, device_of in sorted(_placements(task)):
+        if best is not None and (bound_s >= best.step_s * (1 - 1e-12) or best.step_s <= enough_s):
+            break
+        needed = least_peaks(task, least, device_of)
+        if any(peak > memory for peak, memory in zip(needed, task.memory_bytes, strict=True)):
+            continue
+        for order in _orders(task, device_of):
+            tried += 1
+            if tried > most:
+                raise ValueError(f"the best plan of {len(task.indexed)} layers takes over {most} simulations")
+            found = evaluate(task, rehearse, device_of, order)
+            if found is not None and (best is None or found.step_s < best.step_s):
+                best = found
+            if best is not None and best.step_s <= max(enough_s, bound_s * (1 + 1e-12)):
+                break  # no order of this placement is better
+    if best is None:
+        raise PlacementError("no placement of these layers keeps every device's memory, in any order")
+    return best
+
+
+def _placements(task: Task) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """Every placement, with a time that no order of it can beat; of equal devices the first is used first."""
+    alike = _alike(task)
+    waiting: list[tuple[int, ...]] = [()]
+    while waiting:
+        device_of = waiting.pop()
+        group = len(device_of)
+        if group == len(task.indexed.members):
+            yield _bound_s(task, device_of), device_of
+            continue
+        for device in task.devices:
+            fresh = device not in device_of
+            if task.pins[group] not in (ANYWHERE, device):
+                continue
+            if fresh and any(other < device and other not in device_of for other in alike[device]):
+                continue
+            waiting.append((*device_of, device))
+
+
+def _alike(task: Task) -> list[list[int]]:
+    """By device, those that make no difference if they change places with it."""
+    if task.cluster.links or any(pin != ANYWHERE for pin in task.pins):
+        return [[] for _ in task.devices]
+    kinds = [(d.kind, d.speed, d.memory_bytes) for d in task.cluster.devices]
+    return [[other for other in task.devices if kinds[other] == kinds[device]] for device in task.devices]
+
+
+def _bound_s(task: Task, device_of: Sequence[int]) -> float:
+    indexed = task.indexed
+    work_s = [0.0 for _ in task.devices]
+    for layer in range(len(indexed)):
+        device = device_of[indexed.group_of[layer]]
+        work_s[device] += task.work_s[device][layer]
+    return max([*work_s, *bottom_levels(task, device_of)], default=0.0)
+
+
+def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[int]]:
+    """Every topological order that makes a difference."""
+    indexed = task.indexed
+    parents = [
+        {indexed.source[tensor] for tensor in reads if indexed.source[tensor] >= 0} | set(before)
+        for reads, before in zip(indexed.reads, indexed.before, strict=True)
+    ]
+    device = [device_of[group] for group in indexed.group_of]
+    commute = not any(task.graph.amount(name, "host_forward_s") for name in indexed.names)
+    waiting: list[list[int]] = [[]]
+    while waiting:
+        order = waiting.pop()
+        if len(order) == len(indexed):
+            yield order
+            continue
+        done, last = set(order), order[-1] if order else ANYWHERE
+        for layer in reversed(range(len(indexed))):
+            if layer in done or not parents[layer] <= done:
+                continue
+            swapped = last > layer and device[last] != device[layer] and last not in parents[layer]
+            if not (commute and swapped):
+                waiting.append([*order, layer])

@@ -1,0 +1,125 @@
+"""Memory so tight that placers find no room: an integer program says who may lie where, the simulator judges.
+
+1. refuse what needs no search to refuse (`proof`);
+2. few placements: every one, in every order (`exact`), so the answer is certain;
+3. the integer program (`program`), with room left on top, with less, and with none; if the last one
+   has no solution there is no plan, and that is a proof;
+4. each solution in several orders; if the simulator finds it too large, changed piece by piece
+   (`repair`); then the program again, with so much less memory where it was too little.
+
+All within limits that are counted, not timed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from math import inf
+from random import Random
+
+from baechi.errors import PlacementError
+from baechi.place.bottom_level import bottom_levels
+from baechi.place.found import Found, Rehearsal
+from baechi.place.task import ANYWHERE, Task
+from baechi.place.tight.bundles import Bundles
+from baechi.place.tight.exact import exact
+from baechi.place.tight.least_bytes import least_bytes
+from baechi.place.tight.lifetimes import Lifetimes
+from baechi.place.tight.program import Program
+from baechi.place.tight.proof import prove
+from baechi.place.tight.refusal import none_of_all, none_packed, not_found
+from baechi.place.tight.repair import Attempt, Judge, Repair
+
+FEW_PLACEMENTS, FEW_LAYERS, ORDERS = 2_000, 12, 4_000
+"""So few placements of so few layers are all tried, if that takes no more simulations."""
+
+MARGINS = (1.0, 0.5, 0.0)
+"""Parts of the largest top that the program leaves free, in turn."""
+
+MOST_X = 320
+"""Of the program's variables, as groups times devices; where there are more, groups are bundled."""
+
+ESTIMATED, LEAST_ESTIMATES, MOST_ESTIMATES = 400_000, 100, 10_000
+"""By each of two repairs: so many estimates, shared by the layers; and at least and at most so many."""
+
+HASTY = 10
+"""So much less if it is not to be thorough."""
+
+
+def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Found:
+    """A placement that keeps every device's memory.
+
+    Args:
+        task: what is to be placed.
+        rehearse: predicts a step.
+        thorough: whether it may take seconds; else a tenth of it.
+
+    Raises:
+        PlacementError: there is none, or none was found; it says which, and why.
+    """
+    prove(task)
+    layers = max(1, len(task.indexed))
+    judge = Judge(task, rehearse)
+    for device_of in _plain(task):
+        judge(device_of, range(layers))
+    if layers <= FEW_LAYERS and len(task.cluster) ** len(task.indexed.members) <= FEW_PLACEMENTS:
+        try:
+            return exact(task, rehearse, enough_s=inf, most=ORDERS)
+        except PlacementError:
+            raise none_of_all(task, judge.nearest.found) from None
+        except ValueError:
+            pass  # too many orders to try
+    for attempt in _attempts(task, judge, thorough):
+        if not attempt.excess:
+            return attempt.found
+    raise not_found(task, judge.nearest.found, judge.asked)
+
+
+def _attempts(task: Task, judge: Judge, thorough: bool) -> Iterator[Attempt]:
+    """Placements, one after the other; the first that fits will do."""
+    yield judge.nearest
+    bundles = Bundles(task, least_bytes(task), max(1, MOST_X // len(task.cluster)))
+    for device_of in _packed(task, bundles, judge):
+        for keys in _orders(task, device_of):
+            yield judge(device_of, keys)
+    repair = Repair(judge, Lifetimes(task), Random(0))
+    share = min(MOST_ESTIMATES, ESTIMATED // max(1, len(task.indexed)))
+    share = max(LEAST_ESTIMATES, share if thorough else share // HASTY)
+    start = judge.nearest
+    yield repair.run(start, share)
+    short = [max(0, p - m) for p, m in zip(start.found.peak_bytes, task.memory_bytes, strict=True)]
+    less = [memory - missing for memory, missing in zip(task.memory_bytes, short, strict=True)]
+    again = Program(task, bundles, less).solve()
+    starts = (
+        [judge(again.device_of, keys) for keys in _orders(task, again.device_of)] if again.device_of else []
+    )
+    yield repair.run(min([*starts, start], key=lambda attempt: attempt.excess), share)
+
+
+def _plain(task: Task) -> Iterator[list[int]]:
+    """Everything on one device, and a stretch of the layers on each, by memory; pins as they are."""
+    for device in task.devices:
+        yield [device if pin == ANYWHERE else pin for pin in task.pins]
+    sizes = [part.total_bytes for part in task.group_bytes]
+    scale = sum(sizes) / max(1, sum(task.memory_bytes))
+    ends = list(accumulate([scale * memory for memory in task.memory_bytes]))
+    device_of = []
+    for end, pin in zip(accumulate(sizes), task.pins, strict=True):
+        stretch = min(bisect_left(ends, end), len(ends) - 1)
+        device_of.append(stretch if pin == ANYWHERE else pin)
+    yield device_of
+
+
+def _packed(task: Task, bundles: Bundles, judge: Judge) -> Iterator[tuple[int, ...]]:
+    """What the program says, with ever less margin."""
+    for margin in MARGINS:
+        packing = Program(task, bundles, task.memory_bytes, margin=margin).solve()
+        if packing.device_of is not None:
+            yield packing.device_of
+        elif packing.impossible and not margin and bundles.single:
+            raise none_packed(task, judge.nearest.found)
+
+
+def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[float]]:
+    """Priorities: code order, and the longest way to go first."""
+    yield [float(layer) for layer in range(len(task.indexed))]
+    yield [-level for level in bottom_levels(task, device_of)]

@@ -1,0 +1,91 @@
+"""What can be refused without a search: no placement can keep the memory, and one number shows it."""
+
+from collections.abc import Sequence
+
+from baechi.errors import PlacementError
+from baechi.place.task import ANYWHERE, Task
+from baechi.place.tight.least_bytes import LeastBytes, least_bytes, of_members
+from baechi.place.tight.refusal import refusal
+from baechi.units import format_bytes
+
+
+def prove(task: Task) -> None:
+    """Refuse what cannot be placed, whatever is tried.
+
+    Args:
+        task: what is to be placed.
+
+    Raises:
+        PlacementError: a layer, or a group, is larger than every device that it may lie on; what is
+            pinned to a device is larger than it; or all is larger than all devices together.
+    """
+    least = least_bytes(task)
+    for group, part in enumerate(least):
+        allowed = task.devices if task.pins[group] == ANYWHERE else [task.pins[group]]
+        if all(part.alone_bytes > task.memory_bytes[device] for device in allowed):
+            raise _too_large(task, group, part, allowed)
+    for device in task.devices:
+        _prove_pins(task, least, device)
+    kept, there = sum([part.kept_bytes for part in least]), sum(task.memory_bytes)
+    needed = max(kept, sum([part.always_bytes + part.gradient_bytes for part in least]))
+    if needed > there:
+        raise _all_too_large(task, least, needed - there)
+
+
+def _too_large(task: Task, group: int, part: LeastBytes, allowed: Sequence[int]) -> PlacementError:
+    members = task.indexed.members[group]
+    sizes = {layer: of_members(task, [layer]).alone_bytes for layer in members}
+    layer = max(members, key=sizes.__getitem__)
+    memory = {device: task.memory_bytes[device] for device in allowed}
+    where = "its device" if task.pins[group] != ANYWHERE else "every device"
+    pinned = ", pinned there," if task.pins[group] != ANYWHERE else ""
+    if sizes[layer] > max(memory.values()):
+        name = task.indexed.names[layer]
+        what = f"layer {name}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
+        needed, cure = sizes[layer], "splitting the layer"
+    else:
+        name = task.indexed.names[members[0]]
+        what = (
+            f"layer {name} and {len(members) - 1} more that must share its device{pinned} are larger than "
+            f"{where}: they need at least {format_bytes(part.alone_bytes)} together"
+        )
+        needed, cure = part.alone_bytes, "not tying them to each other"
+    return refusal(task, name, what, memory, {d: needed - memory[d] for d in allowed}, cure)
+
+
+def _prove_pins(task: Task, least: Sequence[LeastBytes], device: int) -> None:
+    pinned = [group for group, pin in enumerate(task.pins) if pin == device]
+    if len(pinned) < 2:
+        return
+    together = least[pinned[0]]
+    for group in pinned[1:]:
+        together = together.with_other(least[group])
+    needed, memory = together.alone_bytes, task.memory_bytes[device]
+    if needed > memory:
+        largest = max(pinned, key=lambda group: least[group].alone_bytes)
+        layers = sum([len(task.indexed.members[group]) for group in pinned])
+        name = task.indexed.names[task.indexed.members[largest][0]]
+        raise refusal(
+            task,
+            name,
+            f"{layers} layers are pinned to {task.cluster.names[device]}, {name} the largest: they need at "
+            f"least {format_bytes(needed)} together",
+            {device: memory},
+            {device: needed - memory},
+            "fewer pins",
+        )
+
+
+def _all_too_large(task: Task, least: Sequence[LeastBytes], short: int) -> PlacementError:
+    largest = max(range(len(least)), key=lambda group: least[group].alone_bytes)
+    name, size = task.indexed.names[task.indexed.members[largest][0]], least[largest].alone_bytes
+    each = -(-short // len(task.devices))
+    return refusal(
+        task,
+        name,
+        f"all layers together are larger than all devices together, by {format_bytes(short)}; the largest is "
+        f"{name} with {format_bytes(size)}",
+        dict(enumerate(task.memory_bytes)),
+        dict.fromkeys(task.devices, each),
+        "another device",
+    )

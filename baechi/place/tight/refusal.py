@@ -1,0 +1,158 @@
+"""What a person is told when no placement fits: which layer, how much is missing where, what helps."""
+
+from collections.abc import Mapping, Sequence
+
+from baechi.errors import PlacementError
+from baechi.place.found import Found
+from baechi.place.ledgers.abstract import Ledger
+from baechi.place.task import ANYWHERE, Task
+from baechi.units import format_bytes
+
+
+def no_room(task: Task, ledger: Ledger, layer: int) -> PlacementError:
+    """The error for a layer that found no room.
+
+    Args:
+        task: what is to be placed.
+        ledger: memory, as it was when the layer found none.
+        layer: the layer.
+    """
+    indexed = task.indexed
+    group = indexed.group_of[layer]
+    others = len(indexed.members[group]) - 1
+    device = ledger.device_of[group]
+    shared = f" and {others} more that must share its device" if others else ""
+    if device == ANYWHERE:
+        needed_bytes, devices = task.group_bytes[group].total_bytes, list(task.devices)
+    else:  # its device is decided, and gets too full when it runs
+        needed_bytes, devices = task.footprints[layer].forward_bytes, [device]
+    pinned = ", pinned there" if task.pins[group] != ANYWHERE else ""
+    return refusal(
+        task,
+        indexed.names[layer],
+        f"no room for layer {indexed.names[layer]}{shared}{pinned}: needs {format_bytes(needed_bytes)}, "
+        "and copies of what it reads from other devices",
+        {d: max(0, task.memory_bytes[d] - ledger.needed_bytes(d)) for d in devices},
+        {d: ledger.short_bytes(layer, d) for d in devices},
+        "another device",
+    )
+
+
+def no_single_device(task: Task, devices: Sequence[int], needed_bytes: int) -> PlacementError:
+    """The error for a model that no device holds whole.
+
+    Args:
+        task: what is to be placed.
+        devices: where it could lie.
+        needed_bytes: what it needs on one of them.
+    """
+    groups = [group.total_bytes for group in task.group_bytes]
+    largest = task.indexed.names[task.indexed.members[groups.index(max(groups))][0]]
+    return refusal(
+        task,
+        largest,
+        f"no device holds all layers: they need {format_bytes(needed_bytes)}, "
+        f"the largest part {largest} with {format_bytes(max(groups))}",
+        {device: task.memory_bytes[device] for device in devices},
+        {device: needed_bytes - task.memory_bytes[device] for device in devices},
+        "a placer that uses several devices",
+    )
+
+
+def none_of_all(task: Task, nearest: Found) -> PlacementError:
+    """The error when every placement was tried.
+
+    Args:
+        task: what is to be placed.
+        nearest: the one that missed by the least of those in question.
+    """
+    return _missed(task, nearest, "no placement of these layers keeps every device's memory: all were tried")
+
+
+def none_packed(task: Task, nearest: Found) -> PlacementError:
+    """The error when the integer program has no solution.
+
+    Args:
+        task: what is to be placed.
+        nearest: the placement that missed by the least of those that were simulated.
+    """
+    what = (
+        "no placement of these layers keeps every device's memory: the integer program of it has no solution"
+    )
+    return _missed(task, nearest, what)
+
+
+def not_found(task: Task, nearest: Found, tries: int) -> PlacementError:
+    """The error when there may be a placement, and none was found.
+
+    Args:
+        task: what is to be placed.
+        nearest: the one that missed by the least.
+        tries: how many were simulated.
+    """
+    what = f"none of {tries} placements keeps every device's memory, though there may be one that does"
+    return _missed(task, nearest, what)
+
+
+def _missed(task: Task, nearest: Found, what: str) -> PlacementError:
+    """The error, with the bytes that the nearest try is short of."""
+    memory = task.memory_bytes
+    over = {d: peak - memory[d] for d, peak in enumerate(nearest.peak_bytes) if peak > memory[d]}
+    worst = max(over, key=over.__getitem__)
+    here = [group for group, device in enumerate(nearest.device_of) if device == worst]
+    largest = max(here, key=lambda group: task.group_bytes[group].total_bytes, default=0)
+    name = task.indexed.names[task.indexed.members[largest][0]]
+    pins = "fewer pins, " if any(pin != ANYWHERE for pin in task.pins) else ""
+    names = task.cluster.names
+    tried = [
+        f"  {names[d]}: has {format_bytes(memory[d])}, {format_bytes(short)} short in the nearest try"
+        for d, short in over.items()
+    ]
+    size, cure = format_bytes(task.group_bytes[largest].total_bytes), f"{pins}another device"
+    sums = f"The largest part there is {name} with {size}. {_sums(task)}"
+    return PlacementError(
+        "\n".join([what, *tried, sums, _help(task, cure)]),
+        layer=name,
+        short_bytes={names[device]: short for device, short in over.items()},
+    )
+
+
+def refusal(
+    task: Task,
+    layer: str,
+    what: str,
+    free_bytes: Mapping[int, int],
+    short_bytes: Mapping[int, int],
+    cure: str,
+) -> PlacementError:
+    """An error with its numbers and what would help.
+
+    Args:
+        task: what is to be placed.
+        layer: the layer in question.
+        what: what is wrong, in a sentence.
+        free_bytes: by device in question, what it has left.
+        short_bytes: by device, what is missing there.
+        cure: what would help, beside what always does.
+    """
+    names, memory = task.cluster.names, task.memory_bytes
+    lines = [
+        f"  {names[device]}: {format_bytes(free)} of {format_bytes(memory[device])} free, "
+        f"{format_bytes(short_bytes[device])} short"
+        for device, free in free_bytes.items()
+    ]
+    return PlacementError(
+        "\n".join([what, *lines, _sums(task), _help(task, cure)]),
+        layer=layer,
+        short_bytes={names[device]: short for device, short in short_bytes.items()},
+    )
+
+
+def _sums(task: Task) -> str:
+    least, there = sum([group.permanent_bytes for group in task.group_bytes]), sum(task.memory_bytes)
+    return f"All layers need at least {format_bytes(least)}, the devices have {format_bytes(there)}."
+
+
+def _help(task: Task, cure: str) -> str:
+    leaner = ", an optimizer with less state" if task.training else ""
+    return f"What would help: {cure}, devices with more memory{leaner}, or a smaller batch."

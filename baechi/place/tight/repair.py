@@ -1,0 +1,192 @@
+"""A placement that needs too much memory somewhere is changed until the simulator has nothing against it.
+
+Its excess is what the peaks are above the devices' memory, as parts of it, summed up. By chance a
+group of a device that is too full goes elsewhere, changes places with another, or a layer runs
+earlier or later; what makes the excess no larger is kept, at first also what makes it a little
+larger (Kirkpatrick, Gelatt, Vecchi, Science 220, 1983). Peaks are estimated (`lifetimes`); where the
+estimate has no excess left, or time and again, the simulator is asked, and by how much the estimate
+was off is taken from the memory there is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from random import Random
+
+from baechi.place.found import Found, Rehearsal
+from baechi.place.priority import order_by
+from baechi.place.task import ANYWHERE, Task
+from baechi.place.tight.lifetimes import Lifetimes
+
+_WARM, _COLD = 0.03, 0.001
+"""About so much more excess is kept at the beginning, and at the end."""
+
+_CHECKS = 20
+"""The simulator is asked so often at most in a repair, at equal distances or sooner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A placement that was simulated.
+
+    Args:
+        found: the placement; it fits if the excess is 0.
+        keys: by layer, its priority, that the order follows from.
+        excess: what the peaks are above memory, as parts of it.
+    """
+
+    found: Found
+    keys: tuple[float, ...]
+    excess: float
+
+
+class Judge:
+    """Simulates placements, and remembers the one that misses by the least.
+
+    Args:
+        task: what is placed.
+        rehearse: predicts a step.
+    """
+
+    def __init__(self, task: Task, rehearse: Rehearsal) -> None:
+        self.task = task
+        self.asked = 0
+        self._nearest: Attempt | None = None
+        self._rehearse = rehearse
+
+    @property
+    def nearest(self) -> Attempt:
+        """What missed by the least; something has been tried."""
+        assert self._nearest is not None
+        return self._nearest
+
+    def __call__(self, device_of: Sequence[int], keys: Sequence[float]) -> Attempt:
+        """Simulate a placement.
+
+        Args:
+            device_of: by group, its device.
+            keys: by layer, its priority.
+        """
+        self.asked += 1
+        order = order_by(self.task, keys)
+        where = [device_of[group] for group in self.task.indexed.group_of]
+        step_s, peaks = self._rehearse(where, _places(order))
+        found = Found(tuple(device_of), tuple(order), step_s, tuple(peaks))
+        attempt = Attempt(found, tuple(keys), excess_of(peaks, self.task.memory_bytes))
+        if self._nearest is None or attempt.excess < self._nearest.excess:
+            self._nearest = attempt
+        return attempt
+
+
+class Repair:
+    """A placement that changes.
+
+    Args:
+        judge: simulates.
+        estimate: of peaks.
+        chance: decides what is tried.
+    """
+
+    def __init__(self, judge: Judge, estimate: Lifetimes, chance: Random) -> None:
+        self._judge = judge
+        self._task = judge.task
+        self._estimate = estimate
+        self._chance = chance
+
+    def run(self, start: Attempt, most: int) -> Attempt:
+        """Change a placement.
+
+        Args:
+            start: where to begin.
+            most: estimates at most.
+
+        Returns:
+            The first without excess, or the one with the least.
+        """
+        best, since = start, 0
+        self._begin(start)
+        for number in range(most):
+            if not best.excess:
+                break
+            self._step(_WARM * (_COLD / _WARM) ** (number / most))
+            if self._excess and number - since < most // _CHECKS:
+                continue
+            since = number
+            attempt = self._judge(self._device_of, self._keys)
+            self._calibrate(attempt)
+            best = min(best, attempt, key=lambda one: one.excess)
+        return best
+
+    def _begin(self, start: Attempt) -> None:
+        self._device_of, self._keys = list(start.found.device_of), list(start.keys)
+        self._place = _places(start.found.order)
+        self._peaks = self._estimated(self._device_of, self._place)
+        self._calibrate(start)
+
+    def _calibrate(self, attempt: Attempt) -> None:
+        """What the estimate is off here, it will be off nearby."""
+        off = [peak - guess for peak, guess in zip(attempt.found.peak_bytes, self._peaks, strict=True)]
+        self._limits = [memory - more for memory, more in zip(self._task.memory_bytes, off, strict=True)]
+        self._excess = excess_of(self._peaks, self._limits)
+
+    def _estimated(self, device_of: Sequence[int], place: Sequence[int]) -> list[int]:
+        return self._estimate([device_of[group] for group in self._task.indexed.group_of], place)
+
+    def _step(self, heat: float) -> None:
+        """Try a neighbour."""
+        over = [p - m for p, m in zip(self._peaks, self._limits, strict=True)]
+        full = [device for device in self._task.devices if over[device] > 0]
+        device = self._chance.choice(full or self._task.devices)
+        here = [group for group, there in enumerate(self._device_of) if there == device]
+        if not here:
+            return
+        group, turn = self._chance.choice(here), self._chance.random()
+        device_of, keys, place = self._device_of, self._keys, self._place
+        if turn < 0.25 or len(self._task.devices) == 1:
+            keys = self._turned(group)
+            place = _places(order_by(self._task, keys))
+        elif self._task.pins[group] == ANYWHERE:
+            device_of = self._moved(group, device, swap=turn < 0.6)
+        peaks = self._estimated(device_of, place)
+        excess = excess_of(peaks, self._limits)
+        worse = excess - self._excess
+        if worse <= 0 or self._chance.random() < exp(-worse / heat) / 2:
+            self._device_of, self._keys, self._place = device_of, keys, place
+            self._peaks, self._excess = peaks, excess
+
+    def _turned(self, group: int) -> list[float]:
+        """Priorities with one layer right before or behind another."""
+        keys = list(self._keys)
+        layer = self._chance.choice(self._task.indexed.members[group])
+        keys[layer] = keys[self._chance.randrange(len(keys))] + self._chance.choice((-0.5, 0.5))
+        return keys
+
+    def _moved(self, group: int, device: int, *, swap: bool) -> list[int]:
+        """Devices with one group elsewhere, and perhaps another in its place."""
+        device_of = list(self._device_of)
+        near = self._task.neighbours[group]
+        there = device_of[self._chance.choice(near)] if near and self._chance.random() < 0.5 else device
+        if there == device:
+            there = self._chance.choice([other for other in self._task.devices if other != device])
+        others = [g for g, d in enumerate(device_of) if d == there and self._task.pins[g] == ANYWHERE]
+        if swap and others:
+            device_of[self._chance.choice(others)] = device
+        device_of[group] = there
+        return device_of
+
+
+def excess_of(peaks: Sequence[int], limits: Sequence[int]) -> float:
+    """What peaks are above limits, as parts of them, summed up.
+
+    Args:
+        peaks: by device, in bytes.
+        limits: by device, in bytes.
+    """
+    return sum([max(0, p - m) / max(1, m) for p, m in zip(peaks, limits, strict=True)])
+
+
+def _places(order: Sequence[int]) -> list[int]:
+    place = [0] * len(order)
+    for index, layer in enumerate(order):
+        place[layer] = index
+    return place

@@ -1,0 +1,6 @@
+"""What a call will return and write, before it runs: a run with fake tensors, remembered.
+
+In:    a layer or function with its arguments.
+Out:   an `Outcome`: shapes, aliases, writes and draws.
+Start: `outcome`, then `foresight`.
+"""

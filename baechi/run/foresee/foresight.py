@@ -1,0 +1,135 @@
+"""What layers and functions will return, remembered from step to step."""
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from baechi.backend import unwatched
+from baechi.records.plan import Plan
+from baechi.run.foresee.outcome import Outcome, infer, key_of, no_function_modes
+from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.modules.as_found import left_as_found
+from baechi.torchlib.modules.intercept import original_forward
+
+_KEPT = 20_000
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+_NEVER = frozenset(
+    {"backward", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__repr__"}
+    | {"__deepcopy__", "__reduce_ex__"}
+)
+
+
+class Foresight:
+    """A memory of outcomes, by what a call was given.
+
+    Args:
+        plan: the plan; it says which modules are called several times.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._known: dict[Hashable, Outcome | None] = {}
+        self._several = frozenset(_several(plan))
+
+    def layer(
+        self,
+        module: nn.Module,
+        name: str,
+        device: torch.device | None,
+        args: Any,
+        kwargs: Any,
+        state: Hashable,
+    ) -> Outcome | None:
+        """What comes of a layer. Nothing of it is computed.
+
+        Args:
+            module: the layer.
+            name: its qualified name.
+            device: where it runs, as torch knows it; None: where its arguments lie.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+            state: what hangs on it, and on its arguments; see `Contents.state`.
+        """
+
+        def run() -> Outcome | None:
+            with unwatched(), no_function_modes(), left_as_found(module, contents="none") as found:
+                before = _other_generators()
+                outcome = infer(original_forward(module), args, kwargs, layer=module, device=device)
+                # shared with its double: plain objects, and generators
+                changes = found.changed() or _other_generators() != before
+                return None if changes else outcome
+
+        return self._remembered((name, state), args, kwargs, run)
+
+    def function(self, func: Any, device: torch.device | None, args: Any, kwargs: Any) -> Outcome | None:
+        """What comes of a torch function.
+
+        Args:
+            func: the function.
+            device: where it runs, as torch knows it; None: where its arguments lie.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+        """
+        if getattr(func, "__name__", "") in _NEVER:
+            return None
+
+        def run() -> Outcome | None:
+            with unwatched(), no_function_modes():
+                return infer(func, args, kwargs, device=device)
+
+        return self._remembered((func, device), args, kwargs, run)
+
+    def cannot_wait(self, module: nn.Module, name: str) -> str:
+        """Why a layer's value is needed at once, if it is.
+
+        Args:
+            module: the layer.
+            name: its qualified name.
+        """
+        hooked = any(getattr(module, hooks) for hooks in _HOOKS)
+        if hooked or module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks:
+            return "it has hooks, which see real tensors"
+        if name in self._several and CallerState.now().autocasts:
+            return "its weights are cast once for several calls (autocast)"
+        return ""
+
+    def _remembered(
+        self, what: Hashable, args: Any, kwargs: Any, run: Callable[[], Outcome | None]
+    ) -> Outcome | None:
+        try:
+            key = (what, key_of(args), key_of(kwargs), CallerState.now())
+            hash(key)
+        except TypeError:
+            return None
+        if key not in self._known:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            self._known[key] = run()
+        return self._known[key]
+
+
+def _other_generators() -> tuple[Any, ...]:
+    """The states of Python's and numpy's random generators, which are not kept for what waits."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), None if numpy is None else numpy.random.get_state()[1].tobytes()
+
+
+def _several(plan: Plan) -> list[str]:
+    """Modules that are called several times, or share weights with others."""
+    graph = plan.graph
+    modules = [str(graph.nodes[node].get("module", node)) for node in graph.placed()]
+    calls = Counter(modules)
+    groups = Counter(graph.nodes[node].get("colocate") for node in graph.placed())
+    shared = [
+        str(graph.nodes[node].get("module", node))
+        for node in graph.placed()
+        if graph.nodes[node].get("colocate") is not None and groups[graph.nodes[node]["colocate"]] > 1
+    ]
+    return [name for name, count in calls.items() if count > 1] + shared

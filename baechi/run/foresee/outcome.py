@@ -1,0 +1,224 @@
+"""What a layer or a function will return, without running it: a run with fake tensors, remembered."""
+
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import _get_current_function_mode_stack
+
+from baechi.run.foresee.fake_watch import FakeWatch, foreseeing, like, storage_number
+from baechi.run.foresee.faked import Double, copied
+from baechi.run.state.caller_state import saved_hooks_aside
+from baechi.run.state.draws import Draw
+from baechi.run.state.meta import Meta
+from baechi.torchlib.dynamo import compiler_aside
+from baechi.torchlib.fake_leaks import clear_known_caches
+from baechi.torchlib.fakes import fakes_at_work
+from baechi.torchlib.modules.tables import content_of, differ
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What comes of a call.
+
+    Args:
+        result: what it returns, with a `Slot` in place of each tensor.
+        metas: what the tensors look like, by slot.
+        given: by slot, which of the given tensors it is, if it is one of them.
+        alias: by slot, which of the given tensors it shares memory with, if with one.
+        memory: by slot, the first slot that it shares memory with: its own, mostly.
+        written: which of the given tensors it writes in place.
+        draws: its random operations.
+    """
+
+    result: Any
+    metas: tuple[Meta, ...]
+    given: tuple[int | None, ...]
+    alias: tuple[int | None, ...]
+    memory: tuple[int, ...]
+    written: tuple[int, ...]
+    draws: tuple[Draw, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Stands for a tensor of a result."""
+
+    index: int
+
+
+def infer(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    *,
+    layer: nn.Module | None = None,
+    device: torch.device | None = None,
+) -> Outcome | None:
+    """Run a call with fake tensors, and with nothing else. No mode may be on.
+
+    Args:
+        call: a function, or a layer's forward.
+        args: positional arguments; tensors may be deferred.
+        kwargs: keyword arguments.
+        layer: the layer, if it is one.
+        device: where the arguments will lie when it runs; None: where they lie.
+
+    Returns:
+        What comes of it; None if that depends on values, or is no tensor.
+    """
+    made: list[weakref.ref[torch.Tensor]] = []
+    # what waits, and is found, does not launch
+    with foreseeing(), saved_hooks_aside(), torch._C.DisableTorchFunctionSubclass():
+        outcome, returned = _run(call, args, kwargs, made, layer, device)
+    if any(reference() is not None for reference in made):
+        clear_known_caches()
+    if any(reference() is not None for reference in returned):
+        return None  # something else keeps what it returns, and would not see what becomes of it
+    return outcome
+
+
+def _run(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    made: list[Any],
+    layer: nn.Module | None,
+    device: torch.device | None,
+) -> tuple[Outcome | None, list[Any]]:
+    watch = FakeWatch(made)
+    fakes: dict[int, torch.Tensor] = {}
+    cached = torch.is_autocast_cache_enabled()
+    metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = like(metas[id(tensor)])
+        return fakes[id(tensor)]
+
+    found: list[tuple[Any, Any]] = []
+    double: Double | None = None
+    with fakes_at_work(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
+        faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
+        torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
+        try:
+            double = None if layer is None else Double(layer, watch.fake_of)
+            run = call if double is None else double.call(call)
+            watch.start(list(fakes.values()))
+            result = run(*faked_args, **faked_kwargs)
+            if any(differ(content_of(container), before) for container, before in found):
+                return None, []  # it writes to what it is given, and the code may look there at once
+            if double is not None and double.changed():
+                return None, []  # what it leaves on itself the code, and its next call, may read at once
+            held = [container for container, _ in found] + ([] if double is None else double.containers)
+            if _hands_out(result, {id(container) for container in held}):
+                return None, []  # the code may write to it, and whoever else holds it shall see that
+            given = {id(tensor) for tensor in fakes.values()}
+            returned = [weakref.ref(tensor) for tensor in tensors_in(result) if id(tensor) not in given]
+            return _outcome(result, list(fakes.values()), watch), returned
+        except Exception:  # whatever it is: running it with real tensors will tell the truth
+            return None, []
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+            if double is not None:
+                double.clear()
+
+
+def key_of(value: Any) -> Hashable:
+    """What of an argument decides what comes of a call.
+
+    Raises:
+        TypeError: nobody can tell.
+    """
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            if value.layout != torch.strided or value.is_nested:
+                raise TypeError(value.layout)
+            return Meta.of(value), type(value) is torch.nn.Parameter
+    if value is None or isinstance(value, (bool, int, float, str, complex, torch.dtype, torch.device)):
+        return type(value), value
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple([key_of(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(key, key_of(item)) for key, item in value.items()])
+    if isinstance(value, slice):
+        return slice, key_of(value.start), key_of(value.stop), key_of(value.step)
+    if value is Ellipsis or isinstance(value, (torch.layout, torch.memory_format)):
+        return value
+    raise TypeError(type(value).__name__)
+
+
+def _outcome(result: Any, fakes: list[torch.Tensor], watch: FakeWatch) -> Outcome | None:
+    metas: list[Meta] = []
+    given: list[int | None] = []
+    alias: list[int | None] = []
+    memory: list[int] = []
+    first: dict[int, int] = {}
+    ids = {id(tensor): index for index, tensor in enumerate(fakes)}
+
+    def slot(tensor: torch.Tensor) -> Any:
+        metas.append(Meta.of(tensor))
+        given.append(ids.get(id(tensor)))
+        alias.append(watch.given.get(storage_number(tensor)))
+        memory.append(first.setdefault(storage_number(tensor), len(memory)))
+        return Slot(len(metas) - 1)
+
+    template = _map_all(slot, result)
+    if not metas or template is None:
+        return None
+    results = [tensor for tensor in tensors_in(result) if storage_number(tensor) not in watch.given]
+    if any(storage_number(tensor) not in watch.made for tensor in results):
+        return None  # it hands out memory of its own: a buffer, say, which others may read and write
+    written = tuple(sorted(watch.written))
+    places = tuple(given), tuple(alias), tuple(memory)
+    return Outcome(template, tuple(metas), *places, written, tuple(watch.draws))
+
+
+def _hands_out(value: Any, held: set[int]) -> bool:
+    """Whether there is one of some containers in a result."""
+    if id(value) in held:
+        return True
+    if isinstance(value, Mapping):
+        return any(_hands_out(item, held) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(_hands_out(item, held) for item in value)
+
+
+def _map_all(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """The value with slots; None if it holds anything but tensors, plain data and containers of them."""
+    if isinstance(value, torch.Tensor):
+        return change(value) if value.layout == torch.strided and not value.is_nested else None
+    if isinstance(value, (list, tuple)):
+        items = [_map_all(change, item) for item in value]
+        if any(item is None and old is not None for item, old in zip(items, value, strict=True)):
+            return None
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict):
+        pairs = {key: _map_all(change, item) for key, item in value.items()}
+        if any(item is None and value[key] is not None for key, item in pairs.items()):
+            return None
+        return pairs if type(value) is dict else None
+    return None if isinstance(value, (bool, int, float, complex)) or _holds_tensors(value) else value
+
+
+def _holds_tensors(value: Any) -> bool:
+    return next(tensors_in(value), None) is not None
+
+
+@contextmanager
+def no_function_modes() -> Iterator[None]:
+    """Other people's function modes are off: nothing that happens here is the model's doing."""
+    stack = list(_get_current_function_mode_stack())
+    for _ in stack:
+        torch._C._pop_torch_function_stack()
+    try:
+        yield
+    finally:
+        for mode in stack:
+            torch._C._push_on_torch_function_stack(mode)

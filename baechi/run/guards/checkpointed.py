@@ -1,0 +1,90 @@
+"""Random numbers of checkpointed regions: those of every device that the region computes on.
+
+Torch keeps the states of the generators where a region's arguments lie, and puts them back when it runs
+the region again in backward. A layer on another device would draw anew there, in silence. So the
+generators of all devices that distributed models use are kept, inside of a model and around it.
+
+    thread of device 0   ..[states of region A]--draws--[states as before]
+    thread of device 1   ........................waits..................[states of region B]--draws--..
+
+Backward has a thread for each device. Two regions that ran at once would draw each other's numbers, so
+the second one waits until the first has been run again.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+
+from baechi.backend import AbstractBackend
+from baechi.torchlib.random_state import state_of
+from baechi.torchlib.tensors.pytree import tensors_in
+
+_checkpoint: Any = torch.utils.checkpoint
+_random: Any = torch.random
+_in_use: weakref.WeakSet[AbstractBackend] = weakref.WeakSet()
+
+_one_region = threading.RLock()
+_PATIENCE_S = 20.0
+"""A region that runs a backward of its own may need the thread that waits for it: after this it goes on."""
+
+
+def keep_generators(backend: AbstractBackend) -> None:
+    """Let checkpointing keep the generators of a cluster's devices, as long as the cluster is in use.
+
+    Args:
+        backend: the cluster's devices.
+    """
+    if backend.generators():
+        _in_use.add(backend)
+        _checkpoint.get_device_states = _get_device_states
+        _checkpoint._infer_device_type = _infer_device_type
+        _random.fork_rng = _fork_rng
+
+
+def _devices() -> list[torch.device]:
+    return sorted({device for backend in _in_use for device in backend.generators()}, key=str)
+
+
+def _get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
+    for backend in _in_use:
+        backend.draw_everywhere()
+    indices, states = _original_states(*args)
+    kind = _infer_device_type(*args)
+    for device in _devices():
+        if device.type == kind and device.index not in indices:
+            indices.append(device.index)
+            states.append(state_of(device))
+    return indices, states
+
+
+def _infer_device_type(*args: Any) -> str:
+    """The type whose generators are kept: ours, where all arguments lie on the host."""
+    on_host = all(tensor.device.type in ("cpu", "meta") for tensor in tensors_in(args))
+    ours = _devices() if on_host else []
+    return ours[0].type if ours else str(_original_type(*args))
+
+
+@contextmanager
+def _fork_rng(*args: Any, **kwargs: Any) -> Iterator[None]:
+    """`torch.random.fork_rng`, one after the other in the threads of a backward."""
+    in_backward = torch._C._current_graph_task_id() != -1
+    alone = in_backward and len(_in_use) > 0 and _one_region.acquire(timeout=_PATIENCE_S)
+    try:
+        with ExitStack() as stack:
+            for backend in _in_use if in_backward else ():
+                stack.enter_context(backend.drawing_again())
+            with _original_fork(*args, **kwargs):
+                yield
+    finally:
+        if alone:
+            _one_region.release()
+
+
+_original_fork: Callable[..., Any] = torch.random.fork_rng
+_original_states: Callable[..., Any] = _checkpoint.get_device_states
+_original_type: Callable[..., Any] = getattr(_checkpoint, "_infer_device_type", lambda *args: "cuda")

@@ -1,0 +1,145 @@
+"""Ways into torch that no mode sees: they take what was deferred as if it had been computed.
+
+`autograd.Function.apply`, `torch.vmap`, `torch.func.grad` and checkpointing hand tensors to C++ without
+asking. While a step is open, these launch what they are given first; inside a function's own code, layers
+keep the code's order, and the gradients that it returns go to where its inputs lie.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._functorch.eager_transforms
+import torch._functorch.vmap
+import torch.utils.checkpoint
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.checkpoint import CheckpointFunction
+
+from baechi.run.deferred.tensor import force_all, force_writers
+from baechi.run.guards.returned_gradients import return_home
+
+_vmap: Any = torch._functorch.vmap
+_transforms: Any = torch._functorch.eager_transforms
+_checkpoint: Any = torch.utils.checkpoint
+_CHECKPOINTED = "_checkpoint_without_reentrant_generator"
+_PROCESS = "_process_batched_inputs"
+_lock = threading.Lock()
+_open = 0
+_modes: set[TorchFunctionMode] = set()
+_inside = threading.local()
+
+
+def inside_a_function() -> bool:
+    """Whether this thread runs the code of an `autograd.Function`."""
+    return getattr(_inside, "depth", 0) > 0
+
+
+@contextmanager
+def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
+    """While this is open, nobody gets a deferred value unseen.
+
+    Args:
+        mode: the step's mode: it is on where the model's own code runs.
+    """
+    global _open
+    with _lock:
+        _open += 1
+        _modes.add(mode)
+        if _open == 1:
+            for owner, name, _, watched in _ENTRANCES:
+                setattr(owner, name, watched)
+    try:
+        yield
+    finally:
+        with _lock:
+            _open -= 1
+            _modes.discard(mode)
+            if _open == 0:
+                for owner, name, original, _ in _ENTRANCES:
+                    setattr(owner, name, original)
+
+
+def _mode_here() -> Any:
+    """The mode of the step whose code runs here; None in a layer."""
+    return next((mode for mode in _get_current_function_mode_stack() if mode in _modes), None)
+
+
+def force_seen(values: Any, reason: str) -> None:
+    """Launch whatever somebody who looks at some values would otherwise miss.
+
+    Args:
+        values: anything.
+        reason: who looks.
+    """
+    force_all(values, reason)
+    if _mode_here() is not None:  # else a layer: it is its turn
+        force_writers(values, reason)
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    force_seen((args, kwargs), f"{cls.__name__}.apply takes values")
+    mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # transfers know their way
+    if cls is CheckpointFunction:
+        args = (_in_a_step(args[0]), *args[1:])
+    _inside.depth = getattr(_inside, "depth", 0) + 1
+    try:
+        result = _original_apply.__get__(None, cls)(*args, **kwargs)
+    finally:
+        _inside.depth -= 1
+    if mode is not None:
+        return_home(cls, args, result, mode.step.runtime)
+    return result
+
+
+def _process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
+    force_seen(args, "vmap takes values")  # before the transform begins: layers do not launch inside of it
+    return _original_process(in_dims, args, func)
+
+
+def _add_batch_dim(tensor: Any, *args: Any) -> Any:
+    force_seen([tensor], "vmap takes values")
+    return _original_add_batch_dim(tensor, *args)
+
+
+def _wrap_for_grad(tensor: Any, *args: Any) -> Any:
+    force_seen([tensor], "torch.func takes values")
+    return _original_wrap_for_grad(tensor, *args)
+
+
+def _checkpointed(region: Any, *args: Any, **kwargs: Any) -> Any:
+    force_seen((args, kwargs), "checkpointing keeps values")
+    return _original_checkpointed(_in_a_step(region), *args, **kwargs)
+
+
+def _in_a_step(region: Any) -> Any:
+    """A checkpointed region that runs in a step in backward, too, from its first function on."""
+    mode = _mode_here()
+    if mode is None:
+        return region
+    runtime = mode.step.runtime
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._current_graph_task_id() != -1:
+            runtime.step_until_backward_ends()
+        return region(*args, **kwargs)
+
+    return run
+
+
+_original_apply = torch.autograd.Function.__dict__["apply"]
+_original_add_batch_dim = _vmap._add_batch_dim
+_original_wrap_for_grad = _transforms._wrap_for_grad
+_original_process: Any = getattr(_vmap, _PROCESS, None)
+_original_checkpointed: Any = getattr(_checkpoint, _CHECKPOINTED, None)
+
+_ENTRANCES: list[tuple[Any, str, Any, Any]] = [
+    (torch.autograd.Function, "apply", _original_apply, classmethod(_apply)),
+    (_vmap, "_add_batch_dim", _original_add_batch_dim, _add_batch_dim),
+    (_transforms, "_wrap_for_grad", _original_wrap_for_grad, _wrap_for_grad),
+]
+if _original_process is not None:
+    _ENTRANCES.append((_vmap, _PROCESS, _original_process, _process_batched_inputs))
+if _original_checkpointed is not None:
+    _ENTRANCES.append((_checkpoint, _CHECKPOINTED, _original_checkpointed, _checkpointed))

@@ -1,0 +1,53 @@
+"""Gradients that an `autograd.Function` of the model's own returns: they go to where its inputs lie.
+
+Such a function may run layers again in backward (reversible networks do), and glue over what these
+return runs wherever the largest lies. On one device that is where the input lies, too; on several
+autograd would go on with a gradient that lies elsewhere than what it is the gradient of.
+"""
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.backend.transfer import transfer
+from baechi.torchlib.tensors.pytree import tensors_in
+
+
+def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any) -> None:
+    """Let the backward of a function run in a step, and bring what it returns to where its inputs lay.
+
+    Args:
+        function: the `autograd.Function`.
+        given: what its `apply` was given.
+        result: what that returned.
+        runtime: of the model whose code calls the function.
+    """
+    backend = runtime.backend
+    homes = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
+    if not any(homes):
+        return
+    for tensor in tensors_in(result):
+        node: Any = tensor.grad_fn
+        if isinstance(node, function._backward_cls):
+            node.apply = functools.partial(_apply, weakref.ref(node), homes, runtime)
+
+
+def _apply(node: Any, homes: list[str], runtime: Any, *grads: Any) -> Any:
+    runtime.step_until_backward_ends()  # it may save what lay elsewhere, and compute with it
+    made = type(node()).apply(node(), *grads)
+    returned = made if isinstance(made, tuple) else (made,)
+    brought = [_at(grad, home, runtime.backend) for grad, home in zip(returned, homes, strict=False)]
+    return (*brought, *returned[len(brought) :])
+
+
+def _at(grad: Any, home: str, backend: AbstractBackend) -> Any:
+    if not isinstance(grad, torch.Tensor) or not home or backend.place_of(grad) == home:
+        return grad
+    if backend.place_of(grad) not in backend.names:  # it may belong nowhere yet
+        on_device = home in backend.names
+        if not on_device or backend.adopt(grad, home):
+            return grad
+    return transfer(grad, backend, home)

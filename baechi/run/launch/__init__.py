@@ -1,0 +1,6 @@
+"""In which order and in which thread layers launch.
+
+In:    tasks, as the code reaches them, and the plan's order.
+Out:   launches in the plan's order, by the host or by threads.
+Start: `schedule`, then `pending`.
+"""

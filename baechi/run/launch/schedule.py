@@ -1,0 +1,289 @@
+"""One step in the planner's order: who launches where the code reaches it, and who waits.
+
+    the host reaches a layer
+      its turn on its device, and all that it reads has launched?   launch it here
+      no?   it waits as a task; the code goes on with deferred values
+    a launch  ->  tasks whose turn it is, and which have all that they need, launch right after it
+    the code needs a value  ->  what that needs launches now, in the code's order
+
+Order is a wish, dependencies are law: what a task needs is read from its actual arguments, and from
+who waits to write the memory that it reads (`storage_use`). A task never needs one that was reached
+after it, so launching in the code's order is always possible, and nothing can wait for ever.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+import torch
+
+from baechi.order import LaunchOrder
+from baechi.order.turns import Turns
+from baechi.run.deferred.call import Call, Forced
+from baechi.run.deferred.stand_ins import hand_over, stand_ins
+from baechi.run.deferred.storage_use import needs_to_read, needs_to_write, note_read, note_write
+from baechi.run.deferred.task import WAITS, Task
+from baechi.run.deferred.tensor import is_deferred
+from baechi.run.foresee.outcome import Outcome
+from baechi.run.launch.code_order import casts_weights, modes, must_keep_code_order
+from baechi.run.launch.launcher import AbstractLauncher
+from baechi.run.launch.pending import Pending
+from baechi.run.launch.user_line import user_line
+from baechi.run.state.caller_state import CallerState
+from baechi.run.state.contents import Contents
+from baechi.run.state.random_draws import drawing_as_if_now
+from baechi.torchlib.tensors.pytree import tensors_in
+
+
+class Schedule:
+    """Who waits in one step, and who launches where the code is.
+
+    Args:
+        order: the plan's order.
+        launcher: in which thread what waited launches.
+        aside: takes glue mode off for a while. It is off now.
+        becomes: told of a result and the deferred value that is about to become it.
+        send_ahead: sends what a layer made to where it will be read.
+        draw_at: lets a device's generator go on where the others' ended.
+    """
+
+    def __init__(
+        self,
+        order: LaunchOrder,
+        launcher: AbstractLauncher,
+        aside: Callable[[], AbstractContextManager[None]],
+        becomes: Callable[[torch.Tensor, torch.Tensor], None],
+        send_ahead: Callable[[str, torch.Tensor], None],
+        draw_at: Callable[[torch.device], None],
+    ) -> None:
+        self._draw_at = draw_at
+        self.turns = Turns(order)
+        self.launcher = launcher
+        self.pending = Pending(self.turns, launcher, send_ahead)
+        self.waiting = self.pending.tasks
+        self.forced: list[Forced] = []
+        self.deferred = 0
+        self._aside = aside
+        self._becomes = becomes
+        self._parents = order.parents
+        self._layers: dict[str, Task] = {}
+        self._modes = modes()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What is counted of a step."""
+        threads = self.launcher.threads
+        return {"deferred": self.deferred, "forced": len(self.forced), "threads": threads}
+
+    def may_launch(self, layer: str) -> bool:
+        """The host reaches a layer: whether nothing waits, and it is its turn.
+
+        Args:
+            layer: its name, with the number of its call.
+        """
+        return self.turns.reach(layer) and not self.waiting
+
+    def launch_here(self, layer: str, run: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
+        """Launch a layer where the host reached it.
+
+        Args:
+            layer: its name, with the number of its call.
+            run: launches it.
+            args: its positional arguments.
+            kwargs: its keyword arguments.
+        """
+        result = run(args, kwargs)
+        woken = self.pending.launched_here(layer)
+        if self.waiting:
+            with self._aside():
+                self.pending.wake(woken)
+        return result
+
+    def layer(self, call: Call, *, cannot_wait: Callable[[], str], writes: bool) -> Any:
+        """The host has reached a layer that may have to wait.
+
+        Args:
+            call: the layer.
+            cannot_wait: says why its value is needed at once, if it is.
+            writes: whether it may write what it is given.
+
+        Returns:
+            What it returns, or deferred values.
+        """
+        with self._aside():
+            turn = self.turns.is_up(call.name)
+            self.pending.wake(self.turns.skip())
+            turn = turn or self.turns.is_up(call.name)
+            given = list(tensors_in(call.args, call.kwargs))
+            needs = self._needs_of_layer(call, given)
+            reason, outcome = "", None
+            if needs or not turn:
+                reason = cannot_wait() or must_keep_code_order(self._modes)
+                outcome = None if reason else call.foresee()
+                if outcome is not None:
+                    result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=turn)
+                    return result
+                reason = reason or "only running it tells what it returns"
+                self.forced.append(Forced(call.name, reason, user_line()))
+                self.pending.force(needs)
+            if writes:
+                self._before_write(call, given)
+            return self.launch_here(call.name, call.run, call.args, call.kwargs)
+
+    def glue(self, call: Call, given: list[torch.Tensor], written: list[torch.Tensor]) -> Any:
+        """The code computes something between layers.
+
+        Args:
+            call: the function.
+            given: the tensors it was given.
+            written: those of them that it writes in place.
+
+        Returns:
+            What it returns, or deferred values.
+        """
+        needs = self._needs(given)
+        for tensor in written:
+            needs.update(dict.fromkeys(needs_to_write(tensor)))
+        if not needs:
+            return call.run(call.args, call.kwargs)
+        reason = must_keep_code_order(self._modes) or casts_weights(given)
+        outcome = None if reason else call.foresee()
+        if outcome is None:
+            self.force(needs, reason or f"{call.name} needs values")
+            return call.run(call.args, call.kwargs)
+        return self._defer(call, outcome, given, needs, in_turn=True, layer=False)[0]
+
+    def force_values(self, given: Iterable[torch.Tensor], reason: str) -> None:
+        """Launch whatever some tensors wait for.
+
+        Args:
+            given: the tensors.
+            reason: who needs them.
+        """
+        self.force(self._needs(given), reason)
+
+    def force_users(self, tensor: torch.Tensor, reason: str) -> None:
+        """Launch whatever waits to use a tensor.
+
+        Args:
+            tensor: the tensor.
+            reason: what is going to happen to it.
+        """
+        self.force(needs_to_write(tensor), reason)
+
+    def force(self, tasks: Iterable[Task], reason: str) -> None:
+        """Launch tasks now, and all that they need, in the code's order.
+
+        Args:
+            tasks: whose values are needed.
+            reason: who needs them.
+        """
+        wanted = [task for task in tasks if task.state == WAITS]
+        if wanted:
+            self.forced.append(Forced(wanted[0].name, reason, user_line()))
+            with self._aside():  # whoever asks may be code under the mode, such as an entrance
+                self.pending.force(wanted)
+
+    def launch(self, task: Task) -> None:
+        """Launch a task; the launcher calls this, one at a time.
+
+        Args:
+            task: a task that waits.
+        """
+        self.pending.launch(task)
+
+    def finish(self) -> None:
+        """The code is over: what waits for a turn that will not come launches."""
+        with self._aside():
+            self.pending.wake(self.turns.end())
+            while self.waiting:
+                first = min(self.waiting, key=lambda task: task.number)
+                self.forced.append(Forced(first.name, "the step is over", ""))
+                self.pending.force([first])
+            self.launcher.finish()
+        self._layers.clear()
+
+    def drop(self, error: BaseException) -> None:
+        """The step failed: nothing that waits will launch.
+
+        Args:
+            error: why.
+        """
+        self.pending.drop(error)
+        self._layers.clear()
+
+    def _needs_of_layer(self, call: Call, given: list[torch.Tensor]) -> dict[Task, None]:
+        needs = self._needs(given if call.contents is None else call.contents.tensors)
+        for tensor in call.keeps:
+            needs.update(dict.fromkeys(needs_to_write(tensor)))
+        for parent in self._parents.get(call.name, ()):  # what it reads may come by ways that nobody sees
+            task = self._layers.get(parent)
+            if task is not None and task.state == WAITS:
+                needs[task] = None
+        return needs
+
+    def _needs(self, given: Iterable[torch.Tensor]) -> dict[Task, None]:
+        needs: dict[Task, None] = {}
+        for tensor in given:
+            if is_deferred(tensor):
+                needs[tensor.task] = None  # type: ignore[attr-defined]
+            needs.update(dict.fromkeys(needs_to_read(tensor)))
+        return needs
+
+    def _before_write(self, call: Call, given: list[torch.Tensor]) -> None:
+        assert call.contents is not None
+        if not any(needs_to_write(tensor) for tensor in call.contents.tensors):
+            return
+        outcome = call.foresee()
+        distinct = _distinct(given)
+        written = call.contents.tensors if outcome is None else [distinct[index] for index in outcome.written]
+        for tensor in written:
+            self.force(needs_to_write(tensor), "what they read is written in place")
+
+    def _defer(
+        self,
+        call: Call,
+        outcome: Outcome,
+        given: list[torch.Tensor],
+        needs: dict[Task, None],
+        *,
+        in_turn: bool,
+        layer: bool = True,
+    ) -> tuple[Any, Task]:
+        distinct = _distinct(given)
+        for index in outcome.written:
+            needs.update(dict.fromkeys(needs_to_write(distinct[index])))
+        run: Callable[[], Any] = partial(call.run, call.args, call.kwargs)
+        if outcome.draws:
+            run = drawing_as_if_now(outcome.draws, run, self._draw_at)
+        if call.contents is not None:
+            run = partial(copy_context().run, run)
+        contents = call.contents or Contents(call.args, call.kwargs)
+        around = partial(_both, CallerState.now().restored, partial(contents.restored, call.name))
+        task = Task(self, call.number, call.name, layer, run, None, around=around)
+        result, values = stand_ins(task, call, outcome, distinct)
+        task.finish = partial(hand_over, values, self._becomes, call.name)
+        task.given = distinct
+        for index, tensor in enumerate(distinct):
+            (note_write if index in outcome.written else note_read)(tensor, task)
+        for tensor in contents.tensors if layer else ():
+            note_read(tensor, task)
+        for tensor in call.keeps:
+            note_write(tensor, task)
+        self.deferred += 1
+        self.pending.wait(task, needs, in_turn=in_turn)
+        return result, task
+
+
+@contextmanager
+def _both(
+    caller: Callable[[], AbstractContextManager[None]], found: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
+    with caller(), found():
+        yield
+
+
+def _distinct(given: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return list({id(tensor): tensor for tensor in given}.values())

@@ -1,0 +1,205 @@
+"""A thread for each layer that waits, as the design document has it (section 1.3.2).
+
+A waiting layer sits in a thread of its own. When it is its turn, the host hands over to that thread
+and goes on when it has launched: so one thread launches at a time, and every run is the same. Threads
+are used again within a step, and there are always enough: a few that block could wait for each other.
+
+Autograd numbers nodes thread by thread, and runs them backwards by these numbers. So nodes that were
+made in such a thread get numbers of the host's: backward is the launch order in reverse.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.run.deferred.task import WAITS, Task
+from baechi.run.launch.launcher import AbstractLauncher
+from baechi.torchlib.tensors.pytree import tensors_in
+
+
+class ThreadLauncher(AbstractLauncher):
+    """Threads for what waits.
+
+    Args:
+        backend: who starts threads, and lets them wait.
+    """
+
+    def __init__(self, backend: AbstractBackend) -> None:
+        self._backend = backend
+        self._ready: deque[Task] = deque()
+        self._workers: dict[Task, _Worker] = {}
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+        self._draining = False
+        self._launching = 0
+        self._made: list[Any] = []
+        _use_up(_APART - torch._C._autograd._get_sequence_nr())
+
+    @property
+    def threads(self) -> int:  # type: ignore[override]
+        """How many threads it has used."""
+        return len(self._all)
+
+    def wait(self, task: Task) -> None:
+        if self._idle:
+            worker = self._idle.pop()
+        else:
+            worker = _Worker(self._backend, task.number)
+            self._all.append(worker)
+        self._workers[task] = worker
+
+    def ready(self, task: Task) -> None:
+        self._ready.append(task)
+
+    def launch(self, task: Task) -> None:
+        worker = self._workers.pop(task)
+        self._idle.append(worker)
+        if task.state == WAITS:
+            outer, self._made = self._made, []
+            self._launching += 1
+            try:
+                numbers = worker.run(task)
+            finally:
+                self._launching -= 1
+                made, self._made = self._made, outer
+            _number_as_ours(task.name, _nodes_of(made, numbers), self._backend)
+            if self._launching:  # it was forced by a task that launches, whose nodes these are, too
+                self._made += made
+
+    def note(self, made: Any) -> None:
+        if self._launching:  # else the host made them, and has numbered them
+            self._made += [tensor.grad_fn for tensor in tensors_in(made) if tensor.grad_fn is not None]
+
+    def drain(self) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        try:
+            while self._ready:
+                task = self._ready.popleft()
+                if task in self._workers:
+                    self.launch(task)
+        finally:
+            self._draining = False
+
+    def finish(self) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._ready.clear()
+        self._workers.clear()
+        for worker in self._all:
+            worker.end()
+        self._idle.clear()
+
+
+class _Worker:
+    """A thread that launches what it is given, one after the other.
+
+    Args:
+        backend: who starts it.
+        position: its first task's place in the plan.
+    """
+
+    def __init__(self, backend: AbstractBackend, position: int) -> None:
+        self._backend = backend
+        self._task: Task | None = None
+        self._error: BaseException | None = None
+        self._numbers = range(0)
+        self._go, self._done = backend.flag(), backend.flag()
+        self._intra_op_threads = torch.get_num_threads()
+        self._ended = False
+        self._join = backend.spawn(self._work, position)
+
+    def run(self, task: Task) -> range:
+        """Launch a task in this thread; it has launched when this returns.
+
+        Returns:
+            The numbers of the autograd nodes that it made.
+
+        Raises:
+            BaseException: whatever it raised.
+        """
+        self._hand_over(task)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._numbers
+
+    def end(self) -> None:
+        """Let the thread end; it has when this returns."""
+        while not self._ended:  # it may still launch, if Ctrl-C broke the wait for that
+            self._hand_over(None)
+        self._join()
+
+    def _hand_over(self, task: Task | None) -> None:
+        self._task = task
+        done, go = self._done, self._go
+        go.set()
+        done.wait()
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._intra_op_threads)  # else this thread computes with another number
+        while True:
+            self._go.wait()
+            task, self._task = self._task, None
+            done = self._done
+            self._go, self._done = self._backend.flag(), self._backend.flag()
+            if task is None:
+                self._ended = True
+                done.set()
+                self._done.set()
+                return
+            first = torch._C._autograd._get_sequence_nr()
+            torch.autocast_increment_nesting()  # else leaving autocast here clears everybody's casts
+            try:
+                if task.schedule is not None:
+                    task.schedule.launch(task)
+            except BaseException as error:
+                self._error = error
+            finally:
+                torch.autocast_decrement_nesting()
+            self._numbers = range(first, torch._C._autograd._get_sequence_nr())
+            del task
+            done.set()
+
+
+def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) -> None:
+    """Give autograd nodes of another thread the numbers they would have if the host had made them."""
+    nodes = sorted(made, key=lambda node: node._sequence_nr())
+    before = backend.enter_layer(name)
+    first = torch._C._autograd._get_sequence_nr()
+    for offset, node in enumerate(nodes):
+        node._set_sequence_nr(first + offset)
+    _use_up(len(nodes))
+    backend.enter_layer(before)
+
+
+def _nodes_of(made: Iterable[Any], numbers: range) -> Iterator[Any]:
+    """The autograd nodes with these numbers from what a task made downwards.
+
+    Nodes of the host have larger ones: those that a task found there keep their numbers.
+    """
+    seen = set()
+    waiting = list(made)
+    while waiting:
+        node = waiting.pop()
+        if node not in seen and node._sequence_nr() in numbers:
+            seen.add(node)
+            yield node
+            waiting += [parent for parent, _ in node.next_functions if parent is not None]
+
+
+_APART = 10_000
+"""From here on the host numbers autograd nodes in a step that may have threads, which begin at 0."""
+
+
+def _use_up(count: int) -> None:
+    """Let the next node that the host makes have a number larger by `count`."""
+    with torch.enable_grad(), torch._C.DisableTorchFunction():
+        one = torch.ones((), requires_grad=True)
+        for _ in range(count):
+            one.view(())

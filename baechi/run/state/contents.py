@@ -1,0 +1,147 @@
+"""What a call can reach, as it was when the code reached the call.
+
+    code     items = [x];  b = layer(items)   <- reached: the contents are noted;   items.append(b)
+    later    the layer launches               <- items is [x] again, for as long as it runs
+
+A layer that waits computes with what its arguments held, and with what hung on it, when the code
+reached it. Tensors are the same objects; the tables around them are filled again with what was in them
+then. (A copy would be another object: of another type at times, and `is` would say no.)
+"""
+
+import functools
+import gc
+import sys
+import types
+from collections.abc import Hashable, ItemsView, Iterable, Iterator, KeysView, ValuesView
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from baechi.errors import BaechiError
+from baechi.run.state.meta import Meta
+from baechi.torchlib.modules.tables import content_of, differ, items_of, refill, tables_of
+
+_PLAIN = frozenset(
+    {
+        bool, int, float, complex, str, bytes, range, type(None), type(Ellipsis), torch.dtype,
+        torch.device, torch.layout, torch.memory_format, torch.Size,
+    }
+)  # fmt: skip
+"""Types of what holds no tensors and does not change."""
+
+_VIEWS = (KeysView, ValuesView, ItemsView, types.MappingProxyType)
+_CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)
+_OF_TORCH = ("torch._ops", "torch.fx.", "torch.jit.", "torch._dynamo.", "torch.utils.hooks", "baechi.")
+_STANDARD = frozenset(sys.stdlib_module_names) - {"builtins", "collections", "functools", "types"}
+
+
+class Contents:
+    """The tables within reach of some values, and the tensors in them.
+
+    Args:
+        *values: a layer, arguments: anything, however deep.
+    """
+
+    def __init__(self, *values: Any) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.unseen = False
+        """Whether there is an iterator, which says what it holds only once."""
+        self._found: list[tuple[Any, Any]] = []
+        self._tokens: list[Hashable] = []
+        seen: dict[int, Any] = {}
+        waiting = list(reversed(values))
+        while waiting:
+            item = waiting.pop()
+            kind = type(item)
+            if kind in _PLAIN:
+                self._tokens.append(item)
+            elif id(item) not in seen:
+                seen[id(item)] = item
+                waiting += self._look_into(item, kind)
+
+    @property
+    def state(self) -> Hashable:
+        """What comes of a call may depend on this, beside the numbers in tensors."""
+        return tuple(self._tokens)
+
+    @contextmanager
+    def restored(self, name: str) -> Iterator[None]:
+        """While this is open, the tables hold what was found in them.
+
+        Args:
+            name: what runs inside.
+
+        Raises:
+            BaechiError: it wrote to a table, though it was foreseen that it would not.
+        """
+        now = [(table, content_of(table)) for table, _ in self._found]
+        for (table, found), (_, present) in zip(self._found, now, strict=True):
+            if differ(present, found):
+                refill(table, found)
+        try:
+            yield
+            if any(differ(content_of(table), found) for table, found in self._found):
+                raise BaechiError(
+                    f"{name} changed a list, a dict or an attribute when it launched, which it did not do "
+                    "before with the same arguments. Run this model with reorder=False"
+                )
+        finally:
+            for (table, found), (_, present) in zip(self._found, now, strict=True):
+                if differ(present, found):
+                    refill(table, present)
+
+    def _look_into(self, item: Any, kind: type) -> Iterable[Any]:
+        """Note one object; returns what is within reach of it."""
+        if isinstance(item, torch.Tensor):
+            self.tensors.append(item)
+            self._tokens.append(_look_of(item))
+            return ()
+        self._tokens.append(kind)
+        if isinstance(item, (tuple, frozenset)):
+            return item
+        if isinstance(item, _VIEWS):  # it refers to the dict behind it, and to nothing else
+            return gc.get_referents(item)
+        if isinstance(item, types.FunctionType):
+            return (*(item.__closure__ or ()), item.__defaults__, item.__kwdefaults__)
+        if isinstance(item, types.MethodType):
+            return item.__self__, item.__func__
+        if isinstance(item, functools.partial):
+            return item.func, item.args, item.keywords
+        if isinstance(item, slice):
+            return item.start, item.stop, item.step
+        if _is_closed(kind) or isinstance(item, _CLOSED):
+            return ()
+        self.unseen |= isinstance(item, Iterator)
+        return self._note(item)
+
+    def _note(self, item: Any) -> list[Any]:
+        inside: list[Any] = []
+        for table in tables_of(item):
+            content = content_of(table)
+            self._found.append((table, content))
+            self._tokens.append(_names_in(content))
+            inside += items_of(content)
+        return inside
+
+
+def _look_of(tensor: torch.Tensor) -> Hashable:
+    with torch._C.DisableTorchFunctionSubclass():
+        if isinstance(tensor, torch.nn.Parameter):
+            return tensor.requires_grad, tensor.shape, tensor.dtype
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return tensor.layout, tensor.dtype
+        return Meta.of(tensor)
+
+
+def _names_in(content: Any) -> Hashable:
+    if not isinstance(content, dict):
+        return len(content)
+    return tuple([key if type(key) in (str, int) else type(key) for key in content])
+
+
+@functools.cache
+def _is_closed(kind: type) -> bool:
+    """Whether objects of a class are nothing that a model keeps tensors in: locks, loggers, graphs."""
+    module = str(kind.__module__)
+    return module.partition(".")[0] in _STANDARD or module.startswith(_OF_TORCH)

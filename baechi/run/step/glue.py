@@ -1,0 +1,255 @@
+"""Glue over several devices: `x + y` runs where `cost.anchor` says, and the others travel there."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from baechi.cost.anchor import anchor
+from baechi.run.deferred.call import Call
+from baechi.run.deferred.tensor import QUESTIONS
+from baechi.run.launch.schedule import Schedule
+from baechi.run.step.functions import KEEP_ARGUMENTS, LEAVE, QUERIES
+from baechi.run.step.step import Step
+from baechi.run.step.writes import touched, writes_unsaid, written_in_place
+from baechi.torchlib.dynamo import uncompiled
+from baechi.torchlib.operators import function_name
+from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.storage import made_at
+
+_GRADIENTS = ("grad_outputs", "grad_tensors", "gradient")
+"""Under which names autograd takes gradients of what it is given first."""
+
+_MOVE = frozenset({"to", "cpu", "cuda", "set_"})
+"""Their results know where they lie."""
+
+_SHAPED_LIKE = frozenset({"expand_as", "view_as", "reshape_as"})
+"""What else they are given says a shape only, and lies wherever it does."""
+
+_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+"""Properties that are no questions: they make a view."""
+
+_HOST = torch.device("cpu")
+
+
+class GlueMode(TorchFunctionMode):
+    """On while the model's own code runs, off inside layers.
+
+    Args:
+        step: the step it works for.
+    """
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        self.step = step
+
+    @uncompiled
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function_name(func)
+        if name == "to":
+            args, kwargs = self._stay(args, kwargs)
+        schedule = self.step.schedule
+        if schedule is not None and schedule.waiting:
+            return self._when_something_waits(schedule, func, name, args, kwargs)
+        if name in QUERIES or name in KEEP_ARGUMENTS:
+            if name == "__set__":
+                self.step.forget(args[0])
+            return func(*args, **self._gradients_there(args, kwargs))
+        return self._run(func, name, self.step.next_turn(), args, kwargs)
+
+    def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """`x.to(y.device)` in a model for one device moves nothing; whoever needs it elsewhere brings it."""
+        rest, kwargs = list(args[1:]), dict(kwargs)
+        other = kwargs.pop("other", rest[0] if rest and isinstance(rest[0], torch.Tensor) else None)
+        if other is not None:
+            return (args[0], other.dtype, *rest[1:]), kwargs
+        device = kwargs.get("device", rest[0] if rest else None)
+        if not isinstance(device, (str, torch.device)) or not self._is_ours(torch.device(device)):
+            return args, kwargs
+        if "device" in kwargs:
+            del kwargs["device"]
+        else:
+            kwargs |= dict(zip(("dtype", "non_blocking", "copy"), rest[1:], strict=False))
+            rest = []
+        if kwargs.get("dtype", True) is None:
+            del kwargs["dtype"]
+        if not rest and not kwargs:
+            rest = [args[0].dtype]
+        return (args[0], *rest), kwargs
+
+    def _gradients_there(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What autograd is to begin with lies where that lies which it is the gradient of."""
+        there = {}
+        for key in _GRADIENTS:
+            grads = kwargs.get(key)
+            if grads is not None and args:
+                pairs = itertools.zip_longest(_in_tuple(args[0]), _in_tuple(grads))
+                brought = tuple([self._beside(output, grad) for output, grad in pairs])
+                there[key] = brought[0] if isinstance(grads, torch.Tensor) else brought
+        return {**kwargs, **there} if there else kwargs
+
+    def _beside(self, output: Any, grad: Any) -> Any:
+        if not isinstance(output, torch.Tensor) or not isinstance(grad, torch.Tensor):
+            return grad
+        place = self.step.backend.place_of(output)
+        return self.step.bring(grad, place) if place in self.step.backend.names else grad
+
+    def _is_ours(self, device: torch.device) -> bool:
+        ours = [self.step.backend.torch_device(name) for name in self.step.backend.names]
+        return any(
+            own is not None and device in (own, torch.device(own.type)) for own in ours if own != _HOST
+        )
+
+    def _when_something_waits(
+        self, schedule: Schedule, func: Any, name: str, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """The function may have to wait, too, or make what waits launch."""
+        if func in QUESTIONS or isinstance(getattr(func, "__self__", None), property):
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        given = list(tensors_in(args, kwargs))
+        asks = name in QUERIES and _described(func) not in _VIEWS
+        leaves = name in LEAVE or (name == "to" and _names_device(args, kwargs))
+        if asks or leaves or name in KEEP_ARGUMENTS:
+            if name == "__set__":
+                schedule.force_users(args[0], "it is given other memory")
+                self.step.forget(args[0])
+            if name == "requires_grad_" and args:
+                schedule.force_users(args[0], "it is trained, or not, from here on")
+            schedule.force_values(given, f"{_described(func)} needs values")
+            return func(*args, **self._gradients_there(args, kwargs))
+        turn = self.step.next_turn()
+        written = touched(func, name, args, kwargs)
+        run = functools.partial(self._run, func, name, turn)
+        place, mixed = self._place(func, name, args, kwargs, given)
+        there = self.step.backend.kernel_device(place) if mixed and place is not None else None
+        foresee = functools.partial(self.step.runtime.foresight.function, func, there, args, kwargs)
+        call = Call(name, run, args, kwargs, foresee, place, turn)
+        return schedule.glue(call, given, written)
+
+    def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        given = list(tensors_in(args, kwargs))
+        place, mixed = self._place(func, name, args, kwargs, given)
+        self.step.may_write(touched(func, name, args, kwargs))
+        if mixed and place is not None:
+            (args, kwargs), loans = self.step.lend((args, kwargs), place)
+            result = loans.settle(self._at(place, func, args, kwargs), written=writes_unsaid(name))
+        else:
+            result = self._at(place or self.step.backend.host, func, args, kwargs)
+        written = bool(given) and result is given[0]
+        if name not in _MOVE or self._stayed(result, place):
+            self.step.stamp(result, place, turn, renew=written)
+        if self.step.schedule is not None:
+            self.step.schedule.launcher.note(result)
+        return result
+
+    def _at(self, place: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        with self.step.backend.at(place, "") as note:
+            result = func(*args, **kwargs)
+            if note is not None:
+                note(result)
+        return result
+
+    def _stayed(self, result: Any, place: str | None) -> bool:
+        """Whether a result of `to` is still in the part of a card where it was; torch cannot say."""
+        backend = self.step.backend
+        unsaid = place in backend.names and backend.place_of(result) not in backend.names
+        return unsaid and bool(backend.torch_device(str(place)) == result.device)
+
+    def _place(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]
+    ) -> tuple[str | None, bool]:
+        """Where the function runs, and whether something must travel there.
+
+        The place is None if the result belongs nowhere yet: nothing that it is made of has a place.
+        """
+        backend = self.step.backend
+        given = given[:1] if name in _SHAPED_LIKE else given
+        places = [backend.place_of(tensor) for tensor in given]
+        on_devices = [index for index, place in enumerate(places) if place in backend.names]
+        if not on_devices:
+            bound = any(not backend.is_free(tensor) for tensor in given)
+            return (places[0] if bound else None), False
+        written = next(iter(written_in_place(func, name, args, kwargs)), None)
+        if written is not None and not backend.is_free(written):
+            target = backend.place_of(written)
+        else:
+            sizes = [given[i].numel() * given[i].element_size() for i in on_devices]
+            target = places[on_devices[0]]
+            if any(places[i] != target for i in on_devices):
+                turns = [made_at(given[i]) for i in on_devices]
+                target = places[on_devices[anchor(list(zip(sizes, turns, strict=True)))]]
+        return target, any(place != target for place in places)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Take this mode off the stack, wherever in it it stands.
+
+        Torch's fast paths ask whether any function mode is on, so being on and doing nothing would
+        change what a layer computes.
+        """
+        depth = self.leave()
+        try:
+            yield
+        finally:
+            self.come_back(depth)
+
+    def come_back(self, depth: int | None) -> None:
+        """Go on the stack of modes again.
+
+        Args:
+            depth: what `leave` returned.
+        """
+        if depth == 0:
+            torch._C._push_on_torch_function_stack(self)
+        elif depth is not None:
+            _push_below(self, depth)
+
+    def leave(self) -> int | None:
+        """Go off the stack of modes for good.
+
+        Returns:
+            How many modes stood above this one; None if it was not on the stack.
+        """
+        if not torch._C._len_torch_function_stack():
+            return None
+        top = torch._C._pop_torch_function_stack()
+        if top is self:
+            return 0
+        torch._C._push_on_torch_function_stack(top)
+        above: list[Any] = []
+        found = False
+        while torch._C._len_torch_function_stack() and not found:
+            mode = torch._C._pop_torch_function_stack()
+            found = mode is self
+            if not found:
+                above.append(mode)
+        for mode in reversed(above):
+            torch._C._push_on_torch_function_stack(mode)
+        return len(above) if found else None
+
+
+def _in_tuple(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, torch.Tensor) else tuple(value)
+
+
+def _described(func: Any) -> str:
+    """A function's name; a property's, if it reads one."""
+    name = getattr(func, "__name__", "a function")
+    return str(getattr(func.__self__, "__name__", name)) if name == "__get__" else str(name)
+
+
+def _names_device(args: Any, kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(value, (str, torch.device)) for value in (*args, *kwargs.values()))
+
+
+def _push_below(mode: TorchFunctionMode, depth: int) -> None:
+    above = [torch._C._pop_torch_function_stack() for _ in range(depth)]
+    torch._C._push_on_torch_function_stack(mode)
+    for other in reversed(above):
+        torch._C._push_on_torch_function_stack(other)

@@ -1,0 +1,126 @@
+"""Inside a layer that can reach tensors which it was not given: they come to its device when it uses them.
+
+    model    rigid = Rigid(rotation, shift);  y = layer(x, rigid)     x is brought before the layer runs
+    layer    y = x @ self.weight + rigid.shift                        rigid.shift is brought here
+
+What is given in an object, a set, a closure, an iterator or another module cannot be exchanged for a
+copy without making that object anew. So the object stays, and this mode looks at each function.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from baechi.run.deferred.storage_use import needs_to_read, needs_to_write
+from baechi.run.deferred.tensor import force_all, is_deferred
+from baechi.run.state.contents import Contents
+from baechi.run.step.functions import KEEP_ARGUMENTS, LEAVE, QUERIES
+from baechi.run.step.step import Step
+from baechi.run.step.writes import touched, writes_unsaid
+from baechi.torchlib.dynamo import uncompiled
+from baechi.torchlib.operators import function_name
+from baechi.torchlib.tensors.pytree import tensors_in
+
+
+class Reach(TorchFunctionMode):
+    """On while such a layer runs.
+
+    Args:
+        step: the step.
+        place: where the layer runs.
+        layer: its name.
+        turn: when the code came to it.
+    """
+
+    def __init__(self, step: Step, place: str, layer: str, turn: int) -> None:
+        super().__init__()
+        self._step, self._place, self._layer, self._turn = step, place, layer, turn
+
+    @uncompiled
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function_name(func)
+        if name in QUERIES:
+            return func(*args, **kwargs)
+        self._force(func, name, args, kwargs)
+        if name in KEEP_ARGUMENTS or name in LEAVE or self._all_here(args, kwargs):
+            return func(*args, **kwargs)
+        self._step.may_write(touched(func, name, args, kwargs))
+        (args, kwargs), loans = self._step.lend((args, kwargs), self._place)
+        return loans.settle(func(*args, **kwargs), written=writes_unsaid(name))
+
+    def _force(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        schedule = self._step.schedule
+        if schedule is None or not schedule.waiting:
+            return
+        force_all((args, kwargs), f"{self._layer} needs values")
+        before = [task for tensor in tensors_in(args, kwargs) for task in needs_to_read(tensor)]
+        for tensor in touched(func, name, args, kwargs):
+            before += needs_to_write(tensor)
+        # what the code reached later writes later, too
+        schedule.force([task for task in before if task.number < self._turn], f"{self._layer} needs values")
+
+    def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        place_of = self._step.backend.place_of
+        return all(place_of(tensor) == self._place for tensor in tensors_in(args, kwargs))
+
+
+def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
+    """Whether objects may hold tensors that do not lie at a place yet.
+
+    Args:
+        step: the step.
+        place: the device.
+        objects: what a layer was given, beside tensors and plain containers of them.
+    """
+    contents = Contents(*objects)
+    place_of = step.backend.place_of
+    return contents.unseen or any(is_deferred(t) or place_of(t) != place for t in contents.tensors)
+
+
+def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) -> str:
+    """What to say of a layer that failed: which of its arguments hold tensors of other devices.
+
+    Args:
+        step: the step.
+        place: the layer's device.
+        args: what it was given.
+        kwargs: by keyword.
+
+    Returns:
+        Nothing, if none does.
+    """
+    named = [*((f"argument {index}", value) for index, value in enumerate(args)), *kwargs.items()]
+    found = []
+    for name, value in named:
+        places = {step.backend.place_of(tensor) for tensor in Contents(value).tensors} - {place}
+        if places and not isinstance(value, torch.Tensor):
+            found.append(f"{name} ({type(value).__name__}) holds tensors on {', '.join(sorted(places))}")
+    if not found:
+        return ""
+    return (
+        f"{'; '.join(found)}: these come to {place} when a torch function takes them, and by no other way. "
+        "Hand them over as arguments of their own, or place the layer where they lie"
+    )
+
+
+def reach_here() -> Reach | None:
+    """The mode of the layer whose code runs in this thread, if it is on."""
+    modes = reversed(_get_current_function_mode_stack())
+    return next((mode for mode in modes if isinstance(mode, Reach)), None)
+
+
+@contextmanager
+def reach_aside() -> Iterator[None]:
+    """While this is open, the mode of the layer that runs is off: another layer launches inside of it."""
+    above: list[Any] = []
+    while torch._C._len_torch_function_stack() and reach_here() is not None:
+        above.append(torch._C._pop_torch_function_stack())
+    try:
+        yield
+    finally:
+        for mode in reversed(above):
+            torch._C._push_on_torch_function_stack(mode)

@@ -1,0 +1,107 @@
+"""Whether a plan is a plan of this model, and where each of its weights goes."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from baechi.errors import PlanError
+from baechi.records.device_map import ROOT
+from baechi.records.plan import Plan
+from baechi.torchlib.tensors.storage import carrier, storage_bytes
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every parameter and buffer by qualified name; ties have several names."""
+    weights: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    weights.update(model.named_buffers(remove_duplicate=False))
+    return weights
+
+
+def modules_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by qualified name, shared ones under each of theirs; the root is `(root)`."""
+    return {name or ROOT: module for name, module in model.named_modules(remove_duplicate=False)}
+
+
+def has_weights(module: nn.Module) -> bool:
+    """Whether a module, or one below it, has parameters or buffers."""
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+
+
+def homes(model: nn.Module, plan: Plan) -> dict[str, str]:
+    """The device of each weight.
+
+    Args:
+        model: the model.
+        plan: the plan.
+
+    Returns:
+        Device name by weight name.
+
+    Raises:
+        PlanError: the plan is of another model: modules, classes, weights or their bytes differ.
+    """
+    weights, modules = weights_of(model), modules_of(model)
+    faults = list(_module_faults(plan, modules))
+    home: dict[str, str] = {}
+    for node in plan.graph.placed():
+        names = _weights_of_node(plan, node, weights)
+        absent = [name for name in names if name not in weights]
+        faults += [f"the plan's weight {name} (of {node}) is not in the model" for name in absent]
+        home.update({name: plan.device_of[node] for name in names})
+        if not absent and "weights" in plan.graph.nodes[node]:
+            faults += _size_faults(plan, node, [weights[name] for name in names])
+    faults += [f"the model's weight {name} is not in the plan" for name in weights if name not in home]
+    if faults:
+        shown = tuple(faults[:12]) + ((f"and {len(faults) - 12} more",) if len(faults) > 12 else ())
+        model_name = type(model).__name__
+        raise PlanError(f"the plan does not match this {model_name}: make one with baechi.profile", shown)
+    return home
+
+
+def home_in(plan: Plan, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """The device of each weight that a plan knows.
+
+    Args:
+        plan: the plan.
+        weights: by qualified name.
+    """
+    home: dict[str, str] = {}
+    for node in plan.graph.placed():
+        home.update({name: plan.device_of[node] for name in _weights_of_node(plan, node, weights)})
+    return home
+
+
+def _weights_of_node(plan: Plan, node: str, weights: Mapping[str, torch.Tensor]) -> list[str]:
+    data = plan.graph.nodes[node]
+    if "weights" in data:
+        return list(data["weights"])
+    if data.get("kind", "layer") != "layer":
+        return []
+    module = data.get("module", node)
+    below = "" if module == ROOT else f"{module}."
+    return [name for name in weights if name.startswith(below)]
+
+
+def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
+    faults = []
+    for node in plan.graph.placed():
+        data = plan.graph.nodes[node]
+        if data.get("kind", "layer") != "layer":
+            continue
+        name = data.get("module", node)
+        module = modules.get(name)
+        if module is None:
+            faults.append(f"the plan's layer {name} is not in the model")
+        elif "type" in data and type(module).__name__ != data["type"]:
+            faults.append(f"layer {name} is a {type(module).__name__}, the plan has a {data['type']}")
+    return faults
+
+
+def _size_faults(plan: Plan, node: str, weights: list[torch.Tensor]) -> list[str]:
+    storages = {id(carrier(weight)): weight for weight in weights}
+    held = sum(storage_bytes(weight) for weight in storages.values())
+    planned = plan.graph.amount(node, "param_bytes") + plan.graph.amount(node, "buffer_bytes")
+    if held != planned:
+        return [f"the weights of {node} take {held} bytes, the plan has {planned:.0f}"]
+    return []

@@ -1,0 +1,90 @@
+"""Moving weights to their devices: the same Parameter objects, with all that hangs on them."""
+
+import gc
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from baechi.backend import AbstractBackend
+from baechi.errors import BaechiError
+from baechi.torchlib.modules.optimizer_state import state_beside
+from baechi.torchlib.tensors.exchange import exchange
+from baechi.torchlib.tensors.storage import carrier
+
+
+def move(
+    weights: Mapping[str, torch.Tensor],
+    homes: Mapping[str, str],
+    backend: AbstractBackend,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """Move weights, their gradients and their optimizer state.
+
+    Weights that share storage (ties, views) move together and go on sharing it. What is on `meta` stays
+    there. After an exception (a device out of memory) every weight is where it was.
+
+    Args:
+        weights: parameters and buffers by name.
+        homes: device by name.
+        backend: the devices.
+        optimizer: an optimizer whose existing state moves with its parameters.
+
+    Raises:
+        BaechiError: weights go to another device, and a DistributedDataParallel was made around them before.
+    """
+    weights = {name: weight for name, weight in weights.items() if not weight.is_meta}
+    torch.clear_autocast_cache()  # casts of weights lie where those lay
+    grads = {name: weight.grad for name, weight in weights.items() if weight.is_leaf}
+    moved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for place, tensors in _by_storage(weights, homes):
+        moved += zip(tensors, backend.move_weights(tensors, place), strict=True)
+    _refuse_parallel([tensor for tensor, data in moved if tensor.device != data.device])
+    for tensor, data in moved:
+        _put(tensor, data)
+    for name, weight in weights.items():
+        grad = grads.get(name)
+        beside = state_beside(optimizer, weight) if optimizer is not None else []
+        hanging = [] if grad is None else [grad]
+        hanging += [value for value in beside if value is not grad]
+        for tensor, data in zip(hanging, backend.move_weights(hanging, homes[name]), strict=True):
+            _put(tensor, data)
+        if weight.is_leaf and weight.grad is not grad:
+            weight.grad = grad
+
+
+def _refuse_parallel(tensors: Iterable[torch.Tensor]) -> None:
+    """A DistributedDataParallel that was made before counts on the memory that weights had then."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    weights = {id(tensor) for tensor in tensors}
+    for wrapper in gc.get_objects() if weights else ():
+        if type(wrapper) is DistributedDataParallel and any(id(p) in weights for p in wrapper.parameters()):
+            raise BaechiError(
+                "weights of this model belong to a DistributedDataParallel already, which would no longer "
+                "see their gradients on another device: distribute the model first, then wrap it"
+            )
+
+
+def _by_storage(
+    weights: Mapping[str, torch.Tensor], homes: Mapping[str, str]
+) -> list[tuple[str, list[torch.Tensor]]]:
+    """Weights that share storage, together: with the device that they go to."""
+    groups: dict[int, tuple[str, dict[int, torch.Tensor]]] = {}
+    for name, tensor in weights.items():
+        _, members = groups.setdefault(id(carrier(tensor)), (homes[name], {}))
+        members[id(tensor)] = tensor
+    return [(place, list(members.values())) for place, members in groups.values()]
+
+
+def _put(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    if tensor.layout != torch.strided or tensor.data_ptr() != data.data_ptr() or tensor.device != data.device:
+        exchange(tensor, data)
+
+
+def flatten_recurrent(model: nn.Module) -> None:
+    """Lay the weights of recurrent layers out in one block again, as cuDNN wants them."""
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()

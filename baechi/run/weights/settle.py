@@ -1,0 +1,68 @@
+"""Weights that are astray, back on their devices: of a copy, loaded ones, those that were cast elsewhere."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from baechi.backend import AbstractBackend
+from baechi.errors import BaechiError
+from baechi.records.device_map import ROOT
+from baechi.run.runtime import Binding, Runtime
+from baechi.run.weights.match import home_in, weights_of
+from baechi.run.weights.move import move
+
+
+def settled(module: nn.Module, binding: Binding) -> Runtime:
+    """The runtime of a module, after its weights are where the plan has them, and counted.
+
+    On real devices a copy lies where the original lay. On emulated ones where a tensor lies is a mark
+    on its storage, which a deep copy or a pickle of a buffer does not carry, nor what `model.half()`
+    makes outside of `with cluster:`. Weights that were on `meta` when the model was assigned may have been
+    replaced by others since, which lie anywhere.
+
+    Args:
+        module: the root, a part or a layer.
+        binding: what ties it to its runtime.
+
+    Returns:
+        The runtime.
+
+    Raises:
+        BaechiError: a weight is on `meta`.
+    """
+    runtime = binding.runtime
+    entered = runtime.session is not runtime.backend.session
+    if entered or not runtime.settled:
+        prefix = "" if binding.name == ROOT else f"{binding.name}."
+        weights = {f"{prefix}{name}": weight for name, weight in weights_of(module).items()}
+        _refuse_meta(weights)
+        homes = home_in(runtime.plan, weights)
+        astray = {
+            name: weight
+            for name, weight in weights.items()
+            if name in homes and _is_astray(runtime.backend, weight, homes[name])
+        }
+        move(astray, homes, runtime.backend)
+        runtime.settled = binding.name == ROOT
+    if entered:
+        tensors = weights_of(module).values()
+        runtime.backend.count([*tensors, *[t.grad for t in tensors if t.is_leaf and t.grad is not None]])
+        if binding.name == ROOT:
+            runtime.session = runtime.backend.session
+    return runtime
+
+
+def _is_astray(backend: AbstractBackend, weight: torch.Tensor, home: str) -> bool:
+    """Whether a weight, or its gradient (of a backward outside of `with cluster:`), lies elsewhere."""
+    grad = weight.grad if weight.is_leaf else None
+    return backend.place_of(weight) != home or (grad is not None and backend.place_of(grad) != home)
+
+
+def _refuse_meta(weights: Mapping[str, torch.Tensor]) -> None:
+    empty = [name for name, weight in weights.items() if weight.is_meta]
+    if empty:
+        names = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        raise BaechiError(
+            f"weights on the meta device have no values: {names}; load them (baechi.load) before it runs"
+        )

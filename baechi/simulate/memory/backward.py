@@ -1,0 +1,245 @@
+"""How full each device is in backward, where the host's program is known; after `ledger`.
+
+- what autograd keeps for a layer goes with its backward, which needs on top what it rises by: what
+  it makes, the gradients of its weights too, beside what it has let go by then;
+- gradients of weights come with the backward of the first layer that makes one: the step before
+  ended with `zero_grad()`, which drops them;
+- a gradient is there from the backward of the first who makes it to that of its maker, on each
+  device; who computes nothing hands on what it got; where two meet, their sum is a third tensor;
+- memory that another stream used comes back when its device's thread is past that use, and the thread
+  that has come least far (one without work stays where it began) is past where it could begin.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from baechi.cost.indexed import FROM_HOST
+from baechi.simulate.memory.forward import Kept
+from baechi.simulate.memory.gradients import Gradient, Gradients
+from baechi.simulate.memory.use import OVER, Use
+from baechi.simulate.memory.watching import Memory
+from baechi.simulate.stage import Stage
+from baechi.simulate.time.engine import Engine
+from baechi.simulate.time.host import Issued
+from baechi.simulate.time.parcels import Parcel
+
+_ALL = 2**63
+
+
+class BackwardLedger:
+    """Counts a backward.
+
+    Args:
+        stage: the plan, in the order of launches.
+        memory: where to count, as the forward left it.
+        kept: what the forward left.
+        parcels: what moves.
+        issued: when the host issued what.
+        engine: that ran the backward.
+        start_s: when it began.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        memory: Memory,
+        kept: Kept,
+        parcels: Sequence[Parcel],
+        issued: Issued,
+        engine: Engine,
+        start_s: float,
+    ) -> None:
+        self._stage = stage
+        self._memory = memory
+        self._kept = kept
+        self._parcels = parcels
+        self._issued = issued
+        seconds, tails = stage.seconds_of("backward"), issued.tails
+        self._ran = {
+            layer: Use(end, end - seconds[layer] * tails[layer][-1][1]) for layer, _, end in engine.ran
+        }
+        self._moved = {number: Use(end_s, start_s) for number, start_s, end_s in engine.moved}
+        self._newest = [OVER] * stage.host
+        self._clocks = [start_s] * stage.host
+        self._gradients = Gradients()
+        self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
+        self._works = [_works(stage, layer) for layer in range(len(stage.place))]
+
+    @property
+    def now_s(self) -> float:
+        """The host's clock, as far as every thread has come that had work."""
+        return max(self._clocks)
+
+    def launch(self, layer: int) -> None:
+        """A layer's backward."""
+        stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
+        works = self._works[layer]
+        if works:
+            self._rise(layer, self._ways_of(layer))
+        now_s = min(self._clocks)
+        self._newest[device] = self._ran[layer]
+        sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
+        memory.drop(device, sent_bytes, self._kept.sent(layer), now_s)
+        memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
+        self._issue(device, stage.footprints[layer].gradient_bytes)
+        given = (*stage.indexed.makes[layer], *self._returned.get(layer, ()))
+        if works:
+            self._take(given, device)
+        self._hand_on(layer, works=works)
+        for tensor in stage.indexed.reads[layer]:
+            self._let_go(layer, tensor, now_s)
+        self._take(given, device)
+        self._returned.pop(layer, None)
+        self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
+
+    def _rise(self, layer: int, ways: dict[str, int]) -> None:
+        """What its backward needs, kernel after kernel, beside what of that has gone by then."""
+        stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
+        first_s, last_s = self._issued.layers[layer]
+        launch_s = stage.cluster.launch_s
+        taken_bytes = gone_bytes = 0
+        for step in stage.steps[layer]:
+            if step.part > 0:
+                issued_s = first_s - launch_s + step.part * (last_s - first_s + launch_s)
+                self._clocks[device] = max(self._clocks[device], issued_s)
+            more_bytes = step.size_bytes if step.kind == "add" and ways["sum"] else 0
+            if step.kind not in ("", "add"):
+                going_bytes = min(step.size_bytes, ways[step.kind])
+                ways[step.kind] -= going_bytes
+                gone_bytes += going_bytes
+            needed_bytes = step.rise_bytes + more_bytes - gone_bytes
+            memory.free(device, max(0, taken_bytes - needed_bytes))
+            self._issue(device, max(0, needed_bytes - taken_bytes))
+            taken_bytes = needed_bytes
+        memory.free(device, taken_bytes)
+
+    def _take(self, given: Iterable[int], device: int) -> None:
+        """The gradients of what a layer made go."""
+        for tensor in given:
+            self._drop(self._gradients.take(tensor, device), device)
+
+    def send(self, number: int) -> None:
+        """A gradient leaves."""
+        parcel = self._parcels[number]
+        self._issue(parcel.target, self._copy_bytes(parcel))
+        issuer = parcel.target if parcel.source == self._stage.host else parcel.source
+        self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
+        self._kept.newest_sent[parcel.source, parcel.target] = self._moved[number]
+
+    def receive(self, number: int) -> None:
+        """A gradient has come: who sent it lets it go, and here it is added to what is there."""
+        parcel, use = self._parcels[number], self._moved[number]
+        if parcel.source != self._stage.host:
+            sent = self._gradients.get(parcel.tensor, parcel.source)
+            if sent is not None:
+                sent.use = sent.use.beside(use)
+            self._drop(self._gradients.take(parcel.tensor, parcel.source), parcel.source)
+        tensor = self._joins(parcel)
+        if tensor < 0:
+            self._returned.setdefault(parcel.takers[0], []).append(tensor)
+        asked_s = self._issued.parcels[number]
+        self._add(tensor, parcel.target, Gradient(self._copy_bytes(parcel), use), asked_s)
+
+    def _issue(self, device: int, size_bytes: int) -> None:
+        self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
+
+    def _copy_bytes(self, parcel: Parcel) -> int:
+        """What an arriving gradient takes; that of a part of something keeps the gaps, unless it is a sum."""
+        (maker,), span_bytes = parcel.takers, self._stage.span_bytes
+        if len(parcel.givers) > 1:
+            return parcel.size_bytes
+        handed = [span_bytes[giver] for giver in parcel.givers if not self._works[giver]]
+        alone = len(self._stage.indexed.makes[maker]) == 1
+        return max(parcel.size_bytes, span_bytes[maker] if alone else 0, *handed)
+
+    def _joins(self, parcel: Parcel) -> int:
+        """The tensor whose gradient a parcel is part of; what the model returns, layers may read, too."""
+        if parcel.tensor >= 0:
+            return parcel.tensor
+        indexed = self._stage.indexed
+        made = [tensor for maker in parcel.takers for tensor in indexed.makes[maker]]
+        alike = [tensor for tensor in made if indexed.size_bytes[tensor] == parcel.size_bytes]
+        return alike[0] if alike else parcel.tensor
+
+    def _sent_bytes(self, layer: int) -> int:
+        """What its own backward keeps of what was sent."""
+        stage = self._stage
+        if layer not in self._kept.ways:
+            return 0
+        made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
+        return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
+
+    def _ways_of(self, layer: int) -> dict[str, int]:
+        """What of that which is there may go while its backward runs, at most, by kind (`Step`)."""
+        indexed, device = self._stage.indexed, self._stage.device_of[layer]
+        given = (*indexed.makes[layer], *self._returned.get(layer, ()))
+        got = [self._gradients.get(tensor, device) for tensor in given]
+        reads = [tensor for tensor in indexed.reads[layer] if layer in indexed.graded[tensor]]
+        there = [self._gradients.get(tensor, device) for tensor in reads]
+        makers = {indexed.source[tensor] for tensor in indexed.reads[layer]}
+        alone = [m for m in makers if self._kept.lent.get(m) == {layer} and m not in self._kept.ways]
+        return {
+            "out": 0 if any(one is not None and (one.is_shared or one.holders > 1) for one in got) else _ALL,
+            "sum": _ALL if any(one is not None and not one.is_shared for one in there) else 0,
+            "lent": sum([self._stage.lent_bytes[maker] for maker in alone]),
+        }
+
+    def _hand_on(self, layer: int, *, works: bool) -> None:
+        """The gradients of what a layer read: new ones, or the very one that it got."""
+        indexed, device = self._stage.indexed, self._stage.device_of[layer]
+        given = (*indexed.makes[layer], *self._returned.get(layer, ()))
+        got = [] if works else [self._gradients.get(tensor, device) for tensor in given]
+        for tensor in indexed.reads[layer]:
+            if layer not in indexed.graded[tensor] or indexed.source[tensor] == FROM_HOST:
+                continue
+            size_bytes = indexed.size_bytes[tensor]
+            same = next((g for g in got if g is not None and g.size_bytes >= size_bytes), None)
+            if same is None:
+                self._issue(device, size_bytes)
+            self._add(tensor, device, same or Gradient(size_bytes))
+
+    def _add(self, tensor: int, device: int, gradient: Gradient, asked_s: float | None = None) -> None:
+        """One more gradient of a tensor; one that was sent was asked for then, and is added by itself."""
+        there = self._gradients.get(tensor, device)
+        if there is not None:
+            own_bytes = self._stage.indexed.size_bytes[tensor] if tensor >= 0 else gradient.size_bytes
+            size_bytes = min(there.size_bytes, gradient.size_bytes, own_bytes)  # a sum is no part of anything
+            self._issue(device, size_bytes)
+            there.read_beside(gradient)
+            if asked_s is not None:
+                launch_s = self._stage.cluster.launch_s
+                self._clocks[device] = max(self._clocks[device], asked_s) + launch_s
+            if not gradient.holders:
+                self._drop(gradient, device)
+            gradient = Gradient(size_bytes)
+        self._drop(self._gradients.put(tensor, device, gradient), device)
+
+    def _drop(self, gradient: Gradient | None, device: int) -> None:
+        """A gradient is nobody's any more; what came from elsewhere is used by two streams."""
+        if gradient is not None:
+            issued_s = self._clocks[device] + self._stage.cluster.launch_s  # who used it last has just been
+            use = gradient.use.beside(self._newest[device], Use(issued_s, issued_s))
+            use = use if gradient.is_shared else OVER
+            self._memory.drop(device, gradient.size_bytes, use, min(self._clocks))
+
+    def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
+        """What was kept for a layer goes with the last for whom it was."""
+        indexed, kept, device = self._stage.indexed, self._kept, self._stage.device_of[layer]
+        maker = indexed.source[tensor]
+        lent = kept.lent.get(maker)
+        if lent and layer in lent:
+            lent.discard(layer)
+            if not lent:
+                self._memory.drop(device, self._stage.lent_bytes[maker], self._kept.sent(maker), now_s)
+        copies = kept.copies.get((tensor, device))
+        if copies and layer in copies:
+            copies.discard(layer)
+            if not copies:
+                size_bytes = indexed.size_bytes[tensor]
+                self._memory.drop(device, size_bytes, self._newest[device], now_s)
+
+
+def _works(stage: Stage, layer: int) -> bool:
+    """Whether its backward does more than add gradients up, as that of an addition or a view does not."""
+    sums = sum([step.kind == "add" for step in stage.steps[layer]])
+    kernels_s = stage.host_s["backward"][layer]
+    return kernels_s > ((sums + 0.5) * stage.cluster.launch_s if sums else 0.0)

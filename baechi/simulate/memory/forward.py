@@ -1,0 +1,287 @@
+"""How full each device is in forward, if the host's program is known: bytes are taken when it issues.
+
+The host runs ahead of the devices, and an allocator hands out memory as the host asks for it:
+
+- an output is let go when the host has issued all who read it, on whatever device, and no variable
+  holds it (`held_until`); a view holds what it views;
+- what autograd keeps: a layer's own until its backward was issued, what readers keep of an output
+  (`lent_bytes`) until theirs was; on devices where nobody keeps it, copy or original, it goes at once;
+- a copy is let go with what it is a copy of, that of an input at the end of forward;
+- memory that another stream used (what was sent, what arrived) comes back when the host's clock is
+  past the newest task of that stream, or when the device would be full.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from baechi.cost.indexed import FROM_HOST, NOBODY
+from baechi.simulate.memory.use import OVER, Use
+from baechi.simulate.memory.watching import Memory
+from baechi.simulate.stage import Stage
+from baechi.simulate.time.engine import Engine
+from baechi.simulate.time.host import Issued
+from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.program import Instruction
+
+
+@dataclass
+class Kept:
+    """What forward leaves for backward.
+
+    Args:
+        own_bytes: by layer, until its backward.
+        lent: by layer, the readers on its device for whom its output is kept.
+        copies: by tensor and device, the readers there for whom the copy is kept.
+        ways: by layer, the pairs of devices that its output travelled between.
+        newest_sent: by pair, the newest transfer.
+    """
+
+    own_bytes: list[int]
+    lent: dict[int, set[int]] = field(default_factory=dict)
+    copies: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    ways: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
+    newest_sent: dict[tuple[int, int], Use] = field(default_factory=dict)
+
+    def sent(self, layer: int) -> Use:
+        """When streams that sent a layer's output are through with all they were given.
+
+        Args:
+            layer: the layer.
+        """
+        return OVER.beside(*[self.newest_sent[pair] for pair in self.ways.get(layer, ())])
+
+
+class ForwardLedger:
+    """Counts a forward.
+
+    Args:
+        stage: the plan, in the order of launches.
+        memory: where to count.
+        parcels: what moves.
+        issued: when the host issued what.
+        engine: that ran the forward.
+    """
+
+    def __init__(
+        self, stage: Stage, memory: Memory, parcels: Sequence[Parcel], issued: Issued, engine: Engine
+    ) -> None:
+        indexed, layers = stage.indexed, range(len(stage.place))
+        self.kept = Kept([stage.footprints[n].saved_bytes - stage.lent_bytes[n] for n in layers])
+        self._stage = stage
+        self._memory = memory
+        self._parcels = parcels
+        self._issued = issued
+        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
+        self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
+        self._newest_s = [0.0] * stage.host
+        self._copied: dict[int, list[int]] = {}
+        self._over = False
+        self._calls: list[int] = []  # that have not returned: where the code is, and who launched after that
+        self._passed = 0  # the code has gone past the layers up to here
+        self._dropped = [False for _ in layers]
+        self._users = [0 for _ in layers]
+        for tensor, maker in enumerate(indexed.source):
+            if maker != FROM_HOST:
+                self._users[maker] += len(indexed.consumers[tensor])
+        self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
+        self._stays = [stage.graph.amount(name, "held_bytes") > 0 for name in indexed.names]
+        for layer in layers:
+            if indexed.borrows[layer]:
+                bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]
+                self._stays[layer] |= any([self._stays[base] for base in bases if base != FROM_HOST])
+        self._gone_bytes = [0 for _ in layers]
+        self._users_of = {tensor: len(indexed.consumers[tensor]) + 1 for tensor in indexed.lives}
+        self._held_by: dict[int, list[int]] = {}
+        for tensor, (_, holder) in indexed.lives.items():
+            if holder != NOBODY:
+                self._users_of[tensor] += 1
+                self._held_by.setdefault(holder, []).append(tensor)
+        for maker in self._named:
+            self._users[maker] += 2  # by its variable, and by itself: the variable may go before it runs
+
+    def count(self, instructions: Sequence[Instruction], over_s: float) -> None:
+        """Go through the host's program.
+
+        Args:
+            instructions: the program.
+            over_s: when the host has all that the model returns.
+        """
+        launches = (number for what, number in instructions if what == "launch")
+        end = len(self._dropped)
+        following = next(launches, end)
+        for what, number in instructions:
+            if what == "launch":
+                self._come_to(number)
+                self._launch(number)
+                following = next(launches, end)
+            elif what == "depart":
+                if not self._leaves_at_once(number):
+                    self._come_to(following)
+                self._depart(number)
+        self._come_to(end)
+        if self._stage.graph.training:
+            self._finish(over_s)
+
+    def _leaves_at_once(self, number: int) -> bool:
+        """Whether a layer's output is sent by its call, whose arguments the caller still holds."""
+        parcel = self._parcels[number]
+        return parcel.givers == tuple(self._calls[-1:]) and self._stage.indexed.ahead[parcel.tensor]
+
+    def _depart(self, number: int) -> None:
+        parcel, now_s = self._parcels[number], self._issued.parcels[number] - self._stage.cluster.launch_s
+        self._memory.issue(parcel.target, parcel.size_bytes, now_s)
+        pair = parcel.source, parcel.target
+        self.kept.newest_sent[pair] = Use(self._arrived_s[number])
+        for maker in parcel.givers:
+            self._note_way(maker, pair)
+        self._copied.setdefault(parcel.givers[0] if parcel.givers else FROM_HOST, []).append(number)
+
+    def _note_way(self, maker: int, pair: tuple[int, int]) -> None:
+        """A layer's output travels, and with it the memory that it is a view of."""
+        indexed, owners = self._stage.indexed, [maker]
+        while owners:
+            owner = owners.pop()
+            ways = self.kept.ways.setdefault(owner, set())
+            if pair not in ways:
+                ways.add(pair)
+                bases = [indexed.source[tensor] for tensor in indexed.reads[owner] if indexed.borrows[owner]]
+                owners += [base for base in bases if base != FROM_HOST]
+
+    def _launch(self, layer: int) -> None:
+        stage, memory = self._stage, self._memory
+        device, footprint = stage.device_of[layer], stage.footprints[layer]
+        temp_bytes = stage.temp_bytes[layer]
+        new_bytes = footprint.saved_bytes + footprint.output_bytes + temp_bytes
+        first_s, last_s = self._issued.layers[layer]
+        asked_s, taken_bytes = first_s - stage.cluster.launch_s, 0
+        for part, size_bytes in stage.rising_bytes[layer] or [(0.0, new_bytes)]:
+            now_s = asked_s + part * (last_s - asked_s)
+            memory.issue(device, min(size_bytes, new_bytes) - taken_bytes, now_s)
+            taken_bytes = min(size_bytes, new_bytes)
+        memory.take(device, new_bytes - taken_bytes)
+        memory.free(device, temp_bytes)
+        self._newest_s[device] = self._ended_s[layer]
+        self._calls.append(layer)
+
+    def _come_to(self, layer: int) -> None:
+        """What launched before a layer returns: all of it if the code comes to that; else, if that waited
+        for another's launch, what had waited, too, while the code is still in that one's call."""
+        code_goes_on = layer >= self._passed
+        while len(self._calls) > (not code_goes_on):
+            self._give_back(self._calls.pop())
+        if code_goes_on and layer < len(self._dropped):
+            self._go_past(layer, self._issued.layers[layer][0])
+
+    def _give_back(self, layer: int) -> None:
+        """The call of a layer returns: what it read, and variables held until then, may go."""
+        indexed, (_, now_s) = self._stage.indexed, self._issued.layers[layer]
+        for tensor in indexed.makes[layer]:
+            self._let_part_go(tensor, now_s)
+        if not indexed.borrows[layer]:
+            self._let_inputs_go(layer, now_s)
+        self._go_past(layer + 1, now_s)
+        if layer in self._named:
+            self._let_go(layer, now_s)
+
+    def _go_past(self, end: int, now_s: float) -> None:
+        """Variables go when the code has gone past a layer, though that may still wait for its turn."""
+        for layer in range(self._passed, end):
+            for tensor in self._held_by.get(layer, ()):
+                self._let_part_go(tensor, now_s)
+            for maker in self._stage.indexed.lets_go.get(layer, ()):
+                self._let_go(maker, now_s)
+        self._passed = max(self._passed, end)
+
+    def _let_inputs_go(self, layer: int, now_s: float) -> None:
+        for tensor in self._stage.indexed.reads[layer]:
+            maker = self._stage.indexed.source[tensor]
+            if maker != FROM_HOST:
+                self._let_part_go(tensor, now_s)
+                self._let_go(maker, now_s)
+
+    def _let_part_go(self, tensor: int, now_s: float) -> None:
+        """One less holds one of several outputs; with the last one it goes before the others."""
+        if tensor not in self._users_of:
+            return
+        self._users_of[tensor] -= 1
+        if not self._users_of[tensor]:
+            maker, (size_bytes, _) = self._stage.indexed.source[tensor], self._stage.indexed.lives[tensor]
+            self._gone_bytes[maker] += size_bytes
+            self._memory.drop(self._stage.device_of[maker], size_bytes, self.kept.sent(maker), now_s)
+            copies = self._copied.get(maker, [])
+            for number in [n for n in copies if self._parcels[n].tensor == tensor]:
+                copies.remove(number)
+                self._drop_copy(number, now_s)
+
+    def _let_go(self, maker: int, now_s: float) -> None:
+        """One less holds an output; with the last one it goes, and what it is a view of before it."""
+        indexed, waiting, gone = self._stage.indexed, [maker], []
+        while waiting:
+            layer = waiting.pop()
+            self._users[layer] -= 1
+            if self._users[layer]:
+                continue
+            gone.append(layer)
+            for tensor in indexed.reads[layer] if indexed.borrows[layer] else ():
+                if indexed.source[tensor] != FROM_HOST:
+                    self._let_part_go(tensor, now_s)
+                    waiting.append(indexed.source[tensor])
+        for layer in reversed(gone):
+            self._drop(layer, now_s)
+
+    def _drop(self, maker: int, now_s: float) -> None:
+        """Nobody holds an output any more, but autograd may."""
+        stage, memory, device = self._stage, self._memory, self._stage.device_of[maker]
+        self._dropped[maker] = True
+        left = self.kept.sent(maker)
+        left_bytes = stage.footprints[maker].output_bytes - self._gone_bytes[maker]
+        memory.drop(device, left_bytes, left, now_s)
+        readers = [
+            reader for tensor in stage.indexed.makes[maker] for reader in stage.indexed.keepers[tensor]
+        ]
+        keepers = {reader for reader in readers if stage.device_of[reader] == device}
+        if keepers:
+            self.kept.lent[maker] = keepers
+        else:
+            memory.drop(device, stage.lent_bytes[maker], left, now_s)
+        copies, base = self._copied.pop(maker, []), self._base(maker)
+        if base is not None:  # it may have handed on the very tensor
+            self._copied.setdefault(base, []).extend(copies)
+            return
+        stays = self._stays[maker] or (keepers and stage.graph.training)
+        if stays and not self._over:  # autograd or a variable holds the tensor whose copies the step knows
+            self._copied.setdefault(FROM_HOST, []).extend(copies)
+            return
+        for number in copies:
+            self._drop_copy(number, now_s)
+
+    def _base(self, maker: int) -> int | None:
+        """What a layer's output is a view of, if somebody still holds that."""
+        if not self._stage.indexed.borrows[maker]:
+            return None
+        bases = [self._stage.indexed.source[tensor] for tensor in self._stage.indexed.reads[maker]]
+        return next((base for base in bases if base != FROM_HOST and not self._dropped[base]), None)
+
+    def _drop_copy(self, number: int, now_s: float) -> None:
+        parcel = self._parcels[number]
+        keepers = self._stage.indexed.keepers[parcel.tensor]
+        keeping = {reader for reader in parcel.takers if reader in keepers}
+        if keeping and self._stage.graph.training:
+            self.kept.copies[parcel.tensor, parcel.target] = keeping
+        else:
+            self._memory.drop(parcel.target, parcel.size_bytes, Use(self._newest_s[parcel.target]), now_s)
+
+    def _finish(self, now_s: float) -> None:
+        """The forward returns: its variables go, and what it returns is on the host."""
+        self._over = True
+        for maker in reversed(range(len(self._dropped))):
+            if not self._dropped[maker]:
+                self._drop(maker, now_s)
+        for number in self._copied.pop(FROM_HOST, ()):
+            self._drop_copy(number, now_s)
+        held_bytes = list(self._stage.held_bytes)
+        for maker, size_bytes, _ in self._stage.indexed.returned:
+            gone_bytes = min(held_bytes[maker], size_bytes, self.kept.own_bytes[maker])
+            held_bytes[maker] -= gone_bytes
+            self.kept.own_bytes[maker] -= gone_bytes
+            self._memory.drop(self._stage.device_of[maker], gone_bytes, OVER, now_s)

@@ -1,0 +1,101 @@
+"""How full each device is over time: who watches the memory's watcher, for plans that are shown.
+
+A search simulates thousands of plans and wants their peaks only, so this stands beside `memory` and
+not in it. A watcher is not told the time; when things happened is looked up after the phase.
+"""
+
+from collections.abc import Sequence
+
+from baechi.simulate.memory.watching import Memory
+from baechi.simulate.time.engine import Engine
+from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.watcher import Watcher
+
+_START, _END = 0, 1
+
+
+class Recorder:
+    """Passes on what it is told, and notes how full the devices are after it.
+
+    Args:
+        memory: where the bytes are counted.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._watcher: Watcher
+        self._curve = [(0.0, tuple(memory.live_bytes))]
+        self._notes: list[tuple[int | Parcel, int, tuple[int, ...]]] = []
+
+    def over(self, watcher: Watcher) -> Watcher:
+        """The recorder itself, over who counts the bytes of a phase.
+
+        Args:
+            watcher: who is told first.
+        """
+        self._watcher = watcher
+        return self
+
+    def started(self, layer: int) -> None:
+        """A layer starts."""
+        self._watcher.started(layer)
+        self._note(layer, _START)
+
+    def ended(self, layer: int) -> None:
+        """A layer has ended."""
+        self._watcher.ended(layer)
+        self._note(layer, _END)
+
+    def left(self, parcel: Parcel) -> None:
+        """A parcel leaves."""
+        self._watcher.left(parcel)
+        self._note(parcel, _START)
+
+    def arrived(self, parcel: Parcel) -> None:
+        """A parcel has arrived."""
+        self._watcher.arrived(parcel)
+        self._note(parcel, _END)
+
+    def _note(self, what: int | Parcel, end: int) -> None:
+        self._notes.append((what, end, tuple(self._memory.live_bytes)))
+
+    def phase_over(self, engine: Engine) -> None:
+        """Give what was noted its times.
+
+        Args:
+            engine: that ran the phase.
+        """
+        times: dict[int | Parcel, tuple[float, float]] = {}
+        times.update({layer: (start_s, end_s) for layer, start_s, end_s in engine.ran})
+        times.update({engine.parcels[number]: (start_s, end_s) for number, start_s, end_s in engine.moved})
+        self._curve += [(times[what][end], live) for what, end, live in self._notes]
+        self._notes.clear()
+
+    def by_device(self, names: Sequence[str], end_s: float) -> dict[str, tuple[tuple[float, int], ...]]:
+        """What each device held, from what is always there to the optimizer's step.
+
+        Args:
+            names: the devices.
+            end_s: when the last phase was over.
+
+        Returns:
+            By device, `(seconds, bytes)` where its bytes change; of rises at one time, the last.
+        """
+        if len(self._curve) == 1:  # the ledgers say themselves when what happened
+            ends = zip(names, self._memory.curve, self._memory.stepping_bytes, strict=True)
+            curves = [(name, [*curve, (end_s, last)]) for name, curve, last in ends]
+            return {name: _steps(*zip(*curve, strict=True)) for name, curve in curves}
+        curve = [*self._curve, (end_s, tuple(self._memory.stepping_bytes))]
+        columns = zip(*[live for _, live in curve], strict=True)
+        times = [time_s for time_s, _ in curve]
+        return {name: _steps(times, column) for name, column in zip(names, columns, strict=True)}
+
+
+def _steps(times: Sequence[float], sizes: Sequence[int]) -> tuple[tuple[float, int], ...]:
+    steps: list[tuple[float, int]] = []
+    for time_s, size in zip(times, sizes, strict=True):
+        if steps and time_s == steps[-1][0] and size > steps[-1][1]:
+            steps.pop()
+        if not steps or size != steps[-1][1]:
+            steps.append((time_s, size))
+    return tuple(steps)

@@ -1,0 +1,6 @@
+"""When everything runs: the event loop of one phase.
+
+In:    a plan as indexes (`simulate.stage`).
+Out:   starts and ends of layers and transfers.
+Start: `parcels`, then `engine`.
+"""

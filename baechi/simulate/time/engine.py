@@ -1,0 +1,173 @@
+"""The event loop of one phase: devices run their layers in order, parcels travel beside them.
+
+A heap of `(time, priority, counter, event)` in the manner of SimPy: the counter lets ties fall in
+order of entry, so that runs repeat exactly. At one time, what ends ends first (0), then transfers
+leave (1), then layers start (2): memory that gets free at a time can be taken at that time.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from baechi.cost.machine import Machine
+from baechi.simulate.time.host import Issued
+from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.watcher import Watcher
+
+
+class Engine:
+    """One phase, forward or backward.
+
+    Args:
+        seconds: by layer, how long it runs.
+        issued: when the host has issued kernels and transfers.
+        queues: by device, its layers in the order in which it runs them.
+        parcels: what moves; ready at the same time, the earlier one queues first.
+        machine: the engines that they run on, and the channels that they travel on.
+        watcher: who is told.
+    """
+
+    def __init__(
+        self,
+        seconds: Sequence[float],
+        issued: Issued,
+        queues: Sequence[Sequence[int]],
+        parcels: Sequence[Parcel],
+        machine: Machine,
+        watcher: Watcher,
+    ) -> None:
+        self.ran: list[tuple[int, float, float]] = []  # layer, start, end
+        self.moved: list[tuple[int, float, float]] = []  # parcel, start, end
+        self._seconds = seconds
+        self._issued = issued
+        self._queues = queues
+        self.parcels = parcels
+        self._machine = machine
+        self._watcher = watcher
+        self._heap: list[tuple[float, int, int, Callable[[float, int], None], int]] = []
+        self._counter = 0
+        self._next = [0] * len(queues)
+        self._busy = [False] * len(queues)
+        self._device = [0] * len(seconds)
+        for device, queue in enumerate(queues):
+            for layer in queue:
+                self._device[layer] = device
+        self._end_s = [0.0] * len(parcels)
+        self._ungiven = [len(parcel.givers) for parcel in parcels]
+        self._missing = [0] * len(seconds)
+        self._gives: list[list[int]] = [[] for _ in seconds]
+        self._next_on_stream: dict[int, int] = {}
+        for number, parcel in enumerate(parcels):
+            for layer in parcel.takers:
+                self._missing[layer] += 1
+            for layer in parcel.givers:
+                self._gives[layer].append(number)
+        self._follow_streams()
+
+    def _follow_streams(self) -> None:
+        """What streams make wait: what was issued first comes first."""
+        for number, layer in self._issued.behind.items():
+            self._ungiven[number] += 1
+            self._gives[layer].append(number)
+        for layers in self._issued.holds.values():
+            for layer in layers:
+                self._missing[layer] += 1
+        last: dict[tuple[int, int], int] = {}
+        for number in self._issued.sequence:
+            pair = self.parcels[number].source, self.parcels[number].target
+            if pair in last:
+                self._next_on_stream[last[pair]] = number
+                self._ungiven[number] += 1
+            last[pair] = number
+
+    def run(self, start_s: float) -> float:
+        """Run the phase.
+
+        Args:
+            start_s: when it begins.
+
+        Returns:
+            When its last event is over.
+        """
+        now_s = start_s
+        for number in [number for number, ungiven in enumerate(self._ungiven) if not ungiven]:
+            self._give(start_s, number)
+        for device in range(len(self._queues)):
+            self._at(start_s, 2, self._start, device)
+        while self._heap:
+            now_s, _, _, event, subject = heappop(self._heap)
+            event(now_s, subject)
+        return now_s
+
+    @property
+    def stuck(self) -> list[int]:
+        """The layers at which devices stopped for ever; none, if the orders are topological together."""
+        return [queue[place] for queue, place in zip(self._queues, self._next, strict=True) if queue[place:]]
+
+    def _at(self, time_s: float, priority: int, event: Callable[[float, int], None], subject: int) -> None:
+        self._counter += 1
+        heappush(self._heap, (time_s, priority, self._counter, event, subject))
+
+    def _start(self, now_s: float, device: int) -> None:
+        queue, place = self._queues[device], self._next[device]
+        if self._busy[device] or place == len(queue) or self._missing[queue[place]]:
+            return
+        layer = queue[place]
+        first_s, last_s = self._issued.layers[layer]
+        if first_s > now_s:
+            self._at(first_s, 2, self._start, device)
+            return
+        self._busy[device] = True
+        self._next[device] += 1
+        work_s = self._seconds[layer]
+        lasting_s = work_s
+        for part, share in self._issued.tails[layer]:  # issued by then, what is left has to run, too
+            lasting_s = max(lasting_s, first_s + part * (last_s - first_s) + share * work_s - now_s)
+        _, end_s = self._machine.compute(device, now_s, lasting_s)
+        self.ran.append((layer, now_s, end_s))
+        self._watcher.started(layer)
+        self._at(end_s, 0, self._end, layer)
+
+    def _end(self, now_s: float, layer: int) -> None:
+        device = self._device[layer]
+        self._busy[device] = False
+        self._watcher.ended(layer)
+        for number in self._gives[layer]:
+            self._less_ungiven(now_s, number)
+        self._at(now_s, 2, self._start, device)
+
+    def _give(self, now_s: float, number: int) -> None:
+        parcel = self.parcels[number]
+        if not parcel.travels:
+            self._take(now_s, number)
+            return
+        asked_s = self._issued.parcels[number]
+        if asked_s > now_s:
+            self._at(asked_s, 0, self._give, number)
+            return
+        start_s, end_s = self._machine.send(parcel.source, parcel.target, now_s, parcel.size_bytes)
+        self._end_s[number] = end_s
+        self.moved.append((number, start_s, end_s))
+        self._at(start_s, 1, self._leave, number)
+
+    def _leave(self, now_s: float, number: int) -> None:
+        del now_s
+        self._watcher.left(self.parcels[number])
+        self._at(self._end_s[number], 0, self._arrive, number)
+
+    def _arrive(self, now_s: float, number: int) -> None:
+        self._watcher.arrived(self.parcels[number])
+        self._take(now_s, number)
+        following = self._next_on_stream.get(number)
+        if following is not None:
+            self._less_ungiven(now_s, following)
+
+    def _less_ungiven(self, now_s: float, number: int) -> None:
+        self._ungiven[number] -= 1
+        if self._ungiven[number] == 0:
+            self._give(now_s, number)
+
+    def _take(self, now_s: float, number: int) -> None:
+        for layer in (*self.parcels[number].takers, *self._issued.holds.get(number, ())):
+            self._missing[layer] -= 1
+            if self._missing[layer] == 0:
+                self._at(now_s, 2, self._start, self._device[layer])

@@ -1,0 +1,229 @@
+"""When the host has issued kernels and transfers, and what their streams make them wait for.
+
+Forward is issued by one thread, as `program` says; backward the other way around, by one thread for
+each device, a layer when those have been issued that give it gradients:
+
+    arrive   the gradients of all who read a tensor on a device are there: their sum goes back
+    depart   what both ends are given to compute from now on waits until it is there: the receiver
+             reads it, and who sent it may add to it in place
+
+Of the gradients of a tensor that meet at a place all but the first are added to what is there. In a
+graph these kernels are those of the readers whose backward comes second, third and so on, wherever they
+are; where readers lie on several devices, some are issued by the maker's instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from baechi.cost.machine import issue_s
+from baechi.cost.tails import Tail
+from baechi.records.timeline import Phase
+from baechi.simulate.stage import Stage
+from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.program import Instruction
+
+_NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Issued:
+    """The host's part of a phase.
+
+    Args:
+        layers: by layer, when its first kernel has been issued, and its last.
+        parcels: by parcel, when its transfer has been asked for.
+        tails: by layer, the kernels that may decide when it ends.
+        sequence: the parcels that travel in the order in which they were asked for; none if nobody knows.
+        behind: by parcel, a layer that it waits for besides those that give it.
+        holds: by parcel, layers that wait for it besides those that take it.
+    """
+
+    layers: list[tuple[float, float]]
+    parcels: list[float]
+    tails: Sequence[Tail]
+    sequence: list[int] = field(default_factory=list)
+    behind: dict[int, int] = field(default_factory=dict)
+    holds: dict[int, list[int]] = field(default_factory=dict)
+
+
+def at_once(stage: Stage, start_s: float, parcels: Sequence[Parcel]) -> Issued:
+    """A host that has issued everything when a phase begins: of a graph that knows no host times.
+
+    Args:
+        stage: the plan.
+        start_s: when the phase begins.
+        parcels: what moves in it.
+    """
+    layers = len(stage.place)
+    return Issued([(start_s, start_s)] * layers, [start_s] * len(parcels), [()] * layers)
+
+
+def _issued(stage: Stage, phase: Phase, start_s: float, parcels: Sequence[Parcel]) -> Issued:
+    return replace(at_once(stage, start_s, parcels), tails=stage.tails[phase])
+
+
+def issue_forward(
+    stage: Stage, start_s: float, parcels: Sequence[Parcel], instructions: Sequence[Instruction]
+) -> tuple[Issued, float]:
+    """The host's part of a forward, which begins when its first kernel or transfer has been issued.
+
+    Args:
+        stage: the plan, in the order of launches.
+        start_s: when it begins.
+        parcels: what moves in it.
+        instructions: what the host does.
+
+    Returns:
+        When everything has been issued, and when the host is through.
+    """
+    issued, launch_s = _issued(stage, "forward", start_s, parcels), stage.cluster.launch_s
+    host_s, device_of = stage.host_s["forward"], stage.device_of
+    newest = [_NOBODY] * stage.host
+    now_s = start_s - launch_s
+    for what, number in instructions:
+        if what == "launch":
+            issued.layers[number] = issue_s(now_s, host_s[number], launch_s)
+            now_s = issued.layers[number][1]
+            newest[device_of[number]] = number
+        elif what == "depart":
+            now_s = issued.parcels[number] = now_s + launch_s
+            issued.sequence.append(number)
+            parcel = parcels[number]
+            if parcel.givers and newest[parcel.source] != parcel.givers[0]:
+                issued.behind[number] = newest[parcel.source]
+    return issued, now_s
+
+
+def issue_backward(
+    stage: Stage,
+    start_s: float,
+    forward: Sequence[Parcel],
+    parcels: Sequence[Parcel],
+    instructions: Sequence[Instruction],
+) -> Issued:
+    """The host's part of a backward, which begins when its first kernel or transfer has been issued.
+
+    Args:
+        stage: the plan, in the order of launches.
+        start_s: when it begins.
+        forward: what moved in the forward.
+        parcels: what moves in backward.
+        instructions: what the host did in forward.
+    """
+    walk = _Backward(stage, start_s, parcels)
+    go_back(stage, walk, forward, parcels, instructions)
+    return walk.issued
+
+
+class Walker(Protocol):
+    """Who goes through a backward."""
+
+    def launch(self, layer: int) -> None:
+        """A layer's backward."""
+
+    def send(self, number: int) -> None:
+        """A gradient leaves."""
+
+    def receive(self, number: int) -> None:
+        """A gradient is waited for."""
+
+
+def go_back(
+    stage: Stage,
+    walker: Walker,
+    forward: Sequence[Parcel],
+    parcels: Sequence[Parcel],
+    instructions: Sequence[Instruction],
+) -> None:
+    """Go through what the host does in backward.
+
+    Args:
+        stage: the plan, in the order of launches.
+        walker: who goes.
+        forward: what moved in the forward.
+        parcels: what moves in backward.
+        instructions: what the host did in forward.
+    """
+    ways = {(parcel.tensor, parcel.source): number for number, parcel in enumerate(parcels)}
+    for number, parcel in enumerate(parcels):
+        if parcel.source == stage.host:  # the gradient of a loss
+            walker.send(number)
+            walker.receive(number)
+    for what, number in reversed(instructions):
+        if what == "launch":
+            walker.launch(number)
+            continue
+        way = ways.get((forward[number].tensor, forward[number].target))
+        if way is not None and what == "arrive":
+            walker.send(way)
+        elif way is not None:
+            walker.receive(way)
+
+
+class _Backward:
+    """One walk.
+
+    Args:
+        stage: the plan, in the order of launches.
+        start_s: when backward begins.
+        parcels: what moves in it.
+    """
+
+    def __init__(self, stage: Stage, start_s: float, parcels: Sequence[Parcel]) -> None:
+        self.issued = _issued(stage, "backward", start_s, parcels)
+        self._stage = stage
+        self._parcels = parcels
+        self._launch_s = stage.cluster.launch_s
+        self._clocks = [start_s - self._launch_s] * (stage.host + 1)
+        self._newest = [_NOBODY] * stage.host
+        self._waited: list[list[int]] = [[] for _ in range(stage.host)]
+        self._met: set[tuple[int, int]] = set()
+        self._given_s = [start_s - self._launch_s] * len(stage.place)
+
+    def launch(self, layer: int) -> None:
+        """A layer's backward."""
+        device = self._stage.device_of[layer]
+        kernels_s = max(
+            0.0, self._stage.host_s["backward"][layer] + self._launch_s * self._moved(layer, device)
+        )
+        now_s = max(self._clocks[device], self._given_s[layer])
+        self.issued.layers[layer] = issue_s(now_s, kernels_s, self._launch_s)
+        self._clocks[device] = self.issued.layers[layer][1]
+        self._newest[device] = layer
+        for number in self._waited[device]:
+            self.issued.holds.setdefault(number, []).append(layer)
+        self._waited[device] = []
+
+    def send(self, number: int) -> None:
+        """A gradient leaves."""
+        parcel = self._parcels[number]
+        issuer = parcel.target if parcel.source == self._stage.host else parcel.source
+        self._clocks[issuer] += self._launch_s
+        self.issued.parcels[number] = self._clocks[issuer]
+        self.issued.sequence.append(number)
+        if issuer == parcel.source and self._newest[issuer] not in parcel.givers:
+            self.issued.behind[number] = self._newest[issuer]
+
+    def receive(self, number: int) -> None:
+        """A gradient is waited for, and added to what is there."""
+        parcel = self._parcels[number]
+        (maker,) = parcel.takers
+        home, asked_s = parcel.target, self.issued.parcels[number]
+        if (parcel.tensor, home) in self._met:
+            asked_s = self._clocks[home] = max(self._clocks[home], asked_s) + self._launch_s
+        self._met.add((parcel.tensor, home))
+        self._given_s[maker] = max(self._given_s[maker], asked_s)
+        for device in (home, parcel.source):
+            if device != self._stage.host:
+                self._waited[device].append(number)
+
+    def _moved(self, layer: int, device: int) -> int:
+        """How many more additions a layer makes here than where all its fellow readers are together."""
+        indexed, more = self._stage.indexed, 0
+        for tensor in indexed.reads[layer]:
+            readers = indexed.graded[tensor]
+            if layer in readers and indexed.source[tensor] >= 0:
+                more += ((tensor, device) in self._met) - (layer != readers[-1])
+                self._met.add((tensor, device))
+        return more

@@ -1,0 +1,6 @@
+"""Modules of torch: their `forward`, their arguments, and what hangs on them.
+
+In:    a module as the user wrote it.
+Out:   its `forward` replaced and put back, its arguments, its tables of objects.
+Start: `intercept`, then `tables`.
+"""

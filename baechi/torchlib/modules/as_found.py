@@ -1,0 +1,131 @@
+"""The model as it was found: noted before a capture or a measurement, put back after."""
+
+import functools
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from baechi.torchlib.modules.tables import content_of, differ, items_of, refill, tables_of
+from baechi.torchlib.random_state import random_state_kept
+
+Contents = Literal["all", "no parameters", "none"]
+
+_NOT_STATE = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    functools.partial,
+)
+
+
+@contextmanager
+def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["_Keeper"]:
+    """Put everything back that running the model may change, also after an exception.
+
+    Everything that hangs on the model's modules, however deep: attributes, registered tables,
+    containers, plain objects; which memory each tensor has, and what is in it; gradients; and the
+    states of random generators.
+
+    Args:
+        model: the model.
+        contents: whose numbers are kept, too: "all" tensors', those of all but parameters
+            ("no parameters"), or of "none".
+            (A run with fake tensors may write buffers: torch runs operations on real tensors alone for real.)
+
+    Yields:
+        What was found.
+    """
+    keeper = _Keeper(contents)
+    for module in model.modules():
+        keeper.keep(module)
+    with random_state_kept():
+        try:
+            yield keeper
+        finally:
+            keeper.put_back()
+
+
+class _Keeper:
+    """What was found, as a list of ways to put it back."""
+
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self.undo: list[Callable[[], None]] = []
+        self.containers: list[tuple[Any, Any]] = []
+        self.seen: dict[int, Any] = {}
+
+    def keep(self, value: Any) -> None:
+        """Note a value and everything that hangs on it."""
+        waiting = [value]
+        while waiting:
+            item = waiting.pop()
+            ours = type(item).__module__.startswith("baechi.")  # a runtime is no state of the model's
+            if id(item) not in self.seen and not ours and not isinstance(item, _NOT_STATE):
+                self.seen[id(item)] = item
+                waiting.extend(self._note(item))
+
+    def changed(self) -> bool:
+        """Whether an attribute or a container holds something else than was found in it."""
+        return any(differ(content_of(table), before) for table, before in self.containers)
+
+    def put_back(self) -> None:
+        """Put everything back, what was noted last first."""
+        with torch.no_grad():
+            for undo in reversed(self.undo):
+                undo()
+
+    def _note(self, item: Any) -> list[Any]:
+        """Note one thing; returns what hangs on it."""
+        if isinstance(item, torch.Tensor):
+            self._note_tensor(item)
+            return []
+        if isinstance(item, (tuple, frozenset)):
+            return list(item)
+        if isinstance(item, random.Random):
+            state = item.getstate()
+            self.undo.append(lambda: item.setstate(state))
+            return []
+        if "numpy" in sys.modules and isinstance(item, sys.modules["numpy"].random.Generator):
+            numpy_state = item.bit_generator.state
+            self.undo.append(lambda: setattr(item.bit_generator, "state", numpy_state))
+            return []
+        return [inside for table in tables_of(item) for inside in self._note_table(table)]
+
+    def _note_table(self, table: Any) -> list[Any]:
+        before = content_of(table)
+        self.containers.append((table, before))
+        self.undo.append(lambda: _put_back(table, before))
+        return list(items_of(before))
+
+    def _note_tensor(self, tensor: torch.Tensor) -> None:
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return
+        data, grad = tensor.data, tensor.grad if tensor.is_leaf else None
+        parameter = isinstance(tensor, nn.Parameter)
+        written = not tensor.is_meta and tensor.layout == torch.strided
+        kept = self.contents == "all" or (self.contents == "no parameters" and not parameter)
+        content = data.clone() if written and kept else None
+
+        def undo() -> None:
+            if tensor.data.untyped_storage() is not data.untyped_storage():
+                tensor.data = data
+            if content is not None and not torch.equal(data, content):
+                data.copy_(content)
+            if tensor.is_leaf and tensor.grad is not grad:
+                tensor.grad = grad
+
+        if tensor.layout == torch.strided:
+            self.undo.append(undo)
+
+
+def _put_back(table: Any, before: Any) -> None:
+    if differ(content_of(table), before):
+        refill(table, before)

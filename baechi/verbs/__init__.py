@@ -1,0 +1,6 @@
+"""What a user calls: where the stages meet.
+
+In:    a model, inputs, a cluster.
+Out:   a distributed model, a plan, a graph, a report of what fits.
+Start: `distribute`; it calls `profiling` and `planning`.
+"""
