@@ -107,6 +107,16 @@ def facts_of(func: Any) -> Facts:
     )
 
 
+@cache
+def is_composite(func: Any) -> bool:
+    """Whether an operator only calls other ones.
+
+    Args:
+        func: an operator overload.
+    """
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
 def function_name(func: Any) -> str:
     """The name of what a function mode is told of: an operator's without its overload.
 

@@ -14,12 +14,12 @@ from baechi.backend import sends
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.real.one_generator import OneGenerator
 from baechi.backend.real.streams import TorchStreams
-from baechi.capture.watch.watched_run import run as capture_run
+from baechi.capture.watch import run as capture_run
 from baechi.errors import BaechiError
 from baechi.run.foresee import outcome
 from baechi.run.guards import checkpointed
 from baechi.run.state import caller_state, random_draws
-from baechi.run.weights.move import move as weights
+from baechi.run.weights import move as weights
 from baechi.torchlib.tensors import exchange
 
 from . import test_points as points

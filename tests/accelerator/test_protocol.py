@@ -21,7 +21,8 @@ import baechi
 from accelerator import ToyMachine
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.real.streams import TorchStreams
-from baechi.run.step.step import Step, step
+from baechi.run.step import step
+from baechi.run.step.step import Step
 
 from .devices import TWO, cluster, there, whole
 

@@ -32,7 +32,7 @@ def steps(model):
         before = x.device
         model.zero_grad()
         torch.manual_seed({seed} + step)
-        with torch.set_grad_enabled({training}):
+        with {mode}:
             out = model(x, y)
         values = out if isinstance(out, (tuple, list)) else vars(out).values() if hasattr(out, "h") else [out]
         values = [v for o in values for v in (o.values() if isinstance(o, dict) else [o])]
@@ -44,6 +44,7 @@ def steps(model):
             left[f"{{step}} output {{number}}"] = value.detach().clone()
         for name, weight in [*model.named_parameters(), ("x", x)]:
             left[f"{{step}} gradient of {{name}}"] = None if weight.grad is None else weight.grad.clone()
+        left[f"{{step}} input x"], left[f"{{step}} input y"] = x.detach().clone(), y.clone()
         for name, buffer in model.named_buffers():
             left[f"{{step}} buffer {{name}}"] = buffer.clone()
         print("x was on", before, "and is on", x.device, "- outputs on", [str(v.device) for v in values])
@@ -72,6 +73,8 @@ def program(verdict: Verdict) -> str:
         verdict: of the case.
     """
     recipe, way = verdict.case.recipe, verdict.case.way
+    quick = way.caller == "inference" and not way.training
+    mode = "torch.inference_mode()" if quick else f"torch.set_grad_enabled({way.training})"
     tail = TAIL.format(
         thousand=1000 * recipe.seed,
         rows=recipe.rows,
@@ -80,6 +83,7 @@ def program(verdict: Verdict) -> str:
         steps=way.steps,
         copies=way.caller == "copies",
         aim="torch.ones(v.shape)" if way.caller == "target" else "0.0",
+        mode=mode,
         devices=way.devices,
         placer=way.placer,
         reorder=way.reorder,

@@ -17,7 +17,7 @@ from .world import World
 PLACERS = ("m-topo", "m-etf", "m-topo", "m-etf", "m-sct", "even", "round-robin")
 """The real ones that are quick."""
 
-CALLERS = ("plain", "target", "copies", "accumulates", "alternates", "rows", "optimizer")
+CALLERS = ("plain", "target", "copies", "accumulates", "alternates", "rows", "optimizer", "inference")
 """What a caller does besides; see `steps`."""
 
 

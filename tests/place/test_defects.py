@@ -14,7 +14,7 @@ from place.graphs import FREE, chain, cluster_of, graph_of, layered
 
 from baechi.errors import PlacementError
 from baechi.place import find
-from baechi.place.listing.start_earliest import clock
+from baechi.place.listing import clock
 from baechi.records import Link
 from baechi.simulate import simulate
 

@@ -31,7 +31,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.order.turns import Turns
 from baechi.run import calls
-from baechi.run.deferred.tensor import call, storage_use
+from baechi.run.deferred import call, storage_use
 from baechi.run.launch import code_order, schedule
 from baechi.run.launch.host_launcher import HostLauncher
 from baechi.run.launch.schedule import Schedule
@@ -39,7 +39,8 @@ from baechi.run.runtime import Runtime
 from baechi.run.state import caller_state, random_draws
 from baechi.run.state.caller_state import CallerState
 from baechi.run.state.contents import Contents
-from baechi.run.step.step import Step, step, writes
+from baechi.run.step import step, writes
+from baechi.run.step.step import Step
 
 # --- what a task needs: values, memory, turns
 

@@ -41,13 +41,15 @@ from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.machine import threads as virtual_threads
 from baechi.backend.virtual.machine.streams import Host
 from baechi.errors import StreamRaceError
-from baechi.run.deferred.tensor import deferred, stand_ins, storage_use
+from baechi.run.deferred import stand_ins, storage_use
+from baechi.run.deferred import tensor as deferred
 from baechi.run.guards import entrances
 from baechi.run.guards.hooked import HookWatch
 from baechi.run.launch import pending, thread_launcher
 from baechi.run.launch.pending import Pending
 from baechi.run.launch.thread_launcher import ThreadLauncher
-from baechi.run.step.step import Step, step
+from baechi.run.step import step
+from baechi.run.step.step import Step
 
 # --- deferred values become real
 

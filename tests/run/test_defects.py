@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.run.runtime import binding_of
-from baechi.run.step.step import loans, step
+from baechi.run.step import loans, step
 
 LAUNCHERS = ("host", "threads")
 EVERY_WAY = (*LAUNCHERS, True, False)

@@ -19,7 +19,7 @@ from torch import nn
 
 import baechi
 from baechi.errors import BaechiError, CheckpointError
-from baechi.run.weights.move import checkpoint
+from baechi.run.weights import checkpoint
 
 ARCHITECTURES = {row.name: row for row in HELD_IN if row.name in ("llama", "t5")}
 

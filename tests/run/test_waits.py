@@ -21,7 +21,8 @@ from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.streams import Event, Stream
 from baechi.errors import StreamRaceError
-from baechi.run.step.step import Step, loans
+from baechi.run.step import loans
+from baechi.run.step.step import Step
 
 
 class Exchange(nn.Module):

@@ -28,7 +28,7 @@ from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
-from baechi.torchlib.operators import facts_of
+from baechi.torchlib.operators import facts_of, is_composite
 
 
 class Emulation(TorchDispatchMode):
@@ -153,10 +153,14 @@ class Emulation(TorchDispatchMode):
         if current.at_work() is not emulator or func.namespace == "prim":
             return func(*args, **(kwargs or {}))
         if torch._C._is_torch_function_mode_enabled():  # a way into torch that asked none: `x.set_(y)`
-            return self._after_function_modes(func, args, kwargs or {})
+            # function modes see it before us: one that waits for another thread must not hold our lock
+            return self._again(func, args, kwargs or {})
         if emulator.allocator.fault is not None:
             emulator.raise_fault()
         facts = facts_of(func)
+        if torch.is_inference_mode_enabled() and is_composite(func):  # else torch has taken it apart already
+            with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+                return self._again(func.decompose, args, kwargs or {})  # and views and writes are noted
         if facts.aliases:  # a view is where its base is
             if facts.name == "detach":
                 self._operations.check_gradient(args[0])
@@ -167,11 +171,8 @@ class Emulation(TorchDispatchMode):
         with emulator.lock:
             return self._operations.run(func, facts, args, kwargs or {})
 
-    def _after_function_modes(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call an operation once more, so that function modes see it before we do.
-
-        They would see it when it runs: a mode that waits for another thread must not hold our lock.
-        """
+    def _again(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Call a function with this mode on, so that what it calls comes by here."""
         _push_mode(self)
         try:
             return func(*args, **kwargs)

@@ -3,9 +3,14 @@
 code     h = x[:, :4];  layer(x, h)      the layer writes x, and reads h
 alone    copy of x, copy of h            two memories: h does not see it
 here     copy of x, and h as its view    one memory, as on one device
+
+code     h = flatten(x);  h.add_(1)      flatten works on a copy, and returns a view of that
+alone    a view of the copy              x does not see what is written to h
+here     the same view, of x             the view of the copy is what h looks like on that device
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -46,6 +51,43 @@ def same_view(tensor: torch.Tensor, base: torch.Tensor, copied: torch.Tensor) ->
         return copied
     offset = tensor.storage_offset() - base.storage_offset() + copied.storage_offset()
     return copied.as_strided(tensor.size(), tensor.stride(), int(offset))
+
+
+def view_of_original(view: torch.Tensor, copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor | None:
+    """The view of a tensor that a layer would have returned, had it not worked on a copy.
+
+    Args:
+        view: what it returned.
+        copied: the copy, which shares its memory.
+        original: what was copied.
+
+    Returns:
+        None where strides do not say what the view is, or where autograd knows it as more than a view.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = _is_plain(view, copied) and _is_plain(view, original)
+        if not plain or copied.stride() != original.stride():
+            return None
+        if view.requires_grad and not _only_views(view, copied):
+            return None
+        base = original if view.requires_grad else original.detach()
+        return same_view(view, copied, base)
+
+
+def _only_views(view: torch.Tensor, copied: torch.Tensor) -> bool:
+    """Whether nothing but functions of torch's own, each of one tensor, lies between a copy and its view."""
+    node, end = view.grad_fn, copied.grad_fn
+    while node is not None and node is not end:
+        before = [one for one, _ in node.next_functions if one is not None]
+        if _is_custom(node) or len(before) != 1:
+            return False
+        node = before[0]
+    return node is not None
+
+
+def _is_custom(node: Any) -> bool:
+    """Whether an `autograd.Function` made a node."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def _is_plain(view: torch.Tensor, base: torch.Tensor) -> bool:

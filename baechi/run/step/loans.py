@@ -10,8 +10,10 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_readers
 from baechi.backend.transfer import transfer
+from baechi.run.step.aliases import view_of_original
 from baechi.torchlib.modules.tables import content_of, differ, refill, tables_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.tensors.storage import carrier, note_write
 
 
 class Loans:
@@ -19,10 +21,14 @@ class Loans:
 
     Args:
         backend: the devices.
+        know: told of a view that is handed on, and of the view of the copy; None if there are no copies.
     """
 
-    def __init__(self, backend: AbstractBackend) -> None:
+    def __init__(
+        self, backend: AbstractBackend, know: Callable[[torch.Tensor, torch.Tensor], None] | None = None
+    ) -> None:
         self.backend = backend
+        self._know = know
         self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._containers: list[tuple[Any, Any, Any]] = []
         self.objects: list[Any] = []
@@ -54,8 +60,8 @@ class Loans:
         """Make up for having worked on copies.
 
         What was written in place, to a tensor or a container, is written to the original too, and
-        where an argument is handed on it is the original, so that the model's code sees the objects
-        that it would see on one device.
+        where an argument, or a view of one, is handed on it is the original, or a view of that, so that
+        the model's code sees the objects that it would see on one device.
 
         Args:
             result: what was returned.
@@ -74,7 +80,9 @@ class Loans:
                     if not written or not torch.equal(back_home, original):
                         wait_for_readers(original, self.backend)
                         original.copy_(back_home)
+                        note_write(original)
         originals = {id(copied): original for original, copied, _ in self._lent}
+        originals |= self._views(result, originals)
         containers = {id(copied): original for original, copied, _ in self._containers}
 
         def back(value: Any) -> Any:
@@ -83,6 +91,20 @@ class Loans:
         for original, copied, before in self._containers:
             _replay(original, copied, before, back)
         return back(result)
+
+    def _views(self, result: Any, originals: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """By `id` of a returned view of a copy, the view of the original."""
+        copies = {id(carrier(copied)): (copied, original) for original, copied, _ in self._lent}
+        found: dict[int, torch.Tensor] = {}
+        for tensor in tensors_in(result):
+            pair = copies.get(id(carrier(tensor)))
+            if pair is None or id(tensor) in originals:
+                continue
+            view = view_of_original(tensor, *pair)
+            if view is not None and self._know is not None:
+                found[id(tensor)] = view
+                self._know(view, tensor)
+        return found
 
 
 def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any]) -> None:

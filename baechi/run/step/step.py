@@ -1,5 +1,6 @@
 """One call of the root module: what travelled, and the copies that are still good."""
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from baechi.run.launch.schedule import Schedule
 from baechi.run.step.aliases import common_bases, same_view
 from baechi.run.step.loans import Loans, version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
-from baechi.torchlib.tensors.storage import mark_of, stamp
+from baechi.torchlib.tensors.storage import mark_of, note_write, stamp
 
 _Key = tuple[str, int, int, bool]
 
@@ -125,7 +126,16 @@ class Step:
         if slots is not None:
             self._copies[value] = slots
 
+    def _know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
+        """A tensor is at a place already, as a view of a copy there."""
+        slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
+        key = (place, *_writes_of(tensor), torch.is_grad_enabled())
+        slots[key] = _Copy(copied, None, version_of(copied))
+
     def _sent(self, tensor: torch.Tensor, place: str) -> "_Copy":
+        if torch.is_inference_mode_enabled():  # tensors of that mode do not count how often they are written
+            with torch.inference_mode(False), torch.no_grad():
+                return self._sent(tensor, place)
         if takes_two_nodes(tensor):
             return _Copy(*depart(tensor, self.backend, place))
         copied = transfer(tensor, self.backend, place)
@@ -142,7 +152,13 @@ class Step:
         if first is None:
             return result
         home = self.backend.place_of(first)
+        if torch.is_inference_mode_enabled():  # as on one device, what is returned is of that mode
+            return map_tensors(lambda tensor: self._moved(tensor, home), result)
         return map_tensors(lambda tensor: self.bring(tensor, home), result)
+
+    def _moved(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
+        here = self.backend.place_of(tensor)
+        return tensor if here == place else transfer(tensor, self.backend, place)
 
     def all_here(self, args: tuple[Any, ...], place: str) -> bool:
         """Whether all arguments are plain tensors that lie at a place, so that nothing is to be lent.
@@ -170,7 +186,7 @@ class Step:
         Returns:
             The arguments at the place, and what was lent for it.
         """
-        loans = Loans(self.backend)
+        loans = Loans(self.backend, functools.partial(self._know, place))
         bases = common_bases(tensors_in(values)) if writes else {}
         views: dict[int, torch.Tensor] = {}
 
@@ -199,9 +215,7 @@ class Step:
         """
         for tensor in tensors_in(*values):
             wait_for_readers(tensor, self.backend)
-            mark = mark_of(tensor)
-            if mark is not None:
-                mark.writes += 1
+            note_write(tensor)
 
     def may_write_anything(self, place: str) -> None:
         """What runs next may write anything that lies at a place: it comes after all transfers from there.

@@ -73,6 +73,13 @@ def remove_mark(tensor: torch.Tensor) -> None:
     vars(carrier(tensor)).pop(_NAME, None)
 
 
+def note_write(tensor: torch.Tensor) -> None:
+    """Say that a tensor was written, or is about to be: not all tensors count that themselves."""
+    mark = mark_of(tensor)
+    if mark is not None:
+        mark.writes += 1
+
+
 def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) -> None:
     """Say where a result lies and when it was made.
 
