@@ -117,6 +117,16 @@ def is_composite(func: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
+@cache
+def notes_views(func: Any) -> bool:
+    """Whether torch notes what is a view, and what is written, before it runs an operator.
+
+    Args:
+        func: an operator overload.
+    """
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView"))
+
+
 def function_name(func: Any) -> str:
     """The name of what a function mode is told of: an operator's without its overload.
 

@@ -113,3 +113,29 @@ def test_gradients(kind: str, inside: bool, reorder: Any) -> None:
         assert torch.equal(given.grad, expected_given.grad)
         for one, other in zip(model.parameters(), plain.parameters(), strict=True):
             assert one.grad is not None and torch.equal(one.grad, other.grad)  # type: ignore[arg-type]
+
+
+def test_composite_operators_in_inference_mode() -> None:
+    """Torch hands them to the emulation in one piece there: what they call counts, as in any other mode."""
+
+    def code(net: Any, x: Tensor) -> Tensor:
+        halves = net.a(x).t().reshape(-1).chunk(2)
+        attended, _ = net.b(x, x, x)
+        out: Tensor = net.c(attended).unflatten(1, (2, 4)).sum() + halves[0].sum()
+        return out
+
+    layers = {"a": linear, "b": lambda: nn.MultiheadAttention(8, 2), "c": linear}
+    build = seeded(lambda: Net(code, layers).double().eval())
+    for where in ({"": 0}, {"": 0, "b": 1}):
+        model = build()
+        cluster = distribute(model, noise(4, 8).double(), where, [])
+        with torch.inference_mode():
+            expected = build()(noise(4, 8).double())
+        took = []
+        for mode in (torch.no_grad, torch.inference_mode):
+            with cluster, mode():
+                assert torch.equal(model(noise(4, 8).double()), expected)
+            took.append(
+                [(span.layer, span.where) for span in cluster.emulation.timeline(by_operator=True).spans]
+            )
+        assert took[0] == took[1]

@@ -28,7 +28,7 @@ from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
-from baechi.torchlib.operators import facts_of, is_composite
+from baechi.torchlib.operators import facts_of, is_composite, notes_views
 
 
 class Emulation(TorchDispatchMode):
@@ -159,8 +159,7 @@ class Emulation(TorchDispatchMode):
             emulator.raise_fault()
         facts = facts_of(func)
         if torch.is_inference_mode_enabled() and is_composite(func):  # else torch has taken it apart already
-            with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
-                return self._again(func.decompose, args, kwargs or {})  # and views and writes are noted
+            return self._taken_apart(func, args, kwargs or {})
         if facts.aliases:  # a view is where its base is
             if facts.name == "detach":
                 self._operations.check_gradient(args[0])
@@ -178,3 +177,10 @@ class Emulation(TorchDispatchMode):
             return func(*args, **kwargs)
         finally:
             _pop_mode()
+
+    def _taken_apart(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run what a composite operator calls, and let torch note which results are views, once."""
+        if notes_views(func):
+            return self._again(func.decompose, args, kwargs)
+        with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+            return self._again(func.decompose, args, kwargs)
