@@ -24,12 +24,14 @@ def bottom_level_order(task: Task, device_of: Sequence[int]) -> list[int]:
     return order_by(task, [-level for level in bottom_levels(task, device_of)])
 
 
-def bottom_levels(task: Task, device_of: Sequence[int]) -> list[float]:
+def bottom_levels(task: Task, device_of: Sequence[int], *, ordered: bool = True) -> list[float]:
     """The longest way from the start of each layer to the end.
 
     Args:
         task: what is placed.
         device_of: by group, its device.
+        ordered: whether a layer that comes behind another without reading from it is on its way.
+            Forward waits for it, backward does not.
 
     Returns:
         Seconds by layer, transfers included.
@@ -38,7 +40,7 @@ def bottom_levels(task: Task, device_of: Sequence[int]) -> list[float]:
     levels = [0.0] * len(indexed)
     for layer in reversed(range(len(indexed))):
         here = device_of[indexed.group_of[layer]]
-        below = [levels[follower] for follower in indexed.after[layer]]
+        below = [levels[follower] for follower in indexed.after[layer]] if ordered else []
         for tensor in indexed.makes[layer]:
             for reader in indexed.consumers[tensor]:
                 there = device_of[indexed.group_of[reader]]

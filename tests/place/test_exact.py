@@ -55,6 +55,14 @@ def test_nothing_is_better(graph: LayerGraph, cluster: Cluster) -> None:
     assert found.step_s == pytest.approx(best, rel=1e-9)
 
 
+def test_backward_does_not_wait_for_what_is_only_ordered() -> None:
+    """Forward of `b` waits for `a`; backward of both runs at once, so two devices are better than one."""
+    layer = {"forward_s": 1, "backward_s": 8}
+    graph = graph_of({"a": layer, "b": layer}, [("a", "b", {"order_only": True})], training=True)
+    task, rehearse = Task(graph, cluster_of(99, 99)), Rehearsal(graph, cluster_of(99, 99))
+    assert exact(task, rehearse).step_s == everything(task, rehearse) == 1 + 1 + 8
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_placers_are_no_better(seed: int) -> None:
     """Seven layers on two devices: no placer beats the best plan, and `auto` is near it."""

@@ -87,7 +87,8 @@ def _bound_s(task: Task, device_of: Sequence[int]) -> float:
     for layer in range(len(indexed)):
         device = device_of[indexed.group_of[layer]]
         work_s[device] += task.work_s[device][layer]
-    return max([*work_s, *bottom_levels(task, device_of)], default=0.0)
+    levels = bottom_levels(task, device_of, ordered=not task.training)
+    return max([*work_s, *levels], default=0.0)
 
 
 def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[int]]:
