@@ -11,6 +11,7 @@ lists over several devices             runs on each of them (optimizers hand ove
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -180,7 +181,9 @@ class Emulation(TorchDispatchMode):
 
     def _taken_apart(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run what a composite operator calls, and let torch note which results are views, once."""
+        # torch's own kernel: some operators have a Python one besides, which returns copies for views
+        own = functools.partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
         if notes_views(func):
-            return self._again(func.decompose, args, kwargs)
+            return self._again(own, args, kwargs)
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
-            return self._again(func.decompose, args, kwargs)
+            return self._again(own, args, kwargs)
