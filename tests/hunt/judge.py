@@ -70,7 +70,7 @@ def compared(expected: Left, found: Left, *, stepped: bool) -> Failure | None:
         kind = key.split()[1].split(".")[0]
         rounding = ROUNDING * largest if kind == "gradient" else 0.0
         if stepped and not key.startswith("1"):
-            rounding = max(rounding, ROUNDING)
+            rounding = max(rounding, ROUNDING * _largest(value))
         if key not in found.values:
             return Failure(kind, "", f"{key} is not there")
         wrong = _difference(value, found.values[key], rounding)
@@ -79,6 +79,11 @@ def compared(expected: Left, found: Left, *, stepped: bool) -> Failure | None:
     for fault, where in found.faults:
         return Failure(fault, "", where)
     return None
+
+
+def _largest(value: Any) -> float:
+    """The largest absolute value of a tensor, at least one."""
+    return max(1.0, float(value.abs().max())) if isinstance(value, Tensor) and value.numel() else 1.0
 
 
 def _difference(one: Any, other: Any, rounding: float) -> str:
