@@ -1,6 +1,5 @@
 """The pages that name files of the code name those that exist."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -19,19 +18,6 @@ def rows(page: Path) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def names_in(file: Path) -> set[str]:
-    """Functions, classes, methods (with their class) and constants of a file."""
-    found: set[str] = set()
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{one.name}" for one in node.body if isinstance(one, ast.FunctionDef)}
-        for target in [*getattr(node, "targets", ()), getattr(node, "target", None)]:
-            found |= {target.id} if isinstance(target, ast.Name) else set()
-    return found
-
-
 @pytest.mark.parametrize("page", NAMING, ids=name_of)
 def test_files(page: Path) -> None:
     """Each path of a file or folder is one of the package, or of the project."""
@@ -39,15 +25,6 @@ def test_files(page: Path) -> None:
         return
     for path in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", page.read_text()):
         assert path in NEW or (PACKAGE / path).exists() or (ROOT / path).exists(), path
-
-
-def test_functions_of_the_walks() -> None:
-    """What stands behind a file is in that file."""
-    text = (ROOT / "docs/walks.md").read_text()
-    named = re.findall(r"`((?:\w+/)+\w+\.py)` `([\w.]+)`", text)
-    assert len(named) > 40
-    for path, name in named:
-        assert name in names_in(PACKAGE / path), f"{path} has no {name}"
 
 
 def test_rooms() -> None:
