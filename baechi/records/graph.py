@@ -63,7 +63,8 @@ class LayerGraph(DiGraph, AbstractRecord):
       `held_until`: a node, if variables hold that part until then, beyond its last reader;
       `lives`: of several outputs, by `tensor`, the bytes that go with it, and such a node or `""`;
     - what a layer needs as its kernels run (see `docs/design/measure-and-cost.md`): `rising_bytes`,
-      `backward_rise_bytes`, `backward_steps`, `lasting_bytes`, `upstream_span_bytes`, `tail`, `backward_tail`;
+      `backward_rise_bytes`, `backward_steps`, `lasting_bytes`, `upstream_span_bytes`, `tail`,
+      `backward_tail`;
     - `flops`, `moved_bytes`, `kernels`, `dtype`: analytic counts behind an estimate, and their
       dtype's name; `backward_flops`, `backward_moved_bytes`, `backward_kernels`: of backward;
     - `twin`: an earlier layer that does the same work on other values;
