@@ -31,28 +31,8 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, NamedTuple
 
+from baechi.cost.optimizers import OptimizerCosts, optimizer_costs
 from baechi.records import LayerGraph
-
-STATE_PER_GRAD_BYTE: dict[str | None, int] = {
-    None: 0,
-    "sgd": 0,
-    "momentum": 1,
-    "adagrad": 1,
-    "rmsprop": 1,
-    "adadelta": 2,
-    "adam": 2,
-    "adamw": 2,
-}
-"""Bytes that an optimizer keeps for each byte of gradient (only trained parameters have one)."""
-
-_UPDATE_PER_GRAD_BYTE: dict[str | None, int] = {
-    "adam": 1,
-    "adamw": 1,
-    "rmsprop": 1,
-    "adagrad": 2,
-    "adadelta": 2,
-}
-"""Temporary bytes of an optimizer's step for each byte of gradient; of the others, none."""
 
 
 class Footprint(NamedTuple):
@@ -103,22 +83,6 @@ class Footprint(NamedTuple):
         return self.upstream_bytes + self.temp_bytes + min(self.saved_bytes, self.gradient_bytes)
 
 
-def state_per_grad_byte(optimizer: str | None) -> int:
-    """Bytes of optimizer state for each byte of gradient.
-
-    Args:
-        optimizer: an optimizer's name, in any case; None for none.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    name = optimizer.lower() if isinstance(optimizer, str) else optimizer
-    if name not in STATE_PER_GRAD_BYTE:
-        known = ", ".join(repr(key) for key in STATE_PER_GRAD_BYTE)
-        raise ValueError(f"optimizer {optimizer!r} is unknown: known are {known}")
-    return STATE_PER_GRAD_BYTE[name]
-
-
 def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Footprint]:
     """The table for every layer.
 
@@ -133,12 +97,9 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
         ValueError: the optimizer is unknown.
     """
     chosen = graph.graph.get("optimizer") if optimizer is None else optimizer
-    state = state_per_grad_byte(chosen)
-    update = _UPDATE_PER_GRAD_BYTE.get(chosen.lower() if chosen else chosen, 0)
+    costs = optimizer_costs(chosen)
     row = _in_training if graph.training else _in_inference
-    table = {
-        name: row(data, state, update) for name, data in graph.nodes(data=True) if data.get("kind") != "input"
-    }
+    table = {name: row(data, costs) for name, data in graph.nodes(data=True) if data.get("kind") != "input"}
     if graph.graph.get("accumulate"):
         lasting = {name: ceil(graph.amount(name, "lasting_bytes")) * graph.training for name in table}
         return {name: part._replace(gradient_bytes=lasting[name]) for name, part in table.items()}
@@ -176,16 +137,16 @@ def least_update_bytes(total_bytes: int, largest_bytes: int) -> int:
     return max(total_bytes, 2 * largest_bytes)
 
 
-def _in_inference(data: Mapping[str, Any], state: int, update: int) -> Footprint:
-    del state, update
+def _in_inference(data: Mapping[str, Any], optimizer: OptimizerCosts) -> Footprint:
+    del optimizer
     get = data.get
     resident = ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0)
     passing = ceil(get("passing_bytes", get("output_bytes")) or 0)
     return Footprint(resident, ceil(get("held_bytes") or 0), passing, ceil(get("temp_bytes") or 0), 0)
 
 
-def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
-    get = data.get
+def _in_training(data: Mapping[str, Any], optimizer: OptimizerCosts) -> Footprint:
+    get, update = data.get, optimizer.update_bytes
     gradients = ceil(get("grad_bytes") or 0)
     largest = ceil(get("largest_grad_bytes", gradients) or 0)
     coming = ceil(get("backward_grad_bytes", gradients) or 0)  # of ties, the first backward makes them
@@ -194,7 +155,7 @@ def _in_training(data: Mapping[str, Any], state: int, update: int) -> Footprint:
     return Footprint(
         resident_bytes=ceil(get("param_bytes") or 0)
         + ceil(get("buffer_bytes") or 0)
-        + gradients * state
+        + gradients * optimizer.state_bytes
         + coming
         + lasting,
         saved_bytes=saved + ceil(get("held_bytes") or 0),

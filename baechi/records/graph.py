@@ -62,8 +62,9 @@ class LayerGraph(DiGraph, AbstractRecord):
       it returns); `passing_bytes`: the part of the output that is neither held nor saved;
       `held_until`: a node, if variables hold that part until then, beyond its last reader;
       `lives`: of several outputs, by `tensor`, the bytes that go with it, and such a node or `""`;
-    - what a layer needs as its kernels run (see `docs/design.md`): `rising_bytes`, `backward_rise_bytes`,
-      `backward_steps`, `lasting_bytes`, `upstream_span_bytes`, `tail`, `backward_tail`;
+    - what a layer needs as its kernels run (see `docs/design/measure-and-cost.md`): `rising_bytes`,
+      `backward_rise_bytes`, `backward_steps`, `lasting_bytes`, `upstream_span_bytes`, `tail`,
+      `backward_tail`;
     - `flops`, `moved_bytes`, `kernels`, `dtype`: analytic counts behind an estimate, and their
       dtype's name; `backward_flops`, `backward_moved_bytes`, `backward_kernels`: of backward;
     - `twin`: an earlier layer that does the same work on other values;

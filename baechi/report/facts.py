@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from baechi.cost.memory import state_per_grad_byte
+from baechi.cost.optimizers import optimizer_costs
 from baechi.cost.transfer import tensors, transfer_s
 from baechi.order.criteria import CRITERIA, waiting_layers
 from baechi.order.launch_order import LaunchOrder
@@ -198,7 +198,7 @@ def _device(plan: Plan, device: Device) -> DeviceFacts:
         glue=len(names) - layers,
         weight_bytes=total("param_bytes", "buffer_bytes"),
         grad_bytes=gradients,
-        optimizer_bytes=gradients * state_per_grad_byte(graph.graph.get("optimizer")),
+        optimizer_bytes=gradients * optimizer_costs(graph.graph.get("optimizer")).state_bytes,
         kept_bytes=total("held_bytes") + (total("saved_bytes") if graph.training else 0.0),
         accumulate=bool(graph.graph.get("accumulate")),
         peak_bytes=plan.timeline.peak_bytes.get(device.name, 0),

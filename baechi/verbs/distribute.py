@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from baechi import run as run_room
-from baechi.cost.memory import STATE_PER_GRAD_BYTE, state_per_grad_byte
+from baechi.cost.optimizers import optimizer_costs, row_of
 from baechi.place import find
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
@@ -76,7 +76,7 @@ def distribute(
     """
     run_room.refuse_distributed(model)
     _check_choice(placer, device_map, plan)
-    state_per_grad_byte(_optimizer_name(optimizer))
+    optimizer_costs(_optimizer_name(optimizer))
     if plan is not None:
         return run_room.assign(model, plan, reorder=reorder, optimizer=_instance(optimizer))
     cluster = default_cluster() if cluster is None else cluster
@@ -260,10 +260,8 @@ def _instance(optimizer: Optimizer) -> torch.optim.Optimizer | None:
 def _optimizer_name(optimizer: Optimizer) -> str | None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         return optimizer
-    name = type(optimizer).__name__.lower()
-    if name == "sgd" and any(group.get("momentum") for group in optimizer.param_groups):
-        return "momentum"
-    if name not in STATE_PER_GRAD_BYTE:
-        logger.warning("%s: its state is counted as Adam's, two values per weight", type(optimizer).__name__)
-        return "adam"
-    return name
+    class_name = type(optimizer).__name__
+    name = row_of(class_name, optimizer.param_groups)
+    if name is None:
+        logger.warning("%s: its state is counted as Adam's, two values per weight", class_name)
+    return name or "adam"

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import replace
 
-from baechi.cost.memory import state_per_grad_byte
+from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import PlacementError
 from baechi.place import find, fit
 from baechi.place.auto import best, check_effort
@@ -58,7 +58,7 @@ def place(
         PlacementError: no placement was found that does.
         ValueError: an unknown placer or optimizer, or a negative effort.
     """
-    state_per_grad_byte(optimizer)
+    optimizer_costs(optimizer)
     check_effort(effort)
     graph = with_optimizer(graph, optimizer)
     if placer != "auto":

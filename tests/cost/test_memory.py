@@ -4,13 +4,12 @@ import pytest
 from place.graphs import graph_of
 
 from baechi.cost.memory import (
-    STATE_PER_GRAD_BYTE,
     Footprint,
     footprints,
     least_update_bytes,
-    state_per_grad_byte,
     update_peak_bytes,
 )
+from baechi.cost.optimizers import OPTIMIZERS, optimizer_costs
 from baechi.records import LayerGraph
 
 AMOUNTS = {
@@ -71,7 +70,7 @@ def test_output_that_is_kept() -> None:
 @pytest.mark.parametrize(("name", "per_byte"), [("sgd", 0), ("momentum", 1), ("adamw", 2), ("Adam", 2)])
 def test_optimizer_state(name: str, per_byte: int) -> None:
     """State goes by the bytes that are trained, not by all parameters."""
-    assert state_per_grad_byte(name) == per_byte
+    assert optimizer_costs(name).state_bytes == per_byte
     resident = footprints(one_layer(training=True), name)["a"].resident_bytes
     assert resident == 110 + 60 * (1 + per_byte)
 
@@ -88,7 +87,7 @@ def test_unknown_optimizer() -> None:
     """An unknown optimizer is refused with all that are known."""
     with pytest.raises(ValueError, match="'lion' is unknown") as caught:
         footprints(one_layer(), "lion")
-    assert all(repr(name) in str(caught.value) for name in STATE_PER_GRAD_BYTE)
+    assert all(repr(name) in str(caught.value) for name in OPTIMIZERS)
 
 
 def test_inputs_and_missing_amounts() -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def page(name: str) -> str:
@@ -21,3 +21,8 @@ def blocks(name: str, *languages: str) -> list[tuple[str, str]]:
 def without_figures(text: str) -> str:
     """A text in which every number is a 0, and every stretch of blanks is one."""
     return re.sub(r"[\d.]*\d", "0", " ".join(text.split()))
+
+
+def name_of(path: Path) -> str:
+    """How a test names a page: by its path from the project's root."""
+    return path.relative_to(ROOT).as_posix()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import PAGES, ROOT
+from docs.pages import PAGES, ROOT, name_of
 from rich.console import Console
 
 import baechi
@@ -40,7 +40,7 @@ def test_examples_run(path: Path) -> None:
     assert shorten.sub(r"\1", done.stdout) == shorten.sub(r"\1", expected)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links(page: Path) -> None:
     """Links to files and headings of the project exist."""
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):

@@ -33,9 +33,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_there(site: Path) -> None:
     """Each Markdown file is a page, reached from the index."""
     index = (site / "index.html").read_text()
-    for file in (ROOT / "docs").glob("*.md"):
-        assert (site / f"{file.stem}.html").is_file()
-        assert f'href="{file.stem}.html"' in index or file.stem == "index"
+    for file in (ROOT / "docs").rglob("*.md"):
+        page = file.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
+        assert (site / page).is_file()
+        assert f'href="{page}"' in index or page == "index.html"
 
 
 def test_every_public_name_is_there(site: Path) -> None:

@@ -1,22 +1,11 @@
 """All placers, as a user calls them: by name, within memory."""
 
+from baechi.place.registry import PLACERS
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.verbs.planning import place
 
-EVERY = (
-    "single",
-    "m-topo",
-    "m-etf",
-    "m-sct",
-    "chain",
-    "even",
-    "round-robin",
-    "random:0",
-    "random:1",
-    "auto:0",
-    "auto:1",
-)
-"""`auto:1` is `"auto"` at effort 1."""
+EVERY = (*PLACERS, "random:0", "random:1", "auto:0", "auto:1")
+"""Each placer of the registry; `auto:1` is `"auto"` at effort 1."""
 
 
 def plan_by(placer: str, graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
