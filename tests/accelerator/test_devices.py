@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, OWN, Architecture, loss_of
-from backend.test_step_clock import what
+from backend.real.test_step_clock import what
 from safetensors.torch import save_file
 from same import Result, assert_same, identical
 from same import step as step_on_cpu

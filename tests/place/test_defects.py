@@ -40,7 +40,9 @@ def in_another_process(code: str, hash_seed: str) -> str:
 
 def test_every_number() -> None:
     """P1 to P15 have a test each: P8 and P9 beside the favourites of m-SCT, the others here."""
-    found = [re.findall(r"def test_p(\d+)_", file.read_text()) for file in Path(__file__).parent.glob("*.py")]
+    found = [
+        re.findall(r"def test_p(\d+)_", file.read_text()) for file in Path(__file__).parent.rglob("*.py")
+    ]
     assert {int(number) for numbers in found for number in numbers} == set(range(1, 16))
 
 

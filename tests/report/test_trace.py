@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.graphs import cluster_of, graph_of
+from place.ledgers.test_ledgers import any_plan
 from place.strategies import clusters, layer_graphs
-from place.test_ledgers import any_plan
 
 import baechi
 from baechi import report, zoo

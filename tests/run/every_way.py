@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
+from run.launched import runtime_of
 from same import identical
 from torch import Tensor, nn
 
 import baechi
-
-from .launched import runtime_of
 
 DEVICES = 3
 
