@@ -12,7 +12,7 @@ import networkx as nx
 import pytest
 import torch
 from architectures.base import noise, seeded
-from run.protections.protocol import Shift, linear
+from run.protections.models import Shift, linear
 from same import Result, assert_same, step
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,23 +1,22 @@
-"""The protections of the reordering protocol: how to remove each one, and a model on which that shows.
+"""The check of the reordering protocol: it finds nothing wrong as things are, and something without a row.
 
 A `Scenario` is a little model, a plan, and what must come of it. Its `Row`s remove one protection each.
-`deviations` is the check: it finds nothing wrong as things are, and something where a row is at work.
+`deviations` compares its steps with the plain model's and with the plan.
 """
 
 import gc
-import sys
 import threading
-import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
-from architectures.base import loss_of, noise, seeded
+from architectures.base import loss_of
 from order.interleaved import interleaved
+from run.protections.models import Net
+from run.protections.rows import Row
+from run.protections.scenarios import SCENARIOS, Scenario
 from same import Result, identical
 from torch import Tensor, nn
 
@@ -32,219 +31,6 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 OWN = (Schedule, Step, GlueMode, Deferred)
 """What nothing may keep alive when a step is over."""
-
-
-# --- little models
-
-
-class Net(nn.Module):
-    """Layers by name around a function that is its forward; one more, `far`, so that there are two devices.
-
-    `captured` says whether this is the run that was captured, `number` which of the later ones;
-    `notes` is what the function saw, `kept` what it put away, `watched` what nobody may hold after it;
-    `backwards` are the layers in the order of their gradients.
-    """
-
-    def __init__(self, code: Callable[..., Any], layers: Mapping[str, Callable[[], nn.Module]]) -> None:
-        super().__init__()
-        self.code = code
-        self.captured, self.number = True, 0
-        self.notes: list[Any] = []
-        self.kept: list[Any] = []
-        self.watched: list[weakref.ref[Tensor]] = []
-        self.backwards: list[str] = []
-        self.far = Shift()
-        for name, layer in layers.items():
-            setattr(self, name, layer())
-        for name, weight in self.named_parameters():
-            weight.register_post_accumulate_grad_hook(self._noting(name))
-
-    def _noting(self, name: str) -> Callable[[Tensor], None]:
-        return lambda _: self.backwards.append(name.partition(".")[0])
-
-    def watch(self, tensor: Tensor) -> None:
-        """Nobody may hold this tensor when the step is over."""
-        self.watched.append(weakref.ref(tensor))
-
-    def forward(self, **inputs: Any) -> Any:
-        self.notes, self.kept, self.watched, self.backwards = [], [], [], []
-        self.number += 1
-        self.far(torch.ones(8))
-        return self.code(self, **inputs)
-
-
-class Shift(nn.Module):
-    """Adds its weight: autograd saves nothing of its input, which may be written afterwards."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.weight
-
-
-def linear() -> nn.Module:
-    return nn.Linear(8, 8)
-
-
-def shifts(names: str) -> dict[str, Callable[[], nn.Module]]:
-    """A `Shift` for each letter."""
-    return dict.fromkeys(names, Shift)
-
-
-def linears(names: str) -> dict[str, Callable[[], nn.Module]]:
-    """A linear layer for each letter."""
-    return dict.fromkeys(names, linear)
-
-
-def statistics(net: Net) -> None:
-    """The running mean and variance of a normalization, on the net itself."""
-    net.register_buffer("mean", torch.zeros(8))
-    net.register_buffer("var", torch.ones(8))
-
-
-# --- rows
-
-
-@dataclass(frozen=True)
-class Patch:
-    """Something of the library put in the place of something else."""
-
-    owner: Any
-    name: str
-    value: Any
-
-
-@dataclass(frozen=True)
-class Row:
-    """One protection.
-
-    Args:
-        name: what protects.
-        shows: what the check finds without it, as the beginning of a deviation (a regular expression).
-        patches: how it is removed.
-        launcher: with which launcher only it is needed; empty for any.
-    """
-
-    name: str
-    shows: str
-    patches: tuple[Patch, ...]
-    launcher: str = ""
-
-    @contextmanager
-    def removed(self) -> Iterator[None]:
-        """While this is open, the protection is not there."""
-        with pytest.MonkeyPatch.context() as patch:
-            for one in self.patches:
-                patch.setattr(one.owner, one.name, one.value)
-            yield
-
-
-def row(name: str, shows: str, *patches: tuple[Any, str, Any], launcher: str = "") -> Row:
-    """A row; its patches as owner, name and value."""
-    return Row(name, shows, tuple([Patch(*patch) for patch in patches]), launcher)
-
-
-def nothing(*_: Any, **__: Any) -> None:
-    """Does nothing."""
-
-
-def none_of(*_: Any) -> list[Any]:
-    """Finds nothing."""
-    return []
-
-
-def when_called_by(function: str, value: Callable[..., Any], otherwise: Callable[..., Any]) -> Any:
-    """A function that is another one for one caller."""
-
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        caller = sys._getframe(1).f_code.co_name
-        return (value if caller == function else otherwise)(*args, **kwargs)
-
-    return chosen
-
-
-NUMBERS = r"output|gradient|buffer|notes"
-ORDER = r"launched"
-FORCED = r"forced"
-RACE = r"StreamRaceError"
-LEAK = r"alive"
-ERROR = r"\w*Error"
-RANDOM = r"random state|output"
-
-
-# --- scenarios
-
-
-def one_tensor() -> dict[str, Any]:
-    return {"x": noise(3, 8)}
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A model, a plan, and what must come of it.
-
-    Args:
-        code: the model's forward; its name is the scenario's.
-        layers: the model's layers.
-        order: the plan's order.
-        rows: what it shows.
-        launched: the layers of a step in the order in which they launch.
-        devices: of those that are not on the first one.
-        forced: what launches before its turn, by name.
-        backward: the layers in the order of their gradients, if it must be this one.
-        inputs: the model's inputs; made inside the emulation.
-        launchers: in which thread what waits launches.
-        training: with gradients, and a backward.
-        captured_for_training: whether it was when it was captured.
-        setup: done with a new model.
-        after: what the caller does right after a call of the model.
-        error: how a step must fail, if it must.
-    """
-
-    code: Callable[..., Any]
-    layers: Mapping[str, Callable[[], nn.Module]]
-    order: Sequence[str]
-    rows: tuple[Row, ...]
-    launched: str
-    devices: Mapping[str, int | str] = field(default_factory=dict)
-    forced: tuple[str, ...] = ()
-    backward: str = ""
-    inputs: Callable[[], dict[str, Any]] = one_tensor
-    launchers: Collection[str] = ("host",)
-    training: bool = True
-    captured_for_training: bool = True
-    setup: Callable[[Any], None] = nothing
-    after: Callable[[Any, dict[str, Any]], None] = nothing
-    error: str = ""
-
-    @property
-    def name(self) -> str:
-        """The scenario's name."""
-        return self.code.__name__
-
-    def build(self) -> Net:
-        """A new model."""
-        model: Net = seeded(lambda: Net(self.code, self.layers))()  # type: ignore[assignment]
-        self.setup(model)
-        return model
-
-
-SCENARIOS: list[Scenario] = []
-
-
-def scenario(*rows: Row, **rest: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a scenario of a function: the forward of a `Net`."""
-
-    def add(code: Callable[..., Any]) -> Callable[..., Any]:
-        SCENARIOS.append(Scenario(code, rows=rows, **rest))
-        return code
-
-    return add
-
-
-# --- the check
 
 
 @dataclass(frozen=True)
@@ -414,9 +200,6 @@ def runtime_of(model: nn.Module) -> Runtime:
     binding = binding_of(model)
     assert binding is not None
     return binding.runtime
-
-
-# --- checks
 
 
 @dataclass(frozen=True)

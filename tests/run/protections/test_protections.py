@@ -5,10 +5,35 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from run.protections import of_order, of_values
-from run.protections.protocol import Check, Row, all_checks
+from run.protections import (
+    caller_state,
+    emulated_threads,
+    entrances,
+    failures,
+    layers,
+    needs,
+    regions,
+    skipped,
+    threads,
+    values,
+)
+from run.protections.protocol import Check, all_checks
+from run.protections.rows import Row
 
-assert of_order and of_values  # they fill the table
+FILLED_BY = (
+    caller_state,
+    emulated_threads,
+    entrances,
+    failures,
+    layers,
+    needs,
+    regions,
+    skipped,
+    threads,
+    values,
+)
+"""What these modules say of scenarios and checks, they say as they are imported."""
+
 CHECKS = all_checks()
 
 
