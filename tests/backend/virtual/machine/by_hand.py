@@ -123,3 +123,15 @@ def row(name: str) -> Row:
     """The only thing of that name that ran."""
     (found,) = [row for row in rows() if row[0] == name]
     return found
+
+
+def live(place: str = "cpu:0") -> int:
+    """Floats that lie on a device now."""
+    floats, rest = divmod(emulator().allocator.live_bytes[place], FLOAT_BYTES)
+    assert not rest
+    return floats
+
+
+def peak(place: str = "cpu:0") -> int:
+    """The most floats that ever lay on a device."""
+    return emulator().allocator.peak_bytes[place] // FLOAT_BYTES

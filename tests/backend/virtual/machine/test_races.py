@@ -1,465 +1,67 @@
-"""Programs with one wait or one hold missing, and their corrected twins.
-
-Each program takes `right`: without it, one line that orders or holds is left out, and the emulated
-cluster must say so, naming what collides; with it, the program must pass.
-"""
-
-from collections.abc import Callable
-from typing import Any
+"""Programs with one wait or one hold missing, and their corrected twins."""
 
 import pytest
 import torch
 from backend.virtual.machine.by_hand import DEVICES, after, cluster_of, compute, on, side, zeros
-from torch import nn
+from backend.virtual.machine.races.aside import (
+    a_second_reader_hides_the_first,
+    chain_of_waits_with_a_gap,
+    download_of_what_is_written_aside,
+    event_recorded_too_early,
+    flag_set_before_the_value_was_there,
+    host_waited_before_the_write,
+    host_waited_for_another_device,
+    read_aside_what_is_written,
+    statistics_written_unsaid,
+    two_streams_write,
+    upload_read_aside,
+    value_waited_for_by_the_host,
+    waits_after_instead_of_before,
+    waits_for_the_wrong_stream,
+    write_aside_what_is_read,
+    wrong_stream_waits,
+)
+from backend.virtual.machine.races.backward import (
+    Careless,
+    gradient_sent_before_it_was_made,
+    gradient_used_before_it_arrived,
+    gradients_summed_before_one_arrived,
+    optimizer_beside_the_gradients_transfer,
+    optimizer_in_lists_beside_the_transfer,
+    optimizer_in_lists_over_a_weight_in_flight,
+    optimizer_over_a_weight_in_flight,
+)
+from backend.virtual.machine.races.freeing import (
+    first_use_on_another_stream,
+    freed_on_the_stream_that_made_it,
+    freed_while_another_stream_reads,
+    freed_while_another_stream_writes,
+    one_of_two_uses_said,
+)
+from backend.virtual.machine.races.sending import (
+    COMPUTE_0,
+    COMPUTE_1,
+    RX,
+    SIDE,
+    TX,
+    Program,
+    consumer_before_rx,
+    consumer_on_a_side_stream_before_rx,
+    copy_freed_while_it_is_read,
+    forwarded_before_it_arrived,
+    second_transfer_over_what_the_first_reads,
+    source_freed_in_flight,
+    source_freed_in_flight_held_by_an_event,
+    tx_before_the_producer,
+    write_on_a_copy_that_is_forwarded,
+    write_on_a_source_in_flight,
+    write_on_one_of_two_transfers,
+    write_through_a_view_in_flight,
+    write_with_out_in_flight,
+)
 
-from baechi.backend.sends import wait_for_readers
-from baechi.backend.transfer import transfer
 from baechi.backend.virtual.current import at_work
 from baechi.errors import StreamRaceError
-
-COMPUTE_0, COMPUTE_1 = "cpu:0/compute", "cpu:1/compute"
-TX, RX = "cpu:0>cpu:1/tx", "cpu:0>cpu:1/rx"
-SIDE = "cpu:0/side"
-
-Program = Callable[[bool], Any]
-
-
-def streams(source: str = "cpu:0", target: str = "cpu:1") -> Any:
-    return DEVICES.transfer_streams(source, target)
-
-
-# --- a transfer, by hand
-
-
-def tx_before_the_producer(right: bool) -> None:
-    x, (tx, rx) = zeros("cpu:0", 3), streams()
-    if right:
-        after(tx, compute("cpu:0"))
-    y = DEVICES.copy(x, "cpu:1", (tx, rx))
-    DEVICES.use(x, tx)
-    after(compute("cpu:1"), rx)
-    del y
-
-
-def consumer_before_rx(right: bool) -> None:
-    x, (tx, rx) = zeros("cpu:0", 3), streams()
-    after(tx, compute("cpu:0"))
-    y = DEVICES.copy(x, "cpu:1", (tx, rx))
-    DEVICES.use(x, tx)
-    DEVICES.use(y, compute("cpu:1"))
-    if right:
-        after(compute("cpu:1"), rx)
-    y.exp()
-
-
-def consumer_on_a_side_stream_before_rx(right: bool) -> None:
-    y = transfer(zeros("cpu:0", 3), DEVICES, "cpu:1")  # lets compute wait, and nobody else
-    with on(side("cpu:1")) as aside:
-        if right:
-            after(aside, compute("cpu:1"))
-        DEVICES.use(y, aside)
-        y.exp()
-
-
-def source_freed_in_flight(right: bool) -> None:
-    x, (tx, rx) = zeros("cpu:0", 3), streams()
-    after(tx, compute("cpu:0"))
-    y = DEVICES.copy(x, "cpu:1", (tx, rx))
-    if right:
-        DEVICES.use(x, tx)
-    del x
-    torch.ones(3, device="cpu:0")  # would get the memory that tx still reads
-    del y
-
-
-def source_freed_in_flight_held_by_an_event(right: bool) -> None:
-    x, (tx, rx) = zeros("cpu:0", 3), streams()
-    after(tx, compute("cpu:0"))
-    y = DEVICES.copy(x, "cpu:1", (tx, rx))
-    if right:
-        after(compute("cpu:0"), tx)
-    del x, y
-
-
-def copy_freed_while_it_is_read(right: bool) -> None:
-    x, (tx, rx) = zeros("cpu:0", 3), streams()
-    after(tx, compute("cpu:0"))
-    y = DEVICES.copy(x, "cpu:1", (tx, rx))
-    DEVICES.use(x, tx)
-    after(compute("cpu:1"), rx)
-    y.exp()
-    if right:
-        DEVICES.use(y, compute("cpu:1"))
-    del y
-    after(tx, compute("cpu:0"))
-    DEVICES.copy(x, "cpu:1", (tx, rx))  # would get the memory that compute still reads
-
-
-def write_on_a_source_in_flight(right: bool) -> None:
-    x = zeros("cpu:0", 3)
-    transfer(x, DEVICES, "cpu:1")
-    if right:
-        wait_for_readers(x, DEVICES)
-    x.add_(1)
-
-
-def write_through_a_view_in_flight(right: bool) -> None:
-    x = zeros("cpu:0", 4)
-    transfer(x[2:], DEVICES, "cpu:1")
-    if right:
-        wait_for_readers(x, DEVICES)
-    x.view(2, 2)[0].mul_(2)
-
-
-def write_with_out_in_flight(right: bool) -> None:
-    x, z = zeros("cpu:0", 3), torch.ones(3, device="cpu:0")
-    transfer(x, DEVICES, "cpu:1")
-    if right:
-        wait_for_readers(x, DEVICES)
-    torch.exp(z, out=x)
-
-
-def write_on_one_of_two_transfers(right: bool) -> None:
-    x = zeros("cpu:0", 3)
-    transfer(x, DEVICES, "cpu:2")
-    tx, rx = streams()
-    after(tx, compute("cpu:0"))
-    DEVICES.copy(x, "cpu:1", (tx, rx))
-    DEVICES.use(x, tx)
-    wait_for_readers(x, DEVICES)  # knows the first only
-    if right:
-        after(compute("cpu:0"), tx)
-    x.add_(1)
-
-
-def write_on_a_copy_that_is_forwarded(right: bool) -> None:
-    y = transfer(zeros("cpu:0", 3), DEVICES, "cpu:1")
-    transfer(y, DEVICES, "cpu:2")
-    if right:
-        wait_for_readers(y, DEVICES)
-    y.add_(1)
-
-
-def forwarded_before_it_arrived(right: bool) -> None:
-    x, (tx, rx), (onward_tx, onward_rx) = zeros("cpu:0", 3), streams(), streams("cpu:1", "cpu:2")
-    after(tx, compute("cpu:0"))
-    y = DEVICES.copy(x, "cpu:1", (tx, rx))
-    DEVICES.use(x, tx)
-    DEVICES.use(y, onward_tx)
-    after(onward_tx, rx if right else compute("cpu:1"))
-    DEVICES.copy(y, "cpu:2", (onward_tx, onward_rx))
-
-
-def second_transfer_over_what_the_first_reads(right: bool) -> None:
-    x, y = zeros("cpu:0", 3), zeros("cpu:2", 3)
-    transfer(x, DEVICES, "cpu:1")
-    if right:
-        wait_for_readers(x, DEVICES)
-    x.copy_(y)  # from cpu:2, on both computing streams
-
-
-def upload_read_aside(right: bool) -> None:
-    x = torch.ones(3).to("cpu:0")
-    with on(side("cpu:0")) as aside:
-        if right:
-            after(aside, compute("cpu:0"))
-        DEVICES.use(x, aside)
-        x.exp()
-
-
-def download_of_what_is_written_aside(right: bool) -> None:
-    x = zeros("cpu:0", 3)
-    with on(side("cpu:0")) as aside:
-        after(aside, compute("cpu:0"))
-        x.add_(1)
-    if right:
-        after(compute("cpu:0"), aside)
-    x.cpu()
-    after(compute("cpu:0"), aside)
-
-
-# --- two streams of one device
-
-
-def read_aside_what_is_written(right: bool) -> None:
-    x = zeros("cpu:0", 3)
-    with on(side("cpu:0")) as aside:
-        if right:
-            after(aside, compute("cpu:0"))
-        x.exp()
-    after(compute("cpu:0"), aside)
-
-
-def write_aside_what_is_read(right: bool) -> None:
-    x, aside = zeros("cpu:0", 3), side("cpu:0")
-    after(aside, compute("cpu:0"))
-    x.exp()
-    if right:
-        after(aside, compute("cpu:0"))
-    with on(aside):
-        x.zero_()
-    after(compute("cpu:0"), aside)
-
-
-def two_streams_write(right: bool) -> None:
-    x, aside = zeros("cpu:0", 3), side("cpu:0")
-    after(aside, compute("cpu:0"))
-    with on(aside):
-        x[:1].add_(1)
-    if right:
-        after(compute("cpu:0"), aside)
-    x[2:].mul_(2)  # another part: streams are ordered by memory, not by element
-    after(compute("cpu:0"), aside)
-
-
-def event_recorded_too_early(right: bool) -> None:
-    x = zeros("cpu:0", 3)
-    event = DEVICES.record(compute("cpu:0"))
-    x.add_(1)
-    if right:
-        event = DEVICES.record(compute("cpu:0"))
-    with on(side("cpu:0")) as aside:
-        DEVICES.wait(aside, event)
-        x.exp()
-    after(compute("cpu:0"), aside)
-
-
-def waits_for_the_wrong_stream(right: bool) -> None:
-    x, aside, other = zeros("cpu:0", 3), side("cpu:0"), side("cpu:0", "other")
-    after(other, compute("cpu:0"))
-    with on(other):
-        x.add_(1)
-    after(aside, other if right else compute("cpu:0"))
-    with on(aside):
-        x.exp()
-    after(compute("cpu:0"), other)
-    after(compute("cpu:0"), aside)
-
-
-def wrong_stream_waits(right: bool) -> None:
-    x, aside, other = zeros("cpu:0", 3), side("cpu:0"), side("cpu:0", "other")
-    after(aside if right else other, compute("cpu:0"))
-    with on(aside):
-        x.exp()
-    after(compute("cpu:0"), aside)
-
-
-def waits_after_instead_of_before(right: bool) -> None:
-    x, aside = zeros("cpu:0", 3), side("cpu:0")
-    if right:
-        after(aside, compute("cpu:0"))
-    with on(aside):
-        x.exp()
-    after(aside, compute("cpu:0"))
-    after(compute("cpu:0"), aside)
-
-
-def chain_of_waits_with_a_gap(right: bool) -> None:
-    x, first, second = zeros("cpu:0", 3), side("cpu:0", "first"), side("cpu:0", "second")
-    if right:
-        after(first, compute("cpu:0"))
-    after(second, first)
-    with on(second):
-        x.exp()
-    after(compute("cpu:0"), second)
-
-
-def a_second_reader_hides_the_first(right: bool) -> None:
-    x, reader, writer = zeros("cpu:0", 3), side("cpu:0", "reader"), side("cpu:0", "writer")
-    after(reader, compute("cpu:0"))
-    after(writer, compute("cpu:0"))
-    with on(reader):
-        x.exp()
-    x.sin()
-    after(writer, compute("cpu:0"))  # knows of one reader
-    if right:
-        after(writer, reader)
-    with on(writer):
-        x.zero_()
-    after(compute("cpu:0"), writer)
-    after(compute("cpu:0"), reader)
-
-
-def value_waited_for_by_the_host(right: bool) -> None:
-    x = zeros("cpu:0", 3)
-    if right:
-        x[0].item()
-    with on(side("cpu:0")) as aside:
-        x.exp()
-    after(compute("cpu:0"), aside)
-
-
-def host_waited_before_the_write(right: bool) -> None:
-    x = zeros("cpu:0", 3)
-    if not right:
-        x[0].item()
-    x.add_(1)
-    if right:
-        x[0].item()
-    with on(side("cpu:0")) as aside:
-        x.exp()
-    after(compute("cpu:0"), aside)
-
-
-def host_waited_for_another_device(right: bool) -> None:
-    x, y = zeros("cpu:0", 3), zeros("cpu:1", 3)
-    (x if right else y)[0].item()
-    with on(side("cpu:0")) as aside:
-        x.exp()
-    after(compute("cpu:0"), aside)
-
-
-def flag_set_before_the_value_was_there(right: bool) -> None:
-    x, early, late = zeros("cpu:0", 3), DEVICES.flag(), DEVICES.flag()
-
-    def waits() -> None:
-        early.set()
-        x[0].item()
-        late.set()
-
-    DEVICES.spawn(waits, 0)
-    (late if right else early).wait()
-    with on(side("cpu:0")) as aside:
-        x.exp()
-    after(compute("cpu:0"), aside)
-
-
-def statistics_written_unsaid(right: bool) -> None:
-    norm = nn.BatchNorm1d(2).to("cpu:0")
-    assert norm.running_mean is not None
-    aside = side("cpu:0")
-    after(aside, compute("cpu:0"))
-    norm(torch.ones(3, 2, device="cpu:0"))
-    if right:
-        after(aside, compute("cpu:0"))
-    with on(aside):
-        norm.running_mean.clone()
-    after(compute("cpu:0"), aside)
-
-
-# --- memory that is handed on
-
-
-def first_use_on_another_stream(right: bool) -> None:
-    zeros("cpu:0", 3)  # freed: its memory may be what the next one gets
-    x = torch.empty(3, device="cpu:0")
-    with on(side("cpu:0")) as aside:
-        if right:
-            after(aside, compute("cpu:0"))
-        x.fill_(1)
-    after(compute("cpu:0"), aside)
-
-
-def freed_while_another_stream_reads(right: bool) -> None:
-    x, aside = zeros("cpu:0", 3), side("cpu:0")
-    after(aside, compute("cpu:0"))
-    with on(aside):
-        x.exp()
-    if right:
-        after(compute("cpu:0"), aside)
-    del x
-
-
-def freed_while_another_stream_writes(right: bool) -> None:
-    x, aside = zeros("cpu:0", 3), side("cpu:0")
-    after(aside, compute("cpu:0"))
-    with on(aside):
-        x.zero_()
-    if right:
-        DEVICES.use(x, aside)
-    del x
-    torch.ones(3, device="cpu:0")
-
-
-def freed_on_the_stream_that_made_it(right: bool) -> None:
-    aside = side("cpu:0")
-    with on(aside):
-        x = zeros("cpu:0", 3)
-    after(compute("cpu:0"), aside)
-    x.exp()
-    if right:
-        after(aside, compute("cpu:0"))
-    del x  # it goes back to the side stream, which knows nothing of exp
-
-
-def one_of_two_uses_said(right: bool) -> None:
-    x, aside, other = zeros("cpu:0", 3), side("cpu:0"), side("cpu:0", "other")
-    for stream in (aside, other):
-        after(stream, compute("cpu:0"))
-        with on(stream):
-            x.exp()
-    DEVICES.use(x, other)
-    if right:
-        DEVICES.use(x, aside)
-    del x
-
-
-# --- backward
-
-
-class _Careless(torch.autograd.Function):
-    """A transfer whose gradient comes back with one of its two waits missing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, waits: tuple[bool, bool]) -> torch.Tensor:
-        ctx.waits = waits
-        return transfer(x, DEVICES, "cpu:1")
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (tx, rx), (for_producer, for_rx) = streams("cpu:1", "cpu:0"), ctx.waits
-        if for_producer:
-            after(tx, compute("cpu:1"))
-        home = DEVICES.copy(grad, "cpu:0", (tx, rx))
-        DEVICES.use(grad, tx)
-        DEVICES.use(home, compute("cpu:0"))
-        if for_rx:
-            after(compute("cpu:0"), rx)
-        return home, None
-
-
-def gradient_sent_before_it_was_made(right: bool) -> None:
-    x = zeros("cpu:0", 3, requires_grad=True)
-    _Careless.apply(x.exp(), (right, True)).exp().sum().backward()
-
-
-def gradient_used_before_it_arrived(right: bool) -> None:
-    x = zeros("cpu:0", 3, requires_grad=True)
-    _Careless.apply(x.exp(), (True, right)).exp().sum().backward()
-
-
-def gradients_summed_before_one_arrived(right: bool) -> None:
-    x = zeros("cpu:0", 3, requires_grad=True)
-    y = _Careless.apply(x, (True, right))
-    torch.autograd.backward((x.exp(), y.exp()), (zeros("cpu:0", 3), zeros("cpu:1", 3)))
-
-
-def optimizer_beside_the_gradients_transfer(right: bool, foreach: bool = False) -> None:
-    weight = nn.Parameter(zeros("cpu:0", 3))
-    weight.grad = transfer(zeros("cpu:1", 3), DEVICES, "cpu:0")
-    with on(side("cpu:0")) as aside:
-        if right:
-            after(aside, compute("cpu:0"))
-        DEVICES.use(weight.grad, aside)
-        torch.optim.SGD([weight], 0.1, foreach=foreach).step()
-    after(compute("cpu:0"), aside)
-
-
-def optimizer_in_lists_beside_the_transfer(right: bool) -> None:
-    optimizer_beside_the_gradients_transfer(right, foreach=True)
-
-
-def optimizer_over_a_weight_in_flight(right: bool, foreach: bool = False) -> None:
-    weight = nn.Parameter(zeros("cpu:0", 3))
-    weight.grad = torch.ones_like(weight)
-    transfer(weight.detach(), DEVICES, "cpu:1")
-    if right:
-        wait_for_readers(weight, DEVICES)
-    torch.optim.SGD([weight], 0.1, foreach=foreach).step()
-
-
-def optimizer_in_lists_over_a_weight_in_flight(right: bool) -> None:
-    optimizer_over_a_weight_in_flight(right, foreach=True)
 
 
 def reads(one: str, where: str, other: str, there: str) -> tuple[str, ...]:
@@ -557,7 +159,7 @@ def test_layers_are_named_in_backward() -> None:
     """In backward a collision is between layers as well."""
 
     def careless(x: torch.Tensor) -> torch.Tensor:
-        return _Careless.apply(x, (True, False))  # type: ignore[no-any-return]
+        return Careless.apply(x, (True, False))  # type: ignore[no-any-return]
 
     with pytest.raises(StreamRaceError) as caught, cluster_of():
         x = zeros("cpu:0", 3, requires_grad=True)
@@ -608,3 +210,35 @@ def test_outside_nothing_is_checked() -> None:
     y = DEVICES.copy(x, "cpu:1", (tx, rx))
     DEVICES.wait(rx, None)
     assert DEVICES.place_of(y) == "cpu:1" and torch.equal(x, y)
+
+
+def test_tensors_from_before_are_there_for_every_stream() -> None:
+    """A tensor that lay on a device before may be read on any stream, whatever ran there since."""
+    before = DEVICES.copy(torch.ones(2), "cpu:0", (None, None))
+    with cluster_of():
+        zeros("cpu:0")
+        with on(side("cpu:0")) as aside:
+            before + 1
+        after(compute("cpu:0"), aside)
+
+
+def test_a_transfer_is_over_on_both_ends_at_once() -> None:
+    """An event recorded on tx after a transfer tells that the copy is there, as one on rx does."""
+    with cluster_of():
+        x, (tx, rx) = zeros("cpu:0", 3), DEVICES.transfer_streams("cpu:0", "cpu:1")
+        after(tx, compute("cpu:0"))
+        y = DEVICES.copy(x, "cpu:1", (tx, rx))
+        DEVICES.use(x, tx)
+        DEVICES.use(y, compute("cpu:1"))
+        after(compute("cpu:1"), tx)
+        y.exp()
+
+
+def test_growing_a_tensor_that_is_read_is_a_race() -> None:
+    """`resize_` gives back the memory that it grows out of, which a transfer may still read."""
+    with pytest.raises(StreamRaceError), cluster_of():
+        x, (tx, rx) = zeros("cpu:0", 3), DEVICES.transfer_streams("cpu:0", "cpu:1")
+        after(tx, compute("cpu:0"))
+        DEVICES.copy(x, "cpu:1", (tx, rx))
+        x.resize_(99)
+        after(compute("cpu:0"), tx)

@@ -1,0 +1,97 @@
+"""What is recorded of a step: spans of layers and phases, from its own beginning."""
+
+import pytest
+import torch
+from backend.virtual.machine.by_hand import cluster_of, emulator, host_s
+from torch import nn
+
+import baechi
+from baechi.records import Timeline
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Timeline, Timeline]:
+    """A step x -> [0 on cpu:0] -> [1 on cpu:0] -> [2 on cpu:1] with its optimizer's: by kernel, by layer."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
+    cluster = cluster_of(2, launch_s=1.0)
+    baechi.distribute(model, torch.ones(1, 2), cluster=cluster, device_map={"0": 0, "1": 0, "2": 1})
+    with cluster:
+        x = torch.ones(1, 2, device="cpu:1")  # from 1 to 3; the step begins at 1
+        model(x).backward(torch.ones(1, 2, device="cpu:1"))
+        torch.optim.SGD(model.parameters(), 0.1, foreach=False).step()
+        return emulator().timeline(by_operator=True), baechi.last_step(model)
+
+
+def test_a_step_has_layers_and_phases(trained: tuple[Timeline, Timeline]) -> None:
+    """Spans name the layer, also in backward, and say whether they are of the model or around it."""
+    spans = trained[0].spans
+    assert [(span.layer, span.where, span.phase, span.start_s, span.end_s) for span in spans] == [
+        ("copy", "cpu:1>cpu:0", "forward", 2.0, 4.0),
+        ("0/mm", "cpu:0", "forward", 4.0, 12.0),  # 2 + 4 read, 2 written
+        ("1/relu", "cpu:0", "forward", 12.0, 16.0),
+        ("1/copy", "cpu:0>cpu:1", "forward", 16.0, 18.0),
+        ("2/mm", "cpu:1", "forward", 18.0, 26.0),
+        ("ones", "cpu:1", "other", 26.0, 28.0),
+        ("2/mm", "cpu:1", "backward", 28.0, 36.0),
+        ("2/mm", "cpu:1", "backward", 36.0, 44.0),
+        ("2/copy", "cpu:1>cpu:0", "backward", 44.0, 46.0),
+        ("1/threshold_backward", "cpu:0", "backward", 46.0, 52.0),
+        ("add_", "cpu:1", "other", 46.0, 58.0),  # after the gradient has been read
+        ("0/mm", "cpu:0", "backward", 52.0, 60.0),
+        ("add_", "cpu:0", "other", 60.0, 72.0),
+    ]
+
+
+def test_a_stay_in_a_layer_is_one_span(trained: tuple[Timeline, Timeline]) -> None:
+    """`last_step` shows layers, not kernels; what is around the model has no name."""
+    assert [(s.layer, s.where, s.phase, s.start_s, s.end_s) for s in trained[1].spans] == [
+        ("", "cpu:1>cpu:0", "forward", 2.0, 4.0),
+        ("0", "cpu:0", "forward", 4.0, 12.0),
+        ("1", "cpu:0", "forward", 12.0, 16.0),
+        ("1", "cpu:0>cpu:1", "forward", 16.0, 18.0),
+        ("2", "cpu:1", "forward", 18.0, 26.0),
+        ("", "cpu:1", "other", 26.0, 28.0),
+        ("2", "cpu:1", "backward", 28.0, 44.0),
+        ("2", "cpu:1>cpu:0", "backward", 44.0, 46.0),
+        ("1", "cpu:0", "backward", 46.0, 52.0),
+        ("", "cpu:1", "other", 46.0, 58.0),
+        ("0", "cpu:0", "backward", 52.0, 60.0),
+        ("", "cpu:0", "other", 60.0, 72.0),
+    ]
+
+
+def test_a_step_adds_up(trained: tuple[Timeline, Timeline]) -> None:
+    """The makespan is the forward and the backward window; what is around the model has no part in it."""
+    for timeline in trained:
+        assert timeline.makespan_s == (26.0 - 2.0) + (60.0 - 28.0)
+        assert timeline.counters == {"kernels": 10, "transfers": 3, "transfer_bytes": 24}
+        assert timeline.busy_s("cpu:0") == 38.0
+        assert timeline.busy_s("cpu:0>cpu:1", "transfer") == 2.0
+
+
+def test_each_call_begins_a_step() -> None:
+    """A second call of a model is a step of its own, with clocks from its beginning, and the same."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
+    cluster = cluster_of(2, launch_s=1.0)
+    baechi.distribute(model, torch.ones(1, 2), cluster=cluster, device_map={"0": 0, "1": 0, "2": 1})
+    with cluster, torch.no_grad():
+        x = torch.ones(1, 2, device="cpu:1")
+        emulator().synchronize()
+        model(x)
+        first = baechi.last_step(model)
+        assert host_s() == 3.0 + 1.0 + 24.0  # x, a launch, and what follows from it
+        model(x)
+        second = baechi.last_step(model)
+    assert (first.spans, first.makespan_s, first.counters) == (second.spans, 24.0, second.counters)
+
+
+def test_downloads_count_in_the_forward_window() -> None:
+    """The copy of a model's output to the host is part of its forward, as the copy of its input is."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    cluster = cluster_of(2)
+    baechi.distribute(model, torch.ones(1, 2), cluster=cluster, device_map={"0": 0, "1": 1})
+    with cluster, torch.no_grad():
+        model(torch.ones(1, 2))
+        phases = {span.where: span.phase for span in baechi.last_step(model).spans}
+    assert phases["host>cpu:0"] == "forward"
+    assert phases["cpu:1>host"] == "forward"
