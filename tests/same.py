@@ -9,6 +9,9 @@ from torch import nn
 
 from baechi.torchlib.tensors.pytree import tensors_in
 
+ROUNDING = 2e-5
+"""What single precision loses where three or more gradients are summed in another order."""
+
 
 @dataclass(frozen=True)
 class Result:

@@ -16,16 +16,13 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, OWN, Architecture
-from same import Result, assert_same
+from same import ROUNDING, Result, assert_same
 
 import baechi
 from accelerator import NAMES, ToyMachine
 from baechi import zoo
 
 from .devices import cluster, graph_of, step, whole
-
-ROUNDING = 2e-5
-"""What single precision loses where three or more gradients are summed in another order."""
 
 PLACERS = ("random:0", "m-etf", "random:1", "m-topo", "m-sct")
 LAUNCHERS: tuple[Any, ...] = (False, "host", "threads")

@@ -13,6 +13,7 @@ import torch
 import torch._functorch.vmap
 import torch.utils.checkpoint
 from architectures.base import noise, seeded
+from run.launched import LAUNCHERS
 from same import assert_same, step
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -25,8 +26,6 @@ from baechi.errors import BaechiError
 from baechi.order import waiting_layers
 from baechi.run.deferred.tensor import Deferred
 from baechi.run.runtime import Runtime, binding_of
-
-LAUNCHERS = ("host", "threads")
 
 MEMORY_BYTES = 64 * 2**20
 

@@ -9,16 +9,13 @@ import torch
 from architectures.base import noise
 from run.late import late
 from run.worlds import World, crossed, linear, x
-from same import Result, assert_same, step
+from same import ROUNDING, Result, assert_same, step
 from torch import Tensor, nn
 
 import baechi
 from baechi.errors import BaechiError
 
 REORDER = (False, "host", "threads")
-
-ROUNDING = 2e-5
-"""What single precision loses where three or more gradients are summed in another order."""
 
 
 def of(dtype: torch.dtype) -> dict[str, Callable[[], nn.Module]]:

@@ -15,7 +15,7 @@ from architectures.base import noise, seeded
 from run.late import late
 from run.launched import runtime_of
 from run.worlds import crossed
-from same import assert_same, identical, step
+from same import ROUNDING, assert_same, identical, step
 from torch import Tensor, nn
 
 import baechi
@@ -23,9 +23,6 @@ import baechi
 REORDER = (False, "host", "threads")
 
 LAYERS, ARMS = (2000, 500) if os.environ.get("BAECHI_LARGE") else (500, 125)
-
-ROUNDING = 2e-5
-"""What single precision loses where three or more gradients are summed in another order."""
 
 
 class Fan(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, OWN, Architecture
-from same import Result, assert_same, step
+from same import ROUNDING, Result, assert_same, step
 from torch import nn
 
 import baechi
@@ -22,8 +22,6 @@ PLACED = (
     (4, "m-topo"),
     (4, "random:2"),
 )
-ROUNDING = 2e-5
-"""What single precision loses where three or more gradients are summed in another order."""
 
 
 def our_own(name: str) -> Architecture:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from architectures import HELD_IN, OWN, Architecture
 from backend.real.fake_driver import FakeDriver, FakeStream, Races
-from same import assert_same, step
+from same import ROUNDING, assert_same, step
 from torch import nn
 
 import baechi
@@ -17,7 +17,6 @@ from baechi.backend.real.streams import TorchStreams
 from baechi.records.datasheet import datasheet
 from baechi.torchlib.tensors.pytree import tensors_in
 
-ROUNDING = 2e-5
 NAMES = ("t5", "gpt2", "resnet", "mixtral")
 
 

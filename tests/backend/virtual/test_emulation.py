@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import baechi
 from baechi.backend import backend_of
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual.devices import VirtualDevices
@@ -113,3 +114,12 @@ def test_marks_go_with_their_storage() -> None:
     x = on("cpu:0", 4, requires_grad=False)
     assert mark_of(x.view(2, 2)) is mark_of(x)
     assert mark_of(x.clone()) is None  # outside, nothing is tracked
+
+
+def test_factories_that_answer_for_a_device() -> None:
+    """`torch.tensor` under a default device, and `new_tensor`, make tensors there, as on CUDA."""
+    with baechi.Cluster.virtual(2):
+        with torch.device("cpu:1"):
+            made = torch.zeros(2), torch.tensor([1.0, 2.0]), torch.as_tensor([1.0, 2.0])
+        found = [str(tensor.device) for tensor in (*made, made[0].new_tensor([1.0, 2.0]))]
+    assert found == ["cpu:1"] * 4

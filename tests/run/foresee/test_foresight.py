@@ -3,14 +3,19 @@
 import copy
 import functools
 import gc
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from architectures import OTHERS
 from architectures.base import noise, seeded
 from order.interleaved import distribute
+from run.checks import REORDER, vectors
+from run.launched import runtime_of
 from run.worlds import Net, linear
+from same import ROUNDING, assert_same, step
 from torch import Tensor, nn
 
 import baechi
@@ -147,3 +152,67 @@ def test_asking_a_whole_layer_calls_no_layer(reorder: Any) -> None:
         baechi.distribute(model, x, cluster=cluster, placer=f"random:{seed}", reorder=reorder)
         with cluster:
             assert torch.equal(model(x), build()(x))
+
+
+@functools.lru_cache(maxsize=1)
+def positions(length: int) -> Tensor:
+    return torch.arange(length) / length
+
+
+class Remembers(nn.Module):
+    """A layer whose positions a function cache keeps, from its first call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + positions(x.shape[1])
+
+
+class Positions(nn.Module):
+    """Two such layers that wait for others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(8, 8) for _ in range(3))
+        self.m, self.n = Remembers(), Remembers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.m(self.a(x)), self.n(self.b(x))
+        result: Tensor = first * second + self.c(x)
+        return result
+
+
+@pytest.mark.parametrize("reorder", REORDER)
+def test_foresight_leaves_no_fake_tensor_in_function_caches(reorder: Any) -> None:
+    """What a layer will return is foreseen with fake tensors; a cache kept one, and gave it to a real call.
+
+    MaskFormer's position embeddings are cached so.
+    """
+    plain, model = (seeded(Positions)() for _ in range(2))
+    expected = step(plain, vectors(), training=True)
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, vectors(), cluster=cluster, placer="random:0", reorder=reorder)
+    for _ in range(2):
+        positions.cache_clear()
+        with cluster:
+            result = step(model, vectors(), training=True)
+        assert_same(expected, result, tolerance=ROUNDING)
+
+
+def test_no_errors_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A layer that cannot run with fake tensors is forced, and torch's log says nothing of it."""
+    given = next(one for one in OTHERS if one.name == "qwen2_moe")
+    graph = baechi.profile(given.build(), given.inputs(), cluster=baechi.Cluster.virtual(1), training=True)
+    cluster = baechi.Cluster.virtual(3, memory="1GiB")
+    model = baechi.assign(given.build(), baechi.place(graph, cluster, "random:0"))
+    torch_log = logging.getLogger("torch")
+    torch_log.addHandler(caplog.handler)
+    try:
+        with cluster:
+            step(model, given.inputs(), training=True)
+    finally:
+        torch_log.removeHandler(caplog.handler)
+    assert runtime_of(model).counts["forced"] == 2
+    assert [record.levelname for record in caplog.records if record.levelno >= logging.ERROR] == []

@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, Architecture
+from architectures.base import noise
+from run.checks import REORDER, check, vectors
 from same import assert_same, step
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import baechi
+from baechi.torchlib.tensors.storage import mark_of
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before", "after"])
@@ -109,3 +113,53 @@ def test_an_exception_in_backward(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch._C._len_torch_function_stack() == 0
         result = step(model, inputs, training=True)
     assert_same(reference, result, tolerance=1e-6)
+
+
+class GatedAgain(nn.Module):
+    """A gate that multiplies by its input, checkpointed behind some layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(torch.tanh(torch.tanh(self.a(x))))
+        gated: Tensor = checkpoint(lambda z: F.gelu(self.b(z)) * z, hidden, use_reentrant=False)
+        return gated
+
+
+@pytest.mark.parametrize("reorder", REORDER)
+def test_glue_in_a_checkpointed_region_runs_where_it_ran(reorder: Any) -> None:
+    """Backward counts on from the forward: what it computes again is newer than what forward made.
+
+    It counted from one again. So the region's input, made late in forward, looked newer than what the
+    layer made of it, and glue over both ran on the input's device: torch refused the other device.
+    """
+    check(GatedAgain, vectors, {"a": 0, "b": 1}, reorder)
+
+
+class KeepsState(nn.Module):
+    """A state that outlives the call, and meets what the next call makes first."""
+
+    state: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.b(x)
+        mixed: Tensor = made if self.state is None else made + self.state
+        self.place = mark_of(mixed)
+        self.state = torch.tanh(self.a(mixed)).detach()
+        return mixed
+
+
+def test_what_an_earlier_step_made_is_older() -> None:
+    """Steps count on, too: glue over a kept state runs where what this step made lies."""
+    model, cluster = KeepsState(), baechi.Cluster.virtual(2)
+    baechi.distribute(model, noise(4, 8), cluster=cluster, device_map={"a": 0, "b": 1}, reorder=False)
+    with cluster:
+        for _ in range(2):
+            model(noise(4, 8))
+            assert model.place is not None and model.place.place == "cpu:1"

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from architectures.base import loss_of
 from order.interleaved import interleaved
+from run.launched import runtime_of
 from run.protections.models import Net
 from run.protections.rows import Row
 from run.protections.scenarios import SCENARIOS, Scenario
 from same import Result, identical
-from torch import Tensor, nn
+from torch import Tensor
 
 import baechi
 from baechi.errors import BaechiError
 from baechi.run.deferred.tensor import Deferred
 from baechi.run.launch.schedule import Schedule
-from baechi.run.runtime import Runtime, binding_of
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -193,13 +193,6 @@ def alive(model: Net) -> list[str]:
     left = [one for one in gc.get_objects() if isinstance(one, OWN) and id(one) not in kept]
     gone = [reference for reference in model.watched if reference() is not None]
     return [f"alive: {type(one).__name__}" for one in left] + ["alive: a tensor" for _ in gone]
-
-
-def runtime_of(model: nn.Module) -> Runtime:
-    """The runtime of a distributed model."""
-    binding = binding_of(model)
-    assert binding is not None
-    return binding.runtime
 
 
 @dataclass(frozen=True)
