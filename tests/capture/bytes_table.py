@@ -1,8 +1,8 @@
 """Prints the table of captured bytes against the emulated ledger (docs/benchmarks.md)."""
 
 from architectures import HELD_IN
+from architectures.of_zoo import ZOO
 from capture.ledger import ledger_of
-from run.test_transparency import ZOO
 
 from baechi.capture import capture
 from baechi.records import Inputs

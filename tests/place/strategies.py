@@ -1,11 +1,12 @@
 """Random layer graphs and clusters, small enough to shrink and odd enough to hurt."""
 
+from random import Random
 from typing import Any
 
 import networkx as nx
 from hypothesis import strategies as st
 
-from baechi.records import Cluster, Device, LayerGraph, Link
+from baechi.records import Cluster, Device, LayerGraph, Link, Plan
 
 seconds = st.sampled_from([0, 0, 0.25, 1, 1.5, 7])
 few_bytes = st.integers(0, 20)
@@ -80,3 +81,15 @@ def clusters(draw: st.DrawFn, memory: st.SearchStrategy[int] | None = None) -> C
     )
     special = {("d0", device.name): draw(links) for device in devices if draw(st.booleans())}
     return Cluster(devices, special, draw(links), draw(st.sampled_from(["serial", "free"])))
+
+
+def any_plan(graph: LayerGraph, cluster: Cluster, chance: Random) -> Plan:
+    """A plan with groups anywhere, in any topological order, whether it fits or not."""
+    device_of = {}
+    for members in graph.groups().values():
+        pins = [graph.nodes[name].get("pin") for name in members]
+        device = next((pin for pin in pins if pin), chance.choice(cluster.names))
+        device_of.update(dict.fromkeys(members, device))
+    key = {name: chance.random() for name in graph}
+    order = [name for name in nx.lexicographical_topological_sort(graph, key=key.get) if name in device_of]
+    return Plan(graph, cluster, device_of, tuple(order))

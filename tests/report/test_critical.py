@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.graphs import FREE, cluster_of, graph_of
-from place.ledgers.test_ledgers import any_plan
-from place.strategies import clusters, layer_graphs
+from place.strategies import any_plan, clusters, layer_graphs
 
 import baechi
 from baechi import zoo

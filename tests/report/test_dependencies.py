@@ -5,8 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.graphs import FREE, cluster_of, graph_of
-from place.ledgers.test_ledgers import any_plan
-from place.strategies import clusters, layer_graphs
+from place.strategies import any_plan, clusters, layer_graphs
 
 from baechi.records import Plan
 from baechi.report.dependencies import dependencies_s

@@ -12,8 +12,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.graphs import cluster_of, graph_of
-from place.ledgers.test_ledgers import any_plan
-from place.strategies import clusters, layer_graphs
+from place.strategies import any_plan, clusters, layer_graphs
 
 import baechi
 from baechi import report, zoo

@@ -3,13 +3,11 @@
 from typing import Any
 
 import pytest
-import torch
 from architectures import HELD_IN, OTHERS, OWN, Architecture
+from architectures.of_zoo import ZOO
 from same import ROUNDING, Result, assert_same, step
-from torch import nn
 
 import baechi
-from baechi import zoo
 from baechi.torchlib.tensors.pytree import map_tensors
 
 PLACERS = ("m-topo", "m-etf", "random:0", "random:1", "random:2")
@@ -22,22 +20,6 @@ PLACED = (
     (4, "m-topo"),
     (4, "random:2"),
 )
-
-
-def our_own(name: str) -> Architecture:
-    """A model of the zoo as an architecture."""
-
-    def build() -> nn.Module:
-        return zoo.MODELS[name]("small")[0]
-
-    def inputs() -> dict[str, torch.Tensor]:
-        given = zoo.MODELS[name]("small")[1]
-        return dict(zip(("source", "target") if len(given) == 2 else ("images",), given, strict=True))
-
-    return Architecture(name, build, inputs)
-
-
-ZOO = tuple(our_own(name) for name in zoo.MODELS)
 
 
 def graph_of(architecture: Architecture, training: bool) -> baechi.LayerGraph:

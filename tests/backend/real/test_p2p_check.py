@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import OWN
-from backend.real.test_parts import graph_of, parts
+from backend.real.parts import graph_of, parts
 from same import assert_same, step
 
 import baechi

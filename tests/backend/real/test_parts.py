@@ -7,33 +7,17 @@ import pytest
 import torch
 from architectures import HELD_IN, OWN, Architecture
 from backend.real.fake_driver import FakeDriver, FakeStream, Races
+from backend.real.parts import graph_of, parts
 from same import ROUNDING, assert_same, step
 from torch import nn
 
 import baechi
-from baechi import Cluster, Device, backend
+from baechi import backend
 from baechi.backend.real import devices as torch_devices
 from baechi.backend.real.streams import TorchStreams
-from baechi.records.datasheet import datasheet
 from baechi.torchlib.tensors.pytree import tensors_in
 
 NAMES = ("t5", "gpt2", "resnet", "mixtral")
-
-
-def parts(n: int, of: str = "cpu") -> Cluster:
-    """This machine's CPU as n devices that are not emulated."""
-    return Cluster(
-        tuple(
-            Device(f"{of}/{index}", "CPU", **{**datasheet("CPU"), "memory_bytes": 2**30})
-            for index in range(n)
-        )
-    )
-
-
-def graph_of(architecture: Architecture, training: bool) -> baechi.LayerGraph:
-    return baechi.profile(
-        architecture.build(), architecture.inputs(), cluster=parts(1), training=training, source="estimate"
-    )
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
@@ -52,9 +36,6 @@ def test_same_numbers(architecture: Architecture, training: bool) -> None:
             model = baechi.assign(architecture.build(), plan, reorder=reorder)
             result = step(model, architecture.inputs(), training=training)
             assert_same(reference, result, tolerance=0.0 if architecture in OWN else ROUNDING)
-
-
-# --- streams, by a driver whose streams prove their order ----------------------------------------
 
 
 def on_streams(

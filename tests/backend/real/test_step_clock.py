@@ -8,7 +8,7 @@ import pytest
 import torch
 from architectures import OWN, Architecture
 from backend.real.fake_driver import FakeDriver
-from backend.real.test_parts import graph_of, parts
+from backend.real.parts import graph_of, parts
 from same import assert_same, step
 
 import baechi

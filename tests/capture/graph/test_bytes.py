@@ -2,8 +2,8 @@
 
 import pytest
 from architectures import HELD_IN, Architecture
+from architectures.of_zoo import ZOO
 from capture.ledger import Ledger, ledger_of
-from run.test_transparency import ZOO
 from torch import nn
 
 from baechi.capture import capture

@@ -2,12 +2,11 @@
 
 from random import Random
 
-import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.graphs import branches, chain, cluster_of, graph_of
-from place.strategies import clusters, layer_graphs
+from place.strategies import any_plan, clusters, layer_graphs
 
 from baechi.place import find
 from baechi.place.ledgers.abstract import Ledger
@@ -26,18 +25,6 @@ def filled_ledger(plan: Plan) -> Ledger:
     for name in plan.order:
         ledger.run(index[name])
     return ledger
-
-
-def any_plan(graph: LayerGraph, cluster: Cluster, chance: Random) -> Plan:
-    """A plan with groups anywhere, in any topological order, whether it fits or not."""
-    device_of = {}
-    for members in graph.groups().values():
-        pins = [graph.nodes[name].get("pin") for name in members]
-        device = next((pin for pin in pins if pin), chance.choice(cluster.names))
-        device_of.update(dict.fromkeys(members, device))
-    key = {name: chance.random() for name in graph}
-    order = [name for name in nx.lexicographical_topological_sort(graph, key=key.get) if name in device_of]
-    return Plan(graph, cluster, device_of, tuple(order))
 
 
 @given(layer_graphs(training=True), clusters(), st.integers(0, 10**6))

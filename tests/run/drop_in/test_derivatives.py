@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from run.drop_in.chain import chain, spread, values
 from run.every_way import Way, batch, every_way, rig, same
+from same import identical
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
@@ -165,3 +167,34 @@ def test_tracing_and_export_are_refused(way: Way) -> None:
         with cluster, pytest.raises(BaechiError, match="restore"):
             record(model, (batch(),))
     assert torch.equal(model(batch()), rig().eval()(batch()))
+
+
+def test_looking_for_nan_raced_with_gradients_on_their_way() -> None:
+    """With `detect_anomaly` autograd reads what each node returns at once; a gradient that was sent had
+    not arrived then, so that on real devices NaN could be found where there is none."""
+    plain, model = chain(), chain()
+    cluster = spread(model)
+    plain(values()).sum().backward()
+    with cluster, torch.autograd.set_detect_anomaly(True):
+        model(values()).sum().backward()
+    assert all(identical(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+
+
+def test_tangents_were_left_behind() -> None:
+    """In forward mode a transfer copied the value and not its tangent: silently there was none any more."""
+    plain, model = chain(), chain()
+    cluster = spread(model)
+    tangents = []
+    with cluster, torch.no_grad(), forward_ad.dual_level():
+        for each in (plain, model):
+            out = each(forward_ad.make_dual(values(), torch.ones(3, 4)))
+            tangents.append(forward_ad.unpack_dual(out).tangent)
+    assert identical(tangents[0], tangents[1])
+
+
+def test_exported_models_had_transfers_in_them() -> None:
+    """`torch.export` recorded what the runtime did with the example, and so did `torch.jit.trace`."""
+    model = chain()
+    spread(model)
+    with pytest.raises(BaechiError, match="restore"):
+        torch.export.export(model, (values(),))

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import seeded
+from run.drop_in.chain import chain, spread, values
 from run.every_way import Rig, Way, batch, every_way, same
+from same import identical
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as every_module
@@ -205,3 +207,25 @@ def test_hooks_on_weights(way: Way) -> None:
         return train(model), train(model), dict(sorted(seen.items()))
 
     same(way, run)
+
+
+def test_hooks_saw_what_hooks_before_them_had_deferred() -> None:
+    """Hooks got real values, but the first of several may compute with what a layer wrote in place and
+    that waited: the second was handed a deferred value. And so may a hook that calls another layer."""
+    seen: list[type] = []
+
+    def scale(module: Any, args: Any) -> Any:
+        return (args[0] * 1.5,)
+
+    def look(module: Any, args: Any) -> None:
+        seen.append(type(args[0]))
+
+    plain, model = chain(), chain()
+    cluster = spread(model)
+    for each in (plain, model):
+        each.get_submodule("b").register_forward_pre_hook(lambda module, args, each=each: (each.c(args[0]),))
+        each.get_submodule("b").register_forward_pre_hook(scale)
+        each.get_submodule("b").register_forward_pre_hook(look)
+    with cluster:
+        assert identical(plain(values()), model(values()))
+    assert seen == [Tensor, Tensor]

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,68 +147,6 @@ def test_loop_of_lightning(way: Way) -> None:
         return model.logged
 
     same(way, run, build=seeded(Module), waits=False)
-
-
-RUNS: list[Any] = []
-"""Calls of code that was compiled."""
-
-
-def noting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-    """A backend that changes nothing, but for noting each call of what it compiled."""
-
-    def run(*args: Any) -> Any:
-        RUNS.append(graph)
-        return graph(*args)
-
-    return run
-
-
-def wrapped() -> nn.Module:
-    """A layer and a container that were compiled, and replaced."""
-    model = Rig()
-    model.first.left[2] = torch.compile(model.first.left[2], backend=noting)
-    model.side = torch.compile(model.side, backend=noting)
-    return model
-
-
-def in_place() -> nn.Module:
-    """A layer and containers that were compiled, and are the same objects."""
-    model = Rig()
-    for part in (model.first.left[2], model.side, model.second):
-        part.compile(backend=noting)
-    return model
-
-
-def altogether() -> nn.Module:
-    """A whole model that was compiled."""
-    model = Rig()
-    model.compile(backend=noting)
-    return model
-
-
-COMPILED = {build.__name__: seeded(build) for build in (wrapped, in_place, altogether)}
-
-
-@pytest.mark.parametrize("how", COMPILED)
-@every_way
-def test_compiled_parts(way: Way, how: str) -> None:
-    """Compiled layers, containers and models; outside of `with` compiled layers run compiled, as they did."""
-
-    def run(model: nn.Module) -> Any:
-        outs = []
-        for seed in range(2):
-            out = model(batch(seed=seed))
-            out.pow(2).sum().backward()
-            outs.append(out.detach())
-        return outs
-
-    model = same(way, run, build=COMPILED[how])
-    counts = []
-    for each in (COMPILED[how](), model):
-        RUNS.clear()
-        each(batch())
-        counts.append(len(RUNS))
-    assert counts[0] and counts[1] == (counts[0] if how == "wrapped" else 0)
 
 
 def test_data_parallel_processes(tmp_path: Path) -> None:

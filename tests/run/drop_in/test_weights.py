@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import seeded
+from run.drop_in.chain import chain, spread, values
 from run.every_way import Rig, Way, assert_equal, batch, every_way, left_by, rig, same
 from safetensors.torch import load_file, load_model, save_model
+from same import identical
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+
+import baechi
 
 
 def train(model: nn.Module, steps: int = 2, each: Callable[[], Any] = lambda: None) -> list[Tensor]:
@@ -282,3 +286,30 @@ def test_casts(way: Way, inside: bool) -> None:
         for out in outs:
             out.pow(2).sum().backward()
     assert_equal((outs[0].detach(), left_by(plain)), (outs[1].detach(), left_by(model)))
+
+
+@pytest.mark.parametrize("part", ["", "b"], ids=["model", "layer"])
+def test_weights_put_in_the_place_of_others_stayed_where_they_were_read_to(part: str) -> None:
+    """`load_state_dict(assign=True)` left the weights on the host, and the next call failed."""
+    plain, model = chain(), chain()
+    cluster = spread(model)
+    with cluster:
+        for each in (plain, model):
+            loaded = each.get_submodule(part)
+            loaded.load_state_dict(
+                {k: torch.ones(v.shape) for k, v in loaded.state_dict().items()}, assign=True
+            )
+        assert identical(plain(values()), model(values()))
+        assert str(model.get_submodule("b").weight.device) == "cpu:1"
+    baechi.restore(model)
+    assert not any(module._load_state_dict_post_hooks for module in model.modules())
+
+
+def test_casts_outside_lost_the_places_of_weights() -> None:
+    """Outside of `with`, `model.double()` makes new memory, which no mark says where it lies."""
+    plain, model = chain(), chain()
+    cluster = spread(model)
+    for each in (plain, model):
+        each.double()
+    with cluster:
+        assert identical(plain(values().double()), model(values().double()))

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 import torch
-from architectures import HELD_IN, Architecture
+from architectures import HELD_IN
+from architectures.of_zoo import our_own
 from same import identical
 from torch import nn
 
 import baechi
-from baechi import zoo
 from baechi.bench.models.runnable import loss_of
 
 WEIGHT_BYTES = 64 * 64 * 4
@@ -140,17 +140,7 @@ def test_two_devices_train_it(placer: str) -> None:
 # --- what is planned to fit fits: devices with as much memory as the plan says
 
 
-def our_own(name: str) -> Architecture:
-    """A model of the zoo as an architecture."""
-
-    def inputs() -> dict[str, torch.Tensor]:
-        given = zoo.MODELS[name]("small")[1]
-        return dict(zip(("source", "target") if len(given) == 2 else ("images",), given, strict=True))
-
-    return Architecture(name, lambda: zoo.MODELS[name]("small")[0], inputs)
-
-
-# GNMT's recurrent layers keep more than is predicted: tests/run/test_found.py
+# GNMT's recurrent layers are in `test_peaks.py`
 MODELS = {a.name: a for a in (our_own("inception-v3"), our_own("transformer"), *HELD_IN)}
 
 PLACEMENTS = ((1, "single"), (2, "m-topo"), (3, "m-etf"), (3, "random:2"), (4, "random:4"))

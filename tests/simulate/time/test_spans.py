@@ -6,8 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from place.ledgers.test_ledgers import any_plan
-from place.strategies import clusters, layer_graphs
+from place.strategies import any_plan, clusters, layer_graphs
 from simulate.times import check_times
 
 from baechi.records import Cluster, LayerGraph, Plan, Span

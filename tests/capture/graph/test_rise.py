@@ -1,48 +1,18 @@
-"""What happens when in a layer, as captured: kernels that decide its end, memory that comes and goes."""
+"""Memory that comes and goes in a layer, forward and backward."""
 
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 import baechi
 from baechi import Cluster, LayerGraph
 from baechi.capture.graph.rise import steps, sums
-from baechi.capture.graph.tail import tail
 from baechi.capture.watch.trace import BackwardOp, Storage
-from baechi.torchlib.tensors.layout import copy_bytes, copy_with_layout
 
 
 def graph_of(model: nn.Module, *inputs: torch.Tensor, training: bool = True) -> LayerGraph:
     return baechi.profile(model, inputs, cluster=Cluster.virtual(1), training=training, source="estimate")
-
-
-@pytest.mark.parametrize(
-    ("work", "corners"),
-    [
-        ([5], []),
-        ([0, 0], []),
-        ([1, 1, 1, 1], [[1.0, 0.25]]),  # after two kernels half is left: the straight way between the ends
-        ([1, 1, 10, 1], [[0.3333, 0.9231], [0.6667, 0.8462], [1.0, 0.0769]]),
-        ([10, 1, 1], [[1.0, 0.0833]]),
-        ([0, 0, 5], [[1.0, 1.0]]),
-    ],
-)
-def test_tail(work: list[int], corners: list[list[float]]) -> None:
-    """Only kernels that some device and host let decide are told: the corners of what is left over what
-    was issued."""
-    assert tail(work) == corners
-
-
-def test_a_large_kernel_late() -> None:
-    """The end of a layer, all kernels issued a second apart: by hand, kernel after kernel."""
-    work = [1.0, 0.5, 6.0, 2.0, 0.1]
-    ends_s = 0.0
-    for number, takes_s in enumerate(work):
-        ends_s = max(ends_s, float(number)) + takes_s
-    least_s = max([part * 4 + share * sum(work) for part, share in [(0.0, 1.0), *tail(work)]])
-    assert least_s == pytest.approx(ends_s, rel=1e-3)
 
 
 def storage(index: int, size_bytes: int, died: int | None = None) -> Storage:
@@ -127,21 +97,6 @@ def test_a_gradient_with_gaps() -> None:
     plane, joined = 16 * 4, 8 * 16 * 4
     assert spans["glue:/relu#0"] == 2 * joined + 2 * plane
     assert spans["glue:/relu#1"] == 2 * joined + 6 * plane
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        torch.arange(240.0).view(2, 3, 40)[:, 1],
-        torch.arange(240.0).view(2, 3, 40)[:, :, 3:],
-        torch.arange(240.0)[:6].expand(5, 6),
-        torch.arange(240.0).unfold(0, 8, 2),
-        torch.empty(0, 3),
-    ],
-)
-def test_what_a_copy_takes(view: torch.Tensor) -> None:
-    """It is what a copy with the same layout takes."""
-    assert copy_bytes(view) == copy_with_layout(view, torch.device("cpu")).untyped_storage().nbytes()
 
 
 def test_rising_memory() -> None:

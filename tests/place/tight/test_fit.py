@@ -1,59 +1,22 @@
-"""Tight memory: what an integer program packs is placed; what is refused cannot be placed."""
+"""What an integer program packs is placed; what is refused cannot be placed."""
 
 from itertools import permutations, product
-from random import Random
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from place.checker import check
 from place.graphs import cluster_of, graph_of
-from place.ledgers.test_ledgers import any_plan
-from place.strategies import clusters, layer_graphs
+from place.tight.heavy import SLOW, heavy
 
 from baechi.errors import PlacementError
 from baechi.place.task import Task
 from baechi.place.tight.bundles import Bundles
-from baechi.place.tight.least_bytes import least_bytes, least_peaks
-from baechi.place.tight.lifetimes import Lifetimes
+from baechi.place.tight.least_bytes import least_bytes
 from baechi.place.tight.program import Program
-from baechi.records import Cluster, LayerGraph, Link, Plan
-from baechi.simulate import Rehearsal, simulate
+from baechi.records import Cluster, LayerGraph
+from baechi.simulate import Rehearsal
 from baechi.verbs.planning import place
 
 PLACERS = ("m-topo", "m-etf", "m-sct", "auto")
-SLOW = Link(0.1, 5.0)
-
-
-def heavy(layers: int, seed: int, *, training: bool) -> LayerGraph:
-    """Random layers whose activations and temporary tensors weigh more than their weights."""
-    chance = Random(seed)
-    nodes: dict[str, dict[str, Any]] = {}
-    edges: list[tuple[Any, ...]] = []
-    for number in range(layers):
-        output, weights = chance.randint(1, 20), chance.randint(0, 12)
-        nodes[f"l{number}"] = {
-            "forward_s": chance.choice([1, 2, 3, 7]),
-            "backward_s": chance.choice([1, 2, 5]),
-            "param_bytes": weights,
-            "grad_bytes": weights,
-            "output_bytes": output,
-            "saved_bytes": round(chance.choice([0, 0.5, 1, 1.5]) * output),
-            "upstream_grad_bytes": output,
-            "temp_bytes": chance.choice([0, 0, 2, 9]),
-        }
-        near = range(max(0, number - 4), number)
-        for parent in chance.sample(near, min(len(near), chance.randint(1, 3))):
-            edges.append((f"l{parent}", f"l{number}", nodes[f"l{parent}"]["output_bytes"]))
-    return graph_of(nodes, edges, training=training)
-
-
-def indexed_plan(task: Task, plan: Plan) -> tuple[list[int], list[int]]:
-    """By layer: device, place in the order."""
-    place_of = {name: number for number, name in enumerate(plan.order)}
-    names = task.indexed.names
-    return [plan.cluster.names.index(plan.device_of[name]) for name in names], [place_of[n] for n in names]
 
 
 def least_factor(graph: LayerGraph, devices: int) -> int:
@@ -69,42 +32,6 @@ def least_factor(graph: LayerGraph, devices: int) -> int:
         for device_of in product(range(devices), repeat=len(indexed))
         for order in orders
     )
-
-
-@given(layer_graphs(), clusters(), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
-def test_least_bytes(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
-    """No simulated peak is below what proofs and programs count on, whatever the plan."""
-    plan, task = any_plan(graph, cluster, Random(seed)), Task(graph, cluster)
-    where, _ = indexed_plan(task, plan)
-    least = least_peaks(task, least_bytes(task), [where[members[0]] for members in task.indexed.members])
-    for peak, needed in zip(simulate(plan).peak_bytes.values(), least, strict=True):
-        assert needed <= peak
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_lifetimes_on_one_device(training: bool) -> None:
-    """On one device turns are as good as seconds."""
-    for seed in range(20):
-        plan = any_plan(heavy(20, seed, training=training), cluster_of(999), Random(seed))
-        guesses = Lifetimes(Task(plan.graph, plan.cluster))(
-            *indexed_plan(Task(plan.graph, plan.cluster), plan)
-        )
-        assert guesses == [simulate(plan).peak_bytes["d0"]]
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_lifetimes_on_several_devices(training: bool) -> None:
-    """Over several devices the estimate is near, on average and at worst."""
-    ratios = []
-    for seed in range(20):
-        plan = any_plan(heavy(40, seed, training=training), cluster_of(*[999] * 4, link=SLOW), Random(seed))
-        task = Task(plan.graph, plan.cluster)
-        guesses = Lifetimes(task)(*indexed_plan(task, plan))
-        ratios += [g / p for g, p in zip(guesses, simulate(plan).peak_bytes.values(), strict=True)]
-    assert 0.97 < sum(ratios) / len(ratios) < 1.03
-    assert min(ratios) > 0.7
-    assert max(ratios) < 1.3
 
 
 @pytest.mark.parametrize("placer", PLACERS)
