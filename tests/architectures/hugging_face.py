@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import nn
 
-from .base import VOCABULARY, Architecture, noise, seeded, token_ids
+from architectures.base import VOCABULARY, Architecture, seeded, token_ids
+from architectures.batches import (
+    LENGTH,
+    Inputs,
+    captioned,
+    classified,
+    episodes,
+    images,
+    interleaved,
+    language,
+    masked,
+    patched,
+    questions,
+    sentences,
+    series,
+    spectra,
+    spoken,
+    translation,
+    waves,
+)
 
-Inputs = Callable[[], dict[str, Any]]
-
-_LENGTH = 12
 _TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 _BARE = _TOKENS | {"hidden_size": 32, "num_hidden_layers": 2}
@@ -40,115 +55,6 @@ _VISION = _LAYERS | {"intermediate_size": 64, "image_size": 16, "patch_size": 4}
 _RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 2], "layer_type": "basic"}
 
 
-def _sentences() -> dict[str, Any]:
-    """Return sentences, one of them padded."""
-    ids, mask = token_ids(2, _LENGTH), torch.ones(2, _LENGTH, dtype=torch.long)
-    ids[1, -3:] = mask[1, -3:] = 0
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-def _language() -> dict[str, Any]:
-    """Return sentences that are their own labels."""
-    return {"input_ids": token_ids(2, _LENGTH), "labels": token_ids(2, _LENGTH)}
-
-
-def _masked() -> dict[str, Any]:
-    """Return sentences that are their own labels, one of them padded."""
-    sentences = _sentences()
-    padding = sentences["attention_mask"] == 0
-    return sentences | {"labels": sentences["input_ids"].masked_fill(padding, -100)}
-
-
-def _classified() -> dict[str, Any]:
-    return _sentences() | {"labels": torch.tensor([0, 1])}
-
-
-def _questions() -> dict[str, Any]:
-    """Return sentences with the span of an answer."""
-    start, end = torch.tensor([1, 2]), torch.tensor([3, 5])
-    return _sentences() | {"start_positions": start, "end_positions": end}
-
-
-def _translation() -> dict[str, Any]:
-    return _sentences() | {"labels": token_ids(2, 7)}
-
-
-def _images(side: int = 16, **more: Any) -> Inputs:
-    """Return inputs of two square images and copies of `more`."""
-
-    def inputs() -> dict[str, Any]:
-        return {"pixel_values": noise(2, 3, side, side)} | deepcopy(more)
-
-    return inputs
-
-
-def _captioned(**more: Any) -> Inputs:
-    """Return inputs of two images with a sentence each and copies of `more`."""
-
-    def inputs() -> dict[str, Any]:
-        return _images(**more)() | _sentences()
-
-    return inputs
-
-
-def _interleaved() -> dict[str, Any]:
-    """Return sentences in which sixteen placeholders (id 3) stand for the patches of an image."""
-    ids = token_ids(2, 24).clamp(min=5)
-    ids[:, 1:17] = 3
-    return _images()() | {"input_ids": ids, "labels": ids.clone()}
-
-
-def _patched() -> dict[str, Any]:
-    """Return sentences in which four placeholders stand for an image given as sixteen patches."""
-    ids = token_ids(2, _LENGTH).clamp(min=5)
-    ids[:, 1:6] = torch.tensor([4, 3, 3, 3, 3])
-    return {
-        "input_ids": ids,
-        "labels": ids.clone(),
-        "mm_token_type_ids": (ids == 3).int(),
-        "pixel_values": noise(32, 3 * 2 * 16),
-        "image_grid_thw": torch.tensor([[1, 4, 4], [1, 4, 4]]),
-    }
-
-
-def _spectra() -> dict[str, Any]:
-    return {"input_features": noise(2, 8, 24), "labels": token_ids(2, 7)}
-
-
-def _waves() -> dict[str, Any]:
-    return {"input_values": noise(2, 800), "labels": token_ids(2, 5)}
-
-
-def _spoken() -> dict[str, Any]:
-    """Return sentences with the spectra of their speech and voice."""
-    spectra = {"decoder_input_values": noise(2, 6, 8), "labels": noise(2, 6, 8, seed=2)}
-    return _sentences() | spectra | {"speaker_embeddings": noise(2, 8)}
-
-
-def _series() -> dict[str, Any]:
-    """Return the past and the future of two time series."""
-    return {
-        "past_values": noise(2, 10).abs(),
-        "past_time_features": noise(2, 10, 1),
-        "past_observed_mask": torch.ones(2, 10),
-        "static_categorical_features": torch.tensor([[0], [2]]),
-        "future_values": noise(2, 4).abs(),
-        "future_time_features": noise(2, 4, 1),
-    }
-
-
-def _episodes() -> dict[str, Any]:
-    """Return four steps of two reinforcement learning episodes."""
-    return {
-        "states": noise(2, 4, 5),
-        "actions": noise(2, 4, 3),
-        "rewards": noise(2, 4, 1),
-        "returns_to_go": noise(2, 4, 1),
-        "timesteps": torch.arange(4).repeat(2, 1),
-        "attention_mask": torch.ones(2, 4, dtype=torch.long),
-    }
-
-
 def _row(name: str, model: str, inputs: Inputs, *settings: dict[str, Any]) -> Architecture:
     """Return the row of the transformers class `model` configured by the union of `settings`."""
 
@@ -167,54 +73,54 @@ _CLASSES = torch.tensor([0, 1])
 _MAP = torch.ones(2, 32, 32, dtype=torch.long)
 
 HELD_IN: tuple[Architecture, ...] = (
-    _row("llama", "LlamaForCausalLM", _language, _GROUPED),
-    _row("gpt2", "GPT2LMHeadModel", _language, _GPT),
-    _row("bert", "BertForSequenceClassification", _classified, _SMALL),
-    _row("t5", "T5ForConditionalGeneration", _translation, _T5, {"decoder_start_token_id": 0}),
-    _row("bart", "BartForConditionalGeneration", _translation, _BART),
+    _row("llama", "LlamaForCausalLM", language, _GROUPED),
+    _row("gpt2", "GPT2LMHeadModel", language, _GPT),
+    _row("bert", "BertForSequenceClassification", classified, _SMALL),
+    _row("t5", "T5ForConditionalGeneration", translation, _T5, {"decoder_start_token_id": 0}),
+    _row("bart", "BartForConditionalGeneration", translation, _BART),
     _row(
         "clip",
         "CLIPModel",
-        _captioned(return_loss=True),
+        captioned(return_loss=True),
         {"text_config": _SMALL, "vision_config": _VISION, "projection_dim": 16},
     ),
-    _row("vit", "ViTForImageClassification", _images(labels=_CLASSES), _VISION),
+    _row("vit", "ViTForImageClassification", images(labels=_CLASSES), _VISION),
     _row(
         "mixtral",
         "MixtralForCausalLM",
-        _language,
+        language,
         _GROUPED,
         {"num_local_experts": 4, "output_router_logits": True},
     ),
 )
 
 _DECODERS = (
-    _row("mistral", "MistralForCausalLM", _language, _GROUPED, {"sliding_window": 4}),
-    _row("qwen3", "Qwen3Model", _sentences, _GROUPED),
-    _row("gemma2", "Gemma2ForCausalLM", _language, _GROUPED, {"sliding_window": 4}),
-    _row("falcon", "FalconForCausalLM", _language, _TOKENS, _LAYERS),
+    _row("mistral", "MistralForCausalLM", language, _GROUPED, {"sliding_window": 4}),
+    _row("qwen3", "Qwen3Model", sentences, _GROUPED),
+    _row("gemma2", "Gemma2ForCausalLM", language, _GROUPED, {"sliding_window": 4}),
+    _row("falcon", "FalconForCausalLM", language, _TOKENS, _LAYERS),
     _row(
         "gpt_neo",
         "GPTNeoModel",
-        _sentences,
+        sentences,
         _TOKENS,
         {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4},
         {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64},
     ),
-    _row("opt", "OPTForCausalLM", _masked, _SMALL, {"ffn_dim": 64, "word_embed_proj_dim": 16}),
-    _row("bloom", "BloomForCausalLM", _masked, _TOKENS, {"hidden_size": 32, "n_head": 4}),
+    _row("opt", "OPTForCausalLM", masked, _SMALL, {"ffn_dim": 64, "word_embed_proj_dim": 16}),
+    _row("bloom", "BloomForCausalLM", masked, _TOKENS, {"hidden_size": 32, "n_head": 4}),
     _row(
         "stablelm",
         "StableLmModel",
-        _sentences,
+        sentences,
         _GROUPED,
         {"use_parallel_residual": True, "qk_layernorm": True},
     ),
-    _row("qwen2_moe", "Qwen2MoeForCausalLM", _language, _GROUPED, _EXPERTS),
+    _row("qwen2_moe", "Qwen2MoeForCausalLM", language, _GROUPED, _EXPERTS),
     _row(
         "qwen3_next",
         "Qwen3NextModel",
-        _sentences,
+        sentences,
         _GROUPED,
         _EXPERTS,
         {"linear_num_key_heads": 2, "linear_num_value_heads": 2},
@@ -224,7 +130,7 @@ _DECODERS = (
     _row(
         "deepseek_v3",
         "DeepseekV3Model",
-        _sentences,
+        sentences,
         _SMALL,
         {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1},
         {"moe_intermediate_size": 16, "first_k_dense_replace": 1, "num_key_value_heads": 4},
@@ -234,30 +140,30 @@ _DECODERS = (
     _row(
         "gpt_oss",
         "GptOssModel",
-        _sentences,
+        sentences,
         _GROUPED,
         {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
     ),
     _row(
         "jamba",
         "JambaForCausalLM",
-        _language,
+        language,
         _GROUPED,
         {"num_experts": 4, "output_router_logits": True, "attn_layer_period": 2},
         {"attn_layer_offset": 1, "mamba_d_state": 4, "use_mamba_kernels": False},
     ),
-    _row("mamba", "MambaForCausalLM", _language, _BARE, {"state_size": 4}),
+    _row("mamba", "MambaForCausalLM", language, _BARE, {"state_size": 4}),
     _row(
         "mamba2",
         "Mamba2Model",
-        _sentences,
+        sentences,
         _BARE,
         {"state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 4},
     ),
     _row(
         "recurrent_gemma",
         "RecurrentGemmaForCausalLM",
-        _language,
+        language,
         _GROUPED,
         {"lru_width": 32, "attention_window_size": 8, "block_types": ["recurrent", "attention"]},
     ),
@@ -267,31 +173,31 @@ _ENCODERS = (
     _row(
         "distilbert",
         "DistilBertForQuestionAnswering",
-        _questions,
+        questions,
         _TOKENS,
         {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 64},
     ),
-    _row("albert", "AlbertModel", _sentences, _SMALL, {"embedding_size": 16}),
+    _row("albert", "AlbertModel", sentences, _SMALL, {"embedding_size": 16}),
     _row(
         "deberta_v2",
         "DebertaV2Model",
-        _sentences,
+        sentences,
         _SMALL,
         {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8},
         {"conv_kernel_size": 3},
     ),
-    _row("longformer", "LongformerModel", _sentences, _SMALL, {"attention_window": 4}),
+    _row("longformer", "LongformerModel", sentences, _SMALL, {"attention_window": 4}),
     _row(
         "xlnet",
         "XLNetModel",
-        _sentences,
+        sentences,
         _TOKENS,
         {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64},
     ),
     _row(
         "funnel",
         "FunnelModel",
-        _sentences,
+        sentences,
         _TOKENS,
         {"block_sizes": [1, 1], "num_decoder_layers": 1},
         {"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64},
@@ -299,17 +205,17 @@ _ENCODERS = (
     _row(
         "mobilebert",
         "MobileBertForMaskedLM",
-        _masked,
+        masked,
         _SMALL,
         {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
     ),
-    _row("fnet", "FNetModel", lambda: {"input_ids": token_ids(2, _LENGTH)}, _SMALL),
+    _row("fnet", "FNetModel", lambda: {"input_ids": token_ids(2, LENGTH)}, _SMALL),
     _row(
         "perceiver",
         "PerceiverForMaskedLM",
-        _masked,
+        masked,
         {"vocab_size": VOCABULARY, "d_model": 16, "d_latents": 16, "num_latents": 6},
-        {"num_self_attends_per_block": 2, "num_blocks": 2, "max_position_embeddings": _LENGTH},
+        {"num_self_attends_per_block": 2, "num_blocks": 2, "max_position_embeddings": LENGTH},
         {"num_self_attention_heads": 2, "num_cross_attention_heads": 2, "qk_channels": 8},
         {"v_channels": 16},
     ),
@@ -319,7 +225,7 @@ _PAIRS = (
     _row(
         "led",
         "LEDForConditionalGeneration",
-        _translation,
+        translation,
         _BART,
         {"attention_window": 4, "max_encoder_position_embeddings": 64},
         {"max_decoder_position_embeddings": 64},
@@ -327,7 +233,7 @@ _PAIRS = (
     _row(
         "switch_transformers",
         "SwitchTransformersForConditionalGeneration",
-        _translation,
+        translation,
         _T5,
         {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_experts": 4},
         {"decoder_start_token_id": 0, "num_decoder_layers": 2},
@@ -335,7 +241,7 @@ _PAIRS = (
     _row(
         "prophetnet",
         "ProphetNetForConditionalGeneration",
-        _translation,
+        translation,
         _TOKENS,
         {"num_encoder_layers": 2, "num_encoder_attention_heads": 4, "encoder_ffn_dim": 64},
         {"num_decoder_layers": 2, "num_decoder_attention_heads": 4, "decoder_ffn_dim": 64},
@@ -344,7 +250,7 @@ _PAIRS = (
     _row(
         "encoder_decoder",
         "EncoderDecoderModel",
-        _translation,
+        translation,
         {"encoder": _SMALL | {"model_type": "bert"}, "decoder_start_token_id": 1},
         {"decoder": _GPT | {"model_type": "gpt2", "add_cross_attention": True}},
         {"pad_token_id": 0},
@@ -355,35 +261,35 @@ _VISUAL = (
     _row(
         "beit",
         "BeitModel",
-        _images(),
+        images(),
         _VISION,
         {"use_relative_position_bias": True},
     ),
     _row(
         "swin",
         "SwinModel",
-        _images(),
+        images(),
         {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1]},
         {"num_heads": [2, 4], "window_size": 2},
     ),
     _row(
         "convnext",
         "ConvNextModel",
-        _images(),
+        images(),
         {"hidden_sizes": [8, 16], "depths": [1, 2], "num_stages": 2},
     ),
-    _row("resnet", "ResNetForImageClassification", _images(labels=_CLASSES), _RESNET),
+    _row("resnet", "ResNetForImageClassification", images(labels=_CLASSES), _RESNET),
     _row(
         "mobilenet_v2",
         "MobileNetV2Model",
-        _images(64),
+        images(64),
         {"depth_multiplier": 0.1, "min_depth": 4, "depth_divisible_by": 4},
         {"initializer_range": 0.4},
     ),
     _row(
         "segformer",
         "SegformerForSemanticSegmentation",
-        _images(32, labels=_MAP),
+        images(32, labels=_MAP),
         {"num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [8, 16]},
         {"sr_ratios": [2, 1], "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 2]},
         {"num_attention_heads": [1, 2], "decoder_hidden_size": 16},
@@ -391,7 +297,7 @@ _VISUAL = (
     _row(
         "upernet",
         "UperNetForSemanticSegmentation",
-        _images(32, labels=_MAP),
+        images(32, labels=_MAP),
         {
             "backbone_config": {
                 "model_type": "convnext",
@@ -406,7 +312,7 @@ _VISUAL = (
     _row(
         "detr",
         "DetrForObjectDetection",
-        _images(32),
+        images(32),
         _HALVES,
         {"backbone_config": _RESNET | {"model_type": "resnet", "out_features": ["stage2"]}},
         {"d_model": 32, "num_queries": 5, "auxiliary_loss": True},
@@ -414,7 +320,7 @@ _VISUAL = (
     _row(
         "vit_mae",
         "ViTMAEForPreTraining",
-        _images(),
+        images(),
         _VISION,
         {"decoder_hidden_size": 16, "decoder_num_hidden_layers": 1},
         {"decoder_num_attention_heads": 2, "decoder_intermediate_size": 32},
@@ -425,7 +331,7 @@ _AUDIBLE = (
     _row(
         "whisper",
         "WhisperForConditionalGeneration",
-        _spectra,
+        spectra,
         _BART,
         {"num_mel_bins": 8, "max_source_positions": 12, "max_target_positions": 16},
         {"decoder_start_token_id": 1},
@@ -433,7 +339,7 @@ _AUDIBLE = (
     _row(
         "wav2vec2",
         "Wav2Vec2ForCTC",
-        _waves,
+        waves,
         _SMALL,
         {"conv_dim": [16, 16], "conv_kernel": [10, 4], "conv_stride": [5, 4]},
         {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2},
@@ -442,7 +348,7 @@ _AUDIBLE = (
     _row(
         "speecht5",
         "SpeechT5ForTextToSpeech",
-        _spoken,
+        spoken,
         _TOKENS,
         _HALVES,
         {"hidden_size": 32, "num_mel_bins": 8, "reduction_factor": 1, "speaker_embedding_dim": 8},
@@ -457,28 +363,28 @@ _MULTIMODAL = (
     _row(
         "blip",
         "BlipForConditionalGeneration",
-        _captioned(labels=token_ids(2, _LENGTH)),
+        captioned(labels=token_ids(2, LENGTH)),
         {"text_config": _SMALL | {"encoder_hidden_size": 32, "sep_token_id": 2}},
         {"vision_config": _VISION, "projection_dim": 16, "image_text_hidden_size": 16},
     ),
     _row(
         "vilt",
         "ViltForQuestionAnswering",
-        _captioned(labels=torch.ones(2, 2)),
+        captioned(labels=torch.ones(2, 2)),
         _SMALL,
         _VISION,
     ),
     _row(
         "llava",
         "LlavaForConditionalGeneration",
-        _interleaved,
+        interleaved,
         {"text_config": _GROUPED | {"model_type": "llama"}, "image_token_index": 3},
         {"vision_config": _VISION | {"model_type": "clip_vision_model"}},
     ),
     _row(
         "qwen2_vl",
         "Qwen2VLForConditionalGeneration",
-        _patched,
+        patched,
         {
             "text_config": _GROUPED
             | {
@@ -496,7 +402,7 @@ _MULTIMODAL = (
     _row(
         "groupvit",
         "GroupViTModel",
-        _captioned(return_loss=True),
+        captioned(return_loss=True),
         {"text_config": _SMALL, "projection_dim": 16, "projection_intermediate_dim": 32},
         {
             "vision_config": _VISION
@@ -509,7 +415,7 @@ _SEQUENTIAL = (
     _row(
         "time_series_transformer",
         "TimeSeriesTransformerForPrediction",
-        _series,
+        series,
         _HALVES,
         {"d_model": 16, "prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2]},
         {"num_time_features": 1, "num_static_categorical_features": 1},
@@ -518,7 +424,7 @@ _SEQUENTIAL = (
     _row(
         "decision_transformer",
         "DecisionTransformerModel",
-        _episodes,
+        episodes,
         _GPT,
         {"state_dim": 5, "act_dim": 3, "hidden_size": 32, "max_ep_len": 20},
     ),

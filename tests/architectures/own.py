@@ -12,7 +12,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
-from .base import VOCABULARY, Architecture, noise, seeded, token_ids
+from architectures.base import VOCABULARY, Architecture, noise, seeded, token_ids
 
 
 class _TwoBranches(nn.Module):

@@ -1,4 +1,4 @@
-"""Layers that the code skips, or reaches late, hold up nobody."""
+"""Layers that the code skips, or reaches late, hold up no other layer."""
 
 from order.drives import Drive
 

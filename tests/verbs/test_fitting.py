@@ -1,10 +1,10 @@
 """Whether a model fits: against the emulated cluster, which runs out of memory or does not."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from run.two import Two
 from torch import Tensor, nn
 
 import baechi
@@ -83,17 +83,6 @@ def test_a_model_that_looks_at_values_with_meta_inputs_is_refused() -> None:
     cluster = baechi.Cluster.uniform(2, memory_bytes="1MiB")
     with pytest.raises(baechi.CaptureError, match=r"inputs are on the meta device .* with real inputs"):
         baechi.fits(Looks(8, 8), torch.ones(4, 8, device="meta"), cluster)
-
-
-class Two(nn.Module):
-    """Two layers and a forward that is given."""
-
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        super().__init__()
-        self.a, self.b, self.function = nn.Linear(4, 4), nn.Linear(4, 4), forward
-
-    def forward(self, x: Any) -> Any:
-        return self.function(self, x)
 
 
 def test_the_largest_batch_was_run_for_real() -> None:

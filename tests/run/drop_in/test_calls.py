@@ -89,7 +89,7 @@ checkpointed, reentrant = seeded(Checkpointed), seeded(Reentrant)
 @pytest.mark.parametrize("build", [checkpointed, reentrant], ids=["hooks", "reentrant"])
 @every_way
 def test_checkpointing(way: Way, build: Callable[[], nn.Module]) -> None:
-    """Activation checkpointing of both kinds (that of Hugging Face is in `test_checkpointing`)."""
+    """Activation checkpointing of both kinds (that of Hugging Face is in `run/guards`)."""
 
     def run(model: nn.Module) -> Any:
         x = batch().requires_grad_()
