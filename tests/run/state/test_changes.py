@@ -12,8 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from baechi.run.runtime import binding_of
 
-# what hangs on a layer, or is set around it, while it waits
-
 SHADE: ContextVar[float] = ContextVar("SHADE", default=1.0)
 
 

@@ -10,8 +10,6 @@ from same import ROUNDING
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-# autograd
-
 
 class Twice(torch.autograd.Function):
     """Doubles; its gradient is tripled, so that a lost one is seen."""

@@ -14,8 +14,6 @@ from same import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# what layers take and return
-
 Pair = namedtuple("Pair", ["first", "second"])
 
 

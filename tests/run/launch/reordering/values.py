@@ -7,8 +7,6 @@ from run.launch.reordering.case import LINEARS, case
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# values on the host
-
 
 @case(**LINEARS)
 def control_flow(net: Any, x: Tensor) -> Tensor:

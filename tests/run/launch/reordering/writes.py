@@ -10,8 +10,6 @@ from same import ROUNDING
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# writes
-
 
 @case(**SHIFTS)
 def in_place_on_deferred(net: Any, x: Tensor) -> Tensor:
