@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from order.interleaved import distribute, layers_on
-from run.chains import EVERY_WAY, ORDER, WHERE, Net, chains, forced, linear, two_chains, values
+from run.launch.chains import EVERY_WAY, ORDER, WHERE, Net, chains, forced, linear, two_chains, values
 from run.launched import launched_on
 from torch import Tensor, nn
 

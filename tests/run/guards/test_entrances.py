@@ -7,7 +7,7 @@ import pytest
 import torch
 from order.interleaved import distribute
 from run.checks import REORDER, check_late, vectors
-from run.equal_layers import WHERE, Net, X
+from run.launch.equal_layers import WHERE, Net, X
 from run.launched import LAUNCHERS
 from same import assert_same, step
 from torch import Tensor, nn

@@ -7,7 +7,7 @@ import pytest
 import torch
 from architectures import HELD_IN, OTHERS, Architecture
 from order.interleaved import distribute, interleaved, is_layer
-from run.equal_layers import WHERE, Net, X, two_chains
+from run.launch.equal_layers import WHERE, Net, X, two_chains
 from run.launched import LAUNCHERS, assert_planned, launched_on, runtime_of
 from same import ROUNDING, assert_same, step
 from torch import Tensor, nn

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from order.interleaved import distribute
-from run.equal_layers import WHERE, Net, X
+from run.launch.equal_layers import WHERE, Net, X
 from run.launched import LAUNCHERS, launched_on
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor

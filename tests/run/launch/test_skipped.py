@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from order.interleaved import distribute
-from run.equal_layers import Net, X
+from run.launch.equal_layers import Net, X
 from run.launched import launched_on, runtime_of
 from torch import Tensor, nn
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from order.interleaved import distribute
-from run.chains import EVERY_WAY, ORDER, WHERE, Net, chains, linear, values
+from run.launch.chains import EVERY_WAY, ORDER, WHERE, Net, chains, linear, values
 from run.launched import launched_on
 from torch import Tensor
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from order.interleaved import distribute
-from run.equal_layers import Net, X
+from run.launch.equal_layers import Net, X
 from run.launched import LAUNCHERS
 from torch import Tensor
 

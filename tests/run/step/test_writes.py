@@ -7,7 +7,7 @@ import pytest
 import torch
 from architectures.base import noise, seeded
 from order.interleaved import distribute, layers_on
-from run.equal_layers import WHERE, Net, X
+from run.launch.equal_layers import WHERE, Net, X
 from run.launched import LAUNCHERS, launched_on, runtime_of
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -8,7 +8,7 @@ import pytest
 import torch
 from architectures import HELD_IN, loss_of
 from architectures.base import noise
-from run.equal_layers import Net
+from run.launch.equal_layers import Net
 from torch import Tensor, nn
 
 import baechi
