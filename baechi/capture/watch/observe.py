@@ -27,16 +27,16 @@ from baechi.capture.watch.workspace import with_workspace
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import original_forward, set_aside, stand_in, step_back
-from baechi.torchlib.operators import (
+from baechi.torchlib.operators.facts import (
     bytes_of,
     facts_of,
     flat,
     flops_of,
-    function_name,
     is_kernel,
     is_uncounted,
     writes_of,
 )
+from baechi.torchlib.operators.functions import function_name
 
 _WATCH = "_baechi_watch"
 _DEVICE = torch.ops.prim.device.default
