@@ -207,8 +207,7 @@ class Builder:
         return draft
 
     def _draft(self, name: str, kind: str, module: str, type_name: str, number: int) -> Draft:
-        draft = Draft(name, kind, module, type_name, number, number)
-        self.drafts[name] = draft
+        draft = self.drafts[name] = Draft(name, kind, module, type_name, number, number)
         self.groups.add(name)
         return draft
 

@@ -21,6 +21,15 @@ def function_name(func: Any) -> str:
     return str(getattr(named, "__name__", ""))
 
 
+def reads_property(func: Any) -> bool:
+    """Whether a function mode is told that code reads a property of a tensor.
+
+    Args:
+        func: a torch function, or an operator.
+    """
+    return getattr(func, "__name__", "") == "__get__"
+
+
 def described(func: Any) -> str:
     """A function's name; a property's, if it reads one.
 
@@ -28,7 +37,7 @@ def described(func: Any) -> str:
         func: a torch function, or an operator.
     """
     name = getattr(func, "__name__", "a function")
-    return str(getattr(func.__self__, "__name__", name)) if name == "__get__" else str(name)
+    return str(getattr(func.__self__, "__name__", name)) if reads_property(func) else str(name)
 
 
 def writes_first(name: str) -> bool:
