@@ -48,14 +48,14 @@ class Rule:
         adds_gradients: whether autograd sums gradients with it.
 
         writes_first: whether it writes its first argument in place, where its name does not end in "_".
-        query: whether it launches nothing, and takes no turn of the step.
-        answers: how a value that waits is asked it and answers without being computed: as an
+        query: whether it launches nothing, so that it is no operation of the step.
+        answers: how code asks a tensor that waits, which answers without being computed: as an
             attribute, as a method, or as a method and a function of torch.
         keeps_arguments: whether it must get the very tensors that the code gave it, and no copies.
         leaves: whether its result leaves the devices, so that it needs values.
         needs_values: whether its result cannot be inferred from shapes.
-        moves: whether its result's device is its own to choose.
-        takes_device: whether it moves a tensor to a device that it may name.
+        moves: whether its result may lie elsewhere than where it runs.
+        takes_device: whether it moves a tensor if it is given a device.
         shaped_like: whether its other arguments say a shape only, and may lie on any device.
         forces_users: why what waits to use its first argument must launch before it.
     """

@@ -1,7 +1,8 @@
 """The table of operators and torch functions with a peculiarity, each in one row.
 
 To add an operator, add its row here: capture, the emulated cluster and the runtime follow. Names are
-without namespace and overload. `*` stands for any text; a row without it goes before one with it.
+without namespace and overload; those that share a row share everything that it says. `*` stands for any
+text; an operator's own row goes before one with a `*`, of which the longest counts.
 """
 
 from fnmatch import fnmatchcase
@@ -29,10 +30,10 @@ _ROWS = (
     ("record_stream is_same_size _has_compatible_shallow_copy_type", Rule(computes=False)),
     ("sym_size sym_stride sym_numel sym_storage_offset", Rule(computes=False)),
     ("_unsafe_view _reshape_alias", Rule(views=True)),
-    ("T mT H mH real imag", Rule(views=True)),  # properties that are no questions
+    ("T mT H mH real imag", Rule(views=True)),  # properties whose value is a tensor
     ("copy_", Rule(copies=1)),
     ("_to_copy", Rule(copies=0)),
-    # what it takes
+    # arithmetic, bytes and random numbers
     ("_foreach_* _fused_* _amp_foreach_*", Rule(lists=True)),
     ("embedding index_select gather", Rule(reads_result_only=True)),
     ("index", Rule(masks=1)),
