@@ -17,12 +17,15 @@ from baechi.verbs.planning import place, simulate
 if TYPE_CHECKING:
     from baechi.backend import DeviceMemoryError
     from baechi.errors import (
+        AggregateError,
         BaechiError,
         CaptureError,
         CheckpointError,
+        FatalError,
         PlacementError,
         PlanError,
         RecordError,
+        RecoverableError,
         StreamRaceError,
     )
     from baechi.records import Cluster, Device, Inputs, LayerGraph, Link, Plan, Timeline
@@ -46,12 +49,15 @@ _HOMES = {
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
     "baechi.errors": (
+        "AggregateError",
         "BaechiError",
         "CaptureError",
         "CheckpointError",
+        "FatalError",
         "PlacementError",
         "PlanError",
         "RecordError",
+        "RecoverableError",
         "StreamRaceError",
     ),
     "baechi.verbs.fitting": ("fits",),
@@ -60,12 +66,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "AggregateError",
     "BaechiError",
     "CaptureError",
     "CheckpointError",
     "Cluster",
     "Device",
     "DeviceMemoryError",
+    "FatalError",
     "Inputs",
     "LayerGraph",
     "Link",
@@ -73,6 +81,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "RecordError",
+    "RecoverableError",
     "StreamRaceError",
     "Timeline",
     "assign",

@@ -1,28 +1,99 @@
-"""Everything that baechi raises on purpose.
+"""Everything that baechi raises on purpose, and where in a model an error happened.
 
     BaechiError
-    ├── CaptureError       the model could not be captured or measured with these inputs
-    ├── PlacementError     no placement keeps the devices' memory
-    ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
-    └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
-        ├── PlanError      a plan is malformed, or does not match the model or the cluster
-        └── CheckpointError    a checkpoint lacks files, or does not match the model
+    ├── FatalError             the same call would fail again
+    │   ├── CaptureError       the model could not be captured or measured with these inputs
+    │   ├── PlacementError     no placement keeps the devices' memory
+    │   ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
+    │   └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
+    │       ├── PlanError      a plan is malformed, or does not match the model or the cluster
+    │       └── CheckpointError    a checkpoint lacks files, or does not match the model
+    ├── RecoverableError       a call with less work may succeed
+    │   └── DeviceMemoryError  a device is full
+    └── AggregateError         several errors of one call
 
+One failure keeps its own type, also if the model's code raised it; `note_where` says where it happened.
 `DeviceMemoryError` is a `torch.OutOfMemoryError` as well, so it lives in `backend`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class BaechiError(Exception):
-    """Base of every error that baechi raises on purpose."""
+    """Base of every error that baechi raises on purpose. Each can be pickled, with its notes.
+
+    Attributes:
+        recoverable: whether everything is as before the call, and a call with less work may succeed.
+    """
+
+    recoverable: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, vars(self))
 
 
-class CaptureError(BaechiError):
+def _rebuilt(error: type[BaechiError], args: tuple[Any, ...], state: dict[str, Any]) -> BaechiError:
+    """An error as it was pickled; its `__init__`, which may want other arguments, is not called."""
+    made = error.__new__(error, *args)
+    vars(made).update(state)
+    return made
+
+
+class FatalError(BaechiError):
+    """The same call would fail in the same way: the model, the inputs or the plan must change."""
+
+
+class RecoverableError(BaechiError):
+    """Everything is as before the call, and a call with less work may succeed."""
+
+    recoverable = True
+
+
+class AggregateError(BaechiError, ExceptionGroup[Exception]):
+    """Several errors of one call. `except*` takes them apart, and so do `split` and `subgroup`.
+
+    Args:
+        message: what was attempted.
+        errors: the errors, in the order of the work that failed, not of the time.
+
+    Attributes:
+        recoverable: whether each of them is.
+    """
+
+    def __init__(self, message: str, errors: Sequence[Exception]) -> None:
+        super().__init__(message, errors)
+        self.recoverable = all(getattr(error, "recoverable", False) for error in errors)
+
+    def derive(self, errors: Sequence[Exception]) -> "AggregateError":  # type: ignore[override]
+        """A group of some of these errors, with the same message.
+
+        Args:
+            errors: some of these errors.
+        """
+        return AggregateError(self.message, errors)
+
+
+def note_where(error: BaseException, *, layer: str, kind: str, device: str, cure: str = "") -> None:
+    """Add to an error's notes where it happened.
+
+    Args:
+        error: any error, also one that the model's code raised.
+        layer: qualified name of the layer that failed.
+        kind: the layer's class.
+        device: the device that it ran on.
+        cure: what else is known of it, and what to do.
+    """
+    error.add_note(f"in layer {layer} ({kind}) on {device}")
+    if cure:
+        error.add_note(cure)
+
+
+class CaptureError(FatalError):
     """The model does not run with the example inputs, or its layer graph cannot be known."""
 
 
-class RecordError(BaechiError, ValueError):
+class RecordError(FatalError, ValueError):
     """A record is malformed.
 
     Attributes:
@@ -42,7 +113,7 @@ class CheckpointError(RecordError):
     """A checkpoint's files do not belong together, or it does not match the model it is loaded into."""
 
 
-class PlacementError(BaechiError):
+class PlacementError(FatalError):
     """No placement was found that keeps every device's memory.
 
     Attributes:
@@ -58,5 +129,5 @@ class PlacementError(BaechiError):
         super().__init__(message)
 
 
-class StreamRaceError(BaechiError):
+class StreamRaceError(FatalError):
     """Nothing orders two accesses to one piece of memory, so on real devices either may come first."""

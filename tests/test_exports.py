@@ -10,8 +10,8 @@ PUBLIC = {
     "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of", "last_step",
     "reordering", "compare", "fits", "load",
     "Cluster", "Device", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
-    "BaechiError", "CaptureError", "CheckpointError", "PlacementError", "PlanError", "RecordError",
-    "DeviceMemoryError", "StreamRaceError",
+    "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "FatalError",
+    "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",
 }  # fmt: skip
 
 

@@ -2,13 +2,15 @@
 
 import torch
 
-from baechi.errors import BaechiError
+from baechi.errors import RecoverableError
 
 
-class DeviceMemoryError(BaechiError, torch.OutOfMemoryError):
+class DeviceMemoryError(RecoverableError, torch.OutOfMemoryError):
     """A device has no room for what was to be allocated.
 
-    Code that catches `torch.OutOfMemoryError` catches it, too.
+    Code that catches `torch.OutOfMemoryError` catches it, too. It is recoverable: what was not allocated
+    changes nothing, the model keeps its weights, what the call had made goes with the error's traceback,
+    and a smaller batch needs less.
 
     Attributes:
         device: the device's name.

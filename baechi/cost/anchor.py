@@ -19,23 +19,3 @@ def anchor(candidates: Sequence[tuple[int, int]]) -> int:
         Index of the largest, the newest among equals, the first among equals in that too.
     """
     return max(range(len(candidates)), key=lambda index: (*candidates[index], -index))
-
-
-def writes_first(function: str) -> bool:
-    """Whether a torch function writes its first argument in place, by its name.
-
-    Args:
-        function: such as `"add_"`, `"__iadd__"`, `"__setitem__"`.
-    """
-    if function.startswith("__"):
-        return function == "__setitem__" or function in _IN_PLACE_OPERATORS
-    return function.endswith("_")
-
-
-_IN_PLACE_OPERATORS = frozenset(
-    f"__i{operator}__"
-    for operator in (
-        "add", "and", "div", "floordiv", "lshift", "matmul", "mod", "mul", "or", "pow", "rshift", "sub",
-        "truediv", "xor",
-    )
-)  # fmt: skip

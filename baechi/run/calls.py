@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.errors import note_where
 from baechi.run.deferred.call import Call
 from baechi.run.deferred.tensor import force_all
 from baechi.run.foresee.fake_watch import refuse_if_foreseeing
@@ -217,9 +218,8 @@ def _launch(
         if step.schedule is not None:
             step.schedule.launcher.note(result)
     except Exception as error:
-        error.add_note(f"in layer {name} ({type(module).__name__}) on {device}")
-        if isinstance(error, RuntimeError) and (hidden := hidden_elsewhere(step, device, args, kwargs)):
-            error.add_note(hidden)
+        hidden = hidden_elsewhere(step, device, args, kwargs) if isinstance(error, RuntimeError) else ""
+        note_where(error, layer=name, kind=type(module).__name__, device=device, cure=hidden)
         raise
     finally:
         step.inside = outer

@@ -29,7 +29,7 @@ from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
-from baechi.torchlib.operators import facts_of, is_composite, notes_views
+from baechi.torchlib.operators.facts import facts_of, is_composite, notes_views
 
 
 class Emulation(TorchDispatchMode):
@@ -162,7 +162,7 @@ class Emulation(TorchDispatchMode):
         if torch.is_inference_mode_enabled() and is_composite(func):  # else torch has taken it apart already
             return self._taken_apart(func, args, kwargs or {})
         if facts.aliases:  # a view is where its base is
-            if facts.name == "detach":
+            if facts.rule.becomes_grad:
                 self._operations.check_gradient(args[0])
             result = func(*args, **(kwargs or {}))
             if args[0].layout is not torch.strided:

@@ -8,10 +8,16 @@ import torch
 from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.work import Due, Work
-from baechi.torchlib.operators import Facts, bytes_of, flat, flops_of, host_waits, is_kernel, writes_of
+from baechi.torchlib.operators.facts import (
+    Facts,
+    bytes_of,
+    flat,
+    flops_of,
+    host_waits,
+    is_kernel,
+    writes_of,
+)
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
-
-_COPIES = frozenset({"copy_", "_to_copy"})
 
 _NO_DEVICE = -1
 
@@ -51,14 +57,16 @@ class Operations:
             DeviceMemoryError: there is no room for its results.
             StreamRaceError: nothing orders it after what it reads, or before what it overwrites.
         """
-        if facts.lists:
+        rule = facts.rule
+        if rule.lists:
             return self._run_lists(func, facts, args, kwargs)
-        if facts.name == "set_":  # it makes nothing: the tensor lies where its new storage does
+        if rule.new_memory:  # it makes nothing: the tensor lies where its new storage does
             return func(*args, **kwargs)
-        if facts.name in _COPIES:
-            ends = self._crossing(facts, args, kwargs)
+        if rule.copies is not None:
+            sent = args[rule.copies]
+            ends = self._crossing(facts, sent, args, kwargs)
             if ends is not None:
-                return self._run_transfer(func, facts, (args, kwargs), ends)
+                return self._run_transfer(func, facts, sent, (args, kwargs), ends)
         given = flat((*args, *kwargs.values())) if kwargs else flat(args)
         marks = [mark_of(tensor) for tensor in given]
         device, free, homeless = self._device(facts, args, kwargs, given, marks)
@@ -80,7 +88,7 @@ class Operations:
             self._emulator.compute(device, facts.name, list(read.values()), written, work)
             if host_waits(facts, args):
                 self._emulator.wait_for(stream.record(), device)
-        elif facts.name == "resize_":
+        elif rule.resizes:
             self._emulator.allocator.resize(args[0])
         return result
 
@@ -157,7 +165,7 @@ class Operations:
             return _NO_DEVICE, True, homeless
         # torch's own code says nothing of pinning: what it makes in passing is on the device at hand
         by_torch = not given and "pin_memory" not in kwargs
-        fresh = not given or facts.name == "lift_fresh"
+        fresh = not given or facts.rule.fresh
         return _NO_DEVICE, fresh and (by_torch or thread.depth > 0 or thread.in_backward), homeless
 
     def _put_nowhere(self, func: Any, facts: Facts, call: Any, tensors: Any) -> None:
@@ -194,10 +202,10 @@ class Operations:
             read.pop(key, None)
         return written.values()
 
-    def _crossing(self, facts: Facts, args: Any, kwargs: Any) -> tuple[int, int] | None:
+    def _crossing(self, facts: Facts, sent: torch.Tensor, args: Any, kwargs: Any) -> tuple[int, int] | None:
         """From where to where, if this is a transfer."""
-        source, target = self._place_of(args[1 if facts.name == "copy_" else 0]), None
-        if facts.name == "copy_":
+        source, target = self._place_of(sent), None
+        if facts.writes:
             target = self._place_of(args[0])
         elif kwargs.get("device") is not None and kwargs["device"].index is not None:
             target = self._place_of_device(kwargs["device"])
@@ -213,10 +221,11 @@ class Operations:
             return self._host if mark is None else None
         return self._index.get(mark.place, self._host)
 
-    def _run_transfer(self, func: Any, facts: Facts, call: Any, ends: tuple[int, int]) -> Any:
+    def _run_transfer(
+        self, func: Any, facts: Facts, sent: torch.Tensor, call: Any, ends: tuple[int, int]
+    ) -> Any:
         (args, kwargs), (source, target) = call, ends
         emulator, host = self._emulator, self._host
-        sent = args[1 if facts.name == "copy_" else 0]
         result = func(*args, **kwargs)
         tx = None if source == host else emulator.stream(source)
         rx = None if target == host else emulator.stream(target)

@@ -22,9 +22,10 @@ from baechi.capture.graph.granularity import Granularity
 from baechi.capture.graph.storage_state import StorageState
 from baechi.capture.graph.weights import LayersByPath, by_module
 from baechi.capture.watch.trace import Boundary, Call, Function, Op, Storage, Trace, Use
-from baechi.cost.anchor import anchor, writes_first
+from baechi.cost.anchor import anchor
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
+from baechi.torchlib.operators.functions import writes_first
 
 ELSEWHERE = "elsewhere:"
 """Before the name of a node of another run's graph."""
@@ -206,8 +207,7 @@ class Builder:
         return draft
 
     def _draft(self, name: str, kind: str, module: str, type_name: str, number: int) -> Draft:
-        draft = Draft(name, kind, module, type_name, number, number)
-        self.drafts[name] = draft
+        draft = self.drafts[name] = Draft(name, kind, module, type_name, number, number)
         self.groups.add(name)
         return draft
 

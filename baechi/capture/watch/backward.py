@@ -9,7 +9,7 @@ from torch import nn
 
 from baechi.capture.watch.trace import BackwardOp
 from baechi.capture.watch.watched_run import Watch
-from baechi.torchlib.operators import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
+from baechi.torchlib.operators.facts import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.torchlib.tensors.layout import copy_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -84,7 +84,7 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             kernel=is_kernel(func, args, kwargs),
             reads=tuple([watch.storage_of(tensor) for tensor in given]),
             spans=_spans(watch, given),
-            adds=facts.name == "add",
+            adds=facts.rule.adds_gradients,
         )
     )
     return result

@@ -27,16 +27,16 @@ from baechi.capture.watch.workspace import with_workspace
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import original_forward, set_aside, stand_in, step_back
-from baechi.torchlib.operators import (
+from baechi.torchlib.operators.facts import (
     bytes_of,
     facts_of,
     flat,
     flops_of,
-    function_name,
     is_kernel,
     is_uncounted,
     writes_of,
 )
+from baechi.torchlib.operators.functions import function_name, reads_property
 
 _WATCH = "_baechi_watch"
 _DEVICE = torch.ops.prim.device.default
@@ -143,10 +143,10 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watch, kwargs = self.watch, kwargs or {}
-        name = function_name(func) or type(func).__name__
-        if name == "__get__" or watch.function is not None or watch.trace.backward is not None:
+        if reads_property(func) or watch.function is not None or watch.trace.backward is not None:
             result = func(*args, **kwargs)
             return _answered(watch, args[0], result) if isinstance(result, torch.device) else result
+        name = function_name(func) or type(func).__name__
         reads = watch.uses(args, kwargs)
         beside = None if reads else watch.devices.owner(kwargs.get("device"))
         watch.function = Function(name, reads, beside=beside)

@@ -20,16 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from baechi.torchlib.operators import flat
+from baechi.torchlib.operators.facts import facts_of, flat
 
 _VALUE = "_baechi_value"
 
 _MOST = 1 << 20
 """Tensors of more elements are not known."""
-
-
-_UNFILLED = ("empty", "new_empty")
-"""Operators whose result is not known before somebody fills it; nor then."""
 
 _TRANSFORMERS = "transformers.utils.import_utils"
 
@@ -109,7 +105,7 @@ class Values:
             return None
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags:
             return None
-        if func.overloadpacket.__name__.startswith(_UNFILLED):
+        if facts_of(func).rule.unfilled:  # not even once something has filled it
             return None
         if any(type(tensor) is not FakeTensor for tensor in writes):
             return None

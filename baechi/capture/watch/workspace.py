@@ -1,7 +1,7 @@
 """Memory that a kernel keeps for its backward, and that only the kernel itself knows.
 
-Fake tensors stand for what an operator's formula says; the workspace of oneDNN's recurrent layer is
-in no formula. So the kernel runs once for each shape, on zeros; large ones with a part of the batch.
+Fake tensors have the sizes that an operator's formula says; the workspace of oneDNN's recurrent layer
+is in no formula. So the kernel runs once for each shape, on zeros; large ones with a part of the batch.
 """
 
 from math import ceil
@@ -11,14 +11,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from baechi.torchlib.operators import flat
+from baechi.torchlib.operators.facts import facts_of, flat, flops_of
+from baechi.torchlib.operators.rule import Workspace
 
-_RECURRENT = torch.ops.aten.mkldnn_rnn_layer.default
 _MOST_FLOPS = 2e9
 """A larger kernel runs with a part of the batch."""
-
-_BATCHED = (0, 5, 6)
-"""Which arguments have a batch: the input and both states; the others are weights."""
 
 _MARGIN = 1.05
 """It rounds up in steps, so that a part of the batch may need less than its share."""
@@ -35,33 +32,33 @@ def with_workspace(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], res
         kwargs: its keyword arguments.
         result: what it returned.
     """
-    if func is not _RECURRENT or type(result[3]) is not FakeTensor:
+    workspace = facts_of(func).rule.workspace
+    if workspace is None or type(result[workspace.result]) is not FakeTensor:
         return result
     plain = tuple([value for value in args if not isinstance(value, torch.Tensor)])
-    key = (tuple([(t.shape, t.stride(), t.dtype) for t in flat(args)]), repr(plain))
+    key = (func, tuple([(t.shape, t.stride(), t.dtype) for t in flat(args)]), repr(plain))
     if key not in _known:
-        _known[key] = _kernel_bytes(args, kwargs)
-    workspace = torch.empty(_known[key], dtype=torch.uint8)
-    return (*result[:3], workspace)
+        _known[key] = _kernel_bytes(func, workspace, args, kwargs)
+    place = workspace.result
+    return (*result[:place], torch.empty(_known[key], dtype=torch.uint8), *result[place + 1 :])
 
 
-def _kernel_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    steps, batch, features = args[0].shape
-    weight = args[1]
-    flops = 2 * steps * batch * weight.shape[0] * (features + weight.shape[0] // 4)
+def _kernel_bytes(func: Any, workspace: Workspace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    batch = args[workspace.batched[0]].shape[-2]
+    flops = flops_of(func, args, kwargs, None)
     part = batch if flops <= _MOST_FLOPS else max(1, int(batch * _MOST_FLOPS / flops))
     with _disable_current_modes():
-        real = [
-            _zeros(value, part if place in _BATCHED else None) if isinstance(value, torch.Tensor) else value
-            for place, value in enumerate(args)
-        ]
-        found = int(_RECURRENT(*real, **kwargs)[3].nbytes)
+        sizes = [part if place in workspace.batched else None for place in range(len(args))]
+        real = [_zeros(value, size) for value, size in zip(args, sizes, strict=True)]
+        found = int(func(*real, **kwargs)[workspace.result].nbytes)
     return found if part == batch else ceil(found * batch / part * _MARGIN)
 
 
-def _zeros(like: torch.Tensor, batch: int | None) -> torch.Tensor:
-    """Zeros of the same shape, but for the batch: it is the last dimension but one."""
-    shape = list(like.shape)
+def _zeros(value: Any, batch: int | None) -> Any:
+    """Zeros of a tensor's shape, but for the batch: it is the last dimension but one."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    shape = list(value.shape)
     if batch is not None:
         shape[-2] = batch
-    return torch.zeros(shape, dtype=like.dtype)
+    return torch.zeros(shape, dtype=value.dtype)

@@ -13,6 +13,7 @@ import torch
 from baechi.run.deferred.storage_use import needs_to_read
 from baechi.run.deferred.task import Task
 from baechi.run.state.meta import Meta
+from baechi.torchlib.operators.functions import QUESTIONS
 from baechi.torchlib.tensors.storage import Mark, set_mark
 
 _HELD_BY_US = 3
@@ -127,27 +128,3 @@ def _collect(value: Any, found: list[torch.Tensor]) -> None:
     elif isinstance(value, dict):
         for item in value.values():
             _collect(item, found)
-
-
-_Base = torch._C.TensorBase
-
-QUESTIONS = frozenset(
-    [
-        getattr(_Base, name).__get__
-        for name in (
-            "shape", "dtype", "device", "requires_grad", "ndim", "layout", "is_cuda", "is_cpu", "is_meta",
-            "is_sparse", "is_quantized", "is_nested", "itemsize", "nbytes",
-        )
-        if hasattr(_Base, name)
-    ]
-    + [
-        getattr(_Base, name)
-        for name in (
-            "dim", "size", "numel", "nelement", "ndimension", "stride", "is_floating_point", "is_complex",
-            "is_contiguous", "element_size", "get_device", "is_inference", "is_conj",
-            "is_neg", "untyped_storage",
-        )
-    ]
-    + [torch.Tensor.__len__, torch.is_floating_point, torch.is_complex, torch.numel]
-)  # fmt: skip
-"""What a deferred value answers by itself."""

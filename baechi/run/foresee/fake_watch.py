@@ -11,9 +11,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from baechi.run.state.draws import Draw, draw_of, draws
+from baechi.run.state.draws import Draw, draw_of
 from baechi.run.state.meta import Meta
-from baechi.torchlib.operators import facts_of, flat, writes_of
+from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
 from baechi.torchlib.tensors.pytree import map_tensors
 
 
@@ -55,7 +55,7 @@ class FakeWatch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = facts_of(func)
-        if func is not torch.ops.aten.lift_fresh.default:  # what `torch.tensor` makes of numbers
+        if not facts.rule.fresh:  # what `torch.tensor` makes of numbers is real
             if any(type(tensor) is not FakeTensor for tensor in writes_of(facts, args, kwargs)):
                 raise RealTensors(f"{func} writes a tensor that hangs on something else than the layer")
             args, kwargs = map_tensors(self.fake_of, (args, kwargs))

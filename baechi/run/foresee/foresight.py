@@ -16,15 +16,12 @@ from baechi.run.foresee.outcome import Outcome, infer, key_of, no_function_modes
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.modules.intercept import original_forward
+from baechi.torchlib.operators.functions import function_name
+from baechi.torchlib.operators.table import rule_of
 
 _KEPT = 20_000
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-_NEVER = frozenset(
-    {"backward", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__repr__"}
-    | {"__deepcopy__", "__reduce_ex__"}
-)
 
 
 class Foresight:
@@ -77,7 +74,7 @@ class Foresight:
             args: its positional arguments.
             kwargs: its keyword arguments.
         """
-        if getattr(func, "__name__", "") in _NEVER:
+        if rule_of(function_name(func)).needs_values:
             return None
 
         def run() -> Outcome | None:

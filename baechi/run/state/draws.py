@@ -1,4 +1,4 @@
-"""Random operations: which they are, and what it takes to draw as much again."""
+"""Random operations, and what it takes to draw as much again."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from baechi.run.state.meta import Meta
+from baechi.torchlib.operators.facts import draws_by_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +23,6 @@ class ByValue(Exception):
     """What a call draws, or returns, depends on values."""
 
 
-def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether an operator takes random numbers from the default generator.
-
-    Args:
-        func: the operator.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-    """
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    name = func.overloadpacket.__name__
-    if "scaled_dot_product" in name or "flash_attention" in name:  # tagged so even where nothing drops
-        position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "dropout_p")
-        dropout = args[position] if position < len(args) else kwargs.get("dropout_p", 0.0)
-        return bool(dropout)
-    return name not in ("rrelu_with_noise_backward",)
-
-
-_DRAWN_BY_VALUE = (
-    "multinomial", "poisson", "binomial", "rrelu_with_noise", "_standard_gamma", "_sample_dirichlet",
-)  # fmt: skip
-"""How many random numbers these take depends on values."""
-
-
 def draw_of(func: Any, args: Any, kwargs: Any, device: torch.device) -> Draw:
     """A random operation as it must be repeated.
 
@@ -56,12 +33,9 @@ def draw_of(func: Any, args: Any, kwargs: Any, device: torch.device) -> Draw:
         device: where its result lies.
 
     Raises:
-        ByValue: how much it draws depends on values.
+        ByValue: what it draws depends on values, or on a generator of the model's own.
     """
-    name = func.overloadpacket.__name__
-    if kwargs.get("generator") is not None or any(isinstance(a, torch.Generator) for a in args):
-        raise ByValue  # whose state is the model's own
-    if name.startswith(_DRAWN_BY_VALUE) or (name == "bernoulli" and len(args) == 1):
+    if draws_by_value(func, args, kwargs):
         raise ByValue
 
     def meta(value: Any) -> Any:

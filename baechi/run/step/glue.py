@@ -11,27 +11,20 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.cost.anchor import anchor
 from baechi.run.deferred.call import Call
-from baechi.run.deferred.tensor import QUESTIONS
 from baechi.run.launch.schedule import Schedule
-from baechi.run.step.functions import KEEP_ARGUMENTS, LEAVE, QUERIES
 from baechi.run.step.step import Step
-from baechi.run.step.writes import touched, writes_unsaid, written_in_place
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.operators import function_name
+from baechi.torchlib.operators.functions import (
+    QUESTIONS,
+    described,
+    function_name,
+    touched,
+    written_in_place,
+)
+from baechi.torchlib.operators.rule import Rule
+from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import made_at
-
-_GRADIENTS = ("grad_outputs", "grad_tensors", "gradient")
-"""Under which names autograd takes gradients of what it is given first."""
-
-_MOVE = frozenset({"to", "cpu", "cuda", "set_"})
-"""Their results know where they lie."""
-
-_SHAPED_LIKE = frozenset({"expand_as", "view_as", "reshape_as"})
-"""What else they are given says a shape only, and lies wherever it does."""
-
-_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-"""Properties that are no questions: they make a view."""
 
 _HOST = torch.device("cpu")
 
@@ -51,13 +44,14 @@ class GlueMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = function_name(func)
-        if name == "to":
+        rule = rule_of(name)
+        if rule.takes_device:
             args, kwargs = self._stay(args, kwargs)
         schedule = self.step.schedule
         if schedule is not None and schedule.waiting:
-            return self._when_something_waits(schedule, func, name, args, kwargs)
-        if name in QUERIES or name in KEEP_ARGUMENTS:
-            if name == "__set__":
+            return self._when_something_waits(schedule, func, name, rule, args, kwargs)
+        if rule.query or rule.keeps_arguments:
+            if rule.new_memory:
                 self.step.forget(args[0])
             return func(*args, **self._gradients_there(args, kwargs))
         return self._run(func, name, self.step.next_turn(), args, kwargs)
@@ -85,7 +79,7 @@ class GlueMode(TorchFunctionMode):
     def _gradients_there(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """What autograd is to begin with lies where that lies which it is the gradient of."""
         there = {}
-        for key in _GRADIENTS:
+        for key in GRADIENTS:
             grads = kwargs.get(key)
             if grads is not None and args:
                 pairs = itertools.zip_longest(_in_tuple(args[0]), _in_tuple(grads))
@@ -106,22 +100,21 @@ class GlueMode(TorchFunctionMode):
         )
 
     def _when_something_waits(
-        self, schedule: Schedule, func: Any, name: str, args: Any, kwargs: dict[str, Any]
+        self, schedule: Schedule, func: Any, name: str, rule: Rule, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """The function may have to wait, too, or make what waits launch."""
         if func in QUESTIONS or isinstance(getattr(func, "__self__", None), property):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         given = list(tensors_in(args, kwargs))
-        asks = name in QUERIES and _described(func) not in _VIEWS
-        leaves = name in LEAVE or (name == "to" and _names_device(args, kwargs))
-        if asks or leaves or name in KEEP_ARGUMENTS:
-            if name == "__set__":
-                schedule.force_users(args[0], "it is given other memory")
+        asks = rule.query and not rule_of(described(func)).views
+        leaves = rule.leaves or (rule.takes_device and _names_device(args, kwargs))
+        if asks or leaves or rule.keeps_arguments:
+            if rule.forces_users and args:
+                schedule.force_users(args[0], rule.forces_users)
+            if rule.new_memory:
                 self.step.forget(args[0])
-            if name == "requires_grad_" and args:
-                schedule.force_users(args[0], "it is trained, or not, from here on")
-            schedule.force_values(given, f"{_described(func)} needs values")
+            schedule.force_values(given, f"{described(func)} needs values")
             return func(*args, **self._gradients_there(args, kwargs))
         turn = self.step.next_turn()
         written = touched(func, name, args, kwargs)
@@ -134,15 +127,16 @@ class GlueMode(TorchFunctionMode):
 
     def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
         given = list(tensors_in(args, kwargs))
+        rule = rule_of(name)
         place, mixed = self._place(func, name, args, kwargs, given)
         self.step.may_write(touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
-            result = loans.settle(self._at(place, func, args, kwargs), written=writes_unsaid(name))
+            result = loans.settle(self._at(place, func, args, kwargs), written=bool(rule.writes))
         else:
             result = self._at(place or self.step.backend.host, func, args, kwargs)
         written = bool(given) and result is given[0]
-        if name not in _MOVE or self._stayed(result, place):
+        if not rule.moves or self._stayed(result, place):
             self.step.stamp(result, place, turn, renew=written)
         if self.step.schedule is not None:
             self.step.schedule.launcher.note(result)
@@ -169,7 +163,7 @@ class GlueMode(TorchFunctionMode):
         The place is None if the result belongs nowhere yet: nothing that it is made of has a place.
         """
         backend = self.step.backend
-        given = given[:1] if name in _SHAPED_LIKE else given
+        given = given[:1] if rule_of(name).shaped_like else given
         places = [backend.place_of(tensor) for tensor in given]
         on_devices = [index for index, place in enumerate(places) if place in backend.names]
         if not on_devices:
@@ -236,12 +230,6 @@ class GlueMode(TorchFunctionMode):
 
 def _in_tuple(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
-
-
-def _described(func: Any) -> str:
-    """A function's name; a property's, if it reads one."""
-    name = getattr(func, "__name__", "a function")
-    return str(getattr(func.__self__, "__name__", name)) if name == "__get__" else str(name)
 
 
 def _names_device(args: Any, kwargs: dict[str, Any]) -> bool:

@@ -17,11 +17,10 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from baechi.run.deferred.storage_use import needs_to_read, needs_to_write
 from baechi.run.deferred.tensor import force_all, is_deferred
 from baechi.run.state.contents import Contents
-from baechi.run.step.functions import KEEP_ARGUMENTS, LEAVE, QUERIES
 from baechi.run.step.step import Step
-from baechi.run.step.writes import touched, writes_unsaid
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.operators import function_name
+from baechi.torchlib.operators.functions import function_name, touched
+from baechi.torchlib.operators.table import rule_of
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -43,14 +42,15 @@ class Reach(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = function_name(func)
-        if name in QUERIES:
+        rule = rule_of(name)
+        if rule.query:
             return func(*args, **kwargs)
         self._force(func, name, args, kwargs)
-        if name in KEEP_ARGUMENTS or name in LEAVE or self._all_here(args, kwargs):
+        if rule.keeps_arguments or rule.leaves or self._all_here(args, kwargs):
             return func(*args, **kwargs)
         self._step.may_write(touched(func, name, args, kwargs))
         (args, kwargs), loans = self._step.lend((args, kwargs), self._place)
-        return loans.settle(func(*args, **kwargs), written=writes_unsaid(name))
+        return loans.settle(func(*args, **kwargs), written=bool(rule.writes))
 
     def _force(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
         schedule = self._step.schedule

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.backend.real.driver import Driver
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
-from baechi.torchlib.operators import facts_of, flat, writes_of
+from baechi.torchlib.operators.facts import facts_of, flat, writes_of
 
 _CPU = torch.device("cpu")
 
