@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from backend.virtual.by_hand import after, cluster_of, compute, emulator, host_s, on, side, zeros
-from run.protocol import Net, Scenario, deviations, shifts
+from backend.virtual.machine.by_hand import after, cluster_of, compute, emulator, host_s, on, side, zeros
+from run.protections.models import Net, shifts
+from run.protections.protocol import deviations
+from run.protections.scenarios import Scenario
 from torch import Tensor, nn
 
 import baechi
