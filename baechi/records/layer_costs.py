@@ -15,7 +15,7 @@ class LayerCosts(AbstractAttributes):
     kind: Annotated[
         Literal["layer", "glue", "input"],
         "text",
-        "A call of a module, functional work between layers, or an input of the model.",
+        "A call of a module, a functional op between layers (`glue`), or an input of the model.",
     ] = "layer"
     module: Annotated[
         str | None, "name", "The module that it is a call of, or whose code it is in; else the node's name."
@@ -132,7 +132,7 @@ class LayerCosts(AbstractAttributes):
         Mapping[str, float] | None, "bytes, by place", "The part of `returned` where backward begins."
     ] = None
     on_host: Annotated[
-        bool, "flag", "It is glue that reads inputs of the model only, so it runs on the host."
+        bool, "flag", "It is a functional op that reads only inputs of the model, so it runs on the host."
     ] = False
     unread: Annotated[bool, "flag", "It stands for weights that nothing read; it does not run."] = False
     writes: Annotated[
