@@ -69,7 +69,7 @@ def _device_map(model: nn.Module, cluster: Cluster, whole: list[str]) -> dict[st
 def _whole_classes(model: nn.Module, graph: LayerGraph) -> list[str]:
     """The classes of modules with children that are one layer."""
     modules = dict(model.named_modules())
-    names = {data["module"] for _, data in graph.nodes(data=True) if data.get("module") in modules}
+    names = modules.keys() & {graph.module_of(name) for name in graph.placed()}
     return sorted({type(modules[name]).__name__ for name in names if any(modules[name].children())})
 
 

@@ -91,8 +91,8 @@ def _graphs(model: nn.Module, traces: Sequence[Trace], no_split: Names | None) -
         if trace.uncounted:
             graph.graph["uncounted"] = sorted(trace.uncounted)
         graphs.append(graph)
-        for name in graph.placed():
-            owners |= dict.fromkeys(graph.nodes[name].get("weights", ()), name)
+        for name, costs in graph.placed_costs():
+            owners |= dict.fromkeys(costs.weights or (), name)
     return graphs
 
 

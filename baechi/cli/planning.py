@@ -1,6 +1,7 @@
 """`baechi profile`, `place`, `fits`, `clusters`, `links`: from a model to a plan, mostly offline."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -192,10 +193,10 @@ def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:
         graph: a graph; one without counts of work is left as it is.
         cluster: the devices.
     """
-    times = [graph.nodes[name].get("forward_s") for name in graph.placed()]
-    known = set.intersection(*[set(kinds) for kinds in times if isinstance(kinds, dict)] or [set()])
+    times = [costs.forward_s for _, costs in graph.placed_costs()]
+    known = set.intersection(*[set(kinds) for kinds in times if isinstance(kinds, Mapping)] or [set()])
     missing = [device for device in cluster.devices if device.kind not in known]
-    if missing and any(isinstance(kinds, dict) for kinds in times) and graph.total("moved_bytes"):
+    if missing and any(isinstance(kinds, Mapping) for kinds in times) and graph.total("moved_bytes"):
         from baechi.measure import estimate
 
         estimate(graph, missing, cluster.launch_s)

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from baechi.cost.transfer import Tensor, tensors
 from baechi.records import Device, LayerGraph
+from baechi.records.edge_costs import EdgeCosts
+from baechi.records.layer_costs import LayerCosts
 
 FROM_HOST = -1
 """The source of a tensor that is an input of the model, or that glue makes of inputs on the host."""
@@ -42,6 +44,7 @@ class IndexedGraph:
 
     Args:
         names: by layer, in topological order.
+        costs: by layer, its attributes when the graph was indexed.
         origin: by tensor, the name of the node that makes it.
         source: by tensor, the layer that makes it, or `FROM_HOST`.
         size_bytes: by tensor.
@@ -61,6 +64,7 @@ class IndexedGraph:
     """
 
     names: Sequence[str]
+    costs: Sequence[LayerCosts]
     origin: Sequence[str]
     source: Sequence[int]
     size_bytes: Sequence[int]
@@ -92,14 +96,13 @@ class IndexedGraph:
         """
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
-        said = set().union(*[data for _, data in graph.nodes(data=True)])  # what no node says takes no time
+        costs_of = dict(graph.placed_costs())
+        costs = [costs_of[name] for name in names]
         reads: list[tuple[int, ...]] = [()] * len(names)
         makes: list[tuple[int, ...]] = [()] * len(names)
         found = tensors(graph, spread=spread)
         from_layers = {
-            name: number
-            for name, number in index.items()
-            if not (spread and graph.nodes[name].get("on_host", False))
+            name: number for name, number in index.items() if not (spread and costs[number].on_host)
         }
         source = [from_layers.get(tensor.source, FROM_HOST) for tensor in found]
         consumers = [tuple(sorted([index[name] for name in tensor.consumers])) for tensor in found]
@@ -110,11 +113,12 @@ class IndexedGraph:
                 reads[reader] += (number,)
         sizes = [tensor.size_bytes for tensor in found]
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
-        members, group_of = _groups(graph, index) if "colocate" in said else _alone(len(index))
+        members, group_of = _groups(graph, index, costs)
         before, after = _order_only(graph, index)
-        returned = _returned(graph, index) if "returned" in said else []
+        returned = _returned(costs)
         return cls(
             names=names,
+            costs=costs,
             origin=[tensor.source for tensor in found],
             source=source,
             size_bytes=sizes,
@@ -124,12 +128,12 @@ class IndexedGraph:
             ahead=[tensor.ahead for tensor in found],
             reads=reads,
             makes=makes,
-            borrows=_borrows(graph, names, made_bytes),
+            borrows=_borrows(costs, made_bytes),
             before=before,
             after=after,
             returned=returned,
-            lets_go=_lets_go(graph, index) if "held_until" in said else {},
-            lives=_lives(graph, index, found) if "lives" in said else {},
+            lets_go=_lets_go(costs, index),
+            lives=_lives(costs, index, found),
             members=members,
             group_of=group_of,
         )
@@ -202,19 +206,17 @@ def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
     return True
 
 
-def _borrows(graph: LayerGraph, names: Sequence[str], made_bytes: Sequence[int]) -> list[bool]:
+def _borrows(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
     """Whether layers hand on more than the new memory they made; what they return counts as 1 byte."""
-    new_bytes = {name: data.get("output_bytes") or 0 for name, data in graph.nodes(data=True)}
-    return [made > new_bytes[name] for name, made in zip(names, made_bytes, strict=True)]
+    return [made > costs.output_bytes for costs, made in zip(layers, made_bytes, strict=True)]
 
 
-def _returned(graph: LayerGraph, index: Mapping[str, int]) -> list[Returned]:
+def _returned(layers: Sequence[LayerCosts]) -> list[Returned]:
     found: list[tuple[int, Returned]] = []
-    for name, data in graph.nodes(data=True):
-        if "returned" in data:
-            losses, layer = data.get("losses", {}), index[name]
-            for place, size in data["returned"].items():
-                found.append((int(place), Returned(layer, ceil(size), place in losses)))
+    for layer, costs in enumerate(layers):
+        for place, size in costs.returned.items() if costs.returned else ():
+            is_loss = costs.losses is not None and place in costs.losses
+            found.append((int(place), Returned(layer, ceil(size), is_loss)))
     return [returned for _, returned in sorted(found)]
 
 
@@ -238,21 +240,21 @@ def _graded(
     return graded
 
 
-def _lets_go(graph: LayerGraph, index: dict[str, int]) -> dict[int, list[int]]:
+def _lets_go(layers: Sequence[LayerCosts], index: dict[str, int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for name, data in graph.nodes(data=True):
-        until = index.get(data.get("held_until", ""))
-        if until is not None and name in index:
-            found.setdefault(until, []).append(index[name])
+    for layer, costs in enumerate(layers):
+        if costs.held_until in index:
+            found.setdefault(index[costs.held_until], []).append(layer)
     return found
 
 
 def _lives(
-    graph: LayerGraph, index: Mapping[str, int], found: Sequence[Tensor]
+    layers: Sequence[LayerCosts], index: Mapping[str, int], found: Sequence[Tensor]
 ) -> dict[int, tuple[int, int]]:
     lives: dict[int, tuple[int, int]] = {}
     for number, tensor in enumerate(found):
-        size_bytes, until = graph.nodes[tensor.source].get("lives", {}).get(tensor.key, (0, ""))
+        of_layer = layers[index[tensor.source]].lives if tensor.source in index else None
+        size_bytes, until = (of_layer or {}).get(tensor.key, (0, ""))
         if size_bytes:
             lives[number] = size_bytes, index.get(until, NOBODY)
     return lives
@@ -264,10 +266,10 @@ def _order_only(
     before: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}
     for source, edges in graph.adjacency():
-        if not any(["order_only" in data for data in edges.values()]):
+        if source not in index or not any(["order_only" in data for data in edges.values()]):
             continue
         for target, data in edges.items():
-            if data.get("order_only") and source in index:
+            if EdgeCosts.of(data).order_only:
                 before.setdefault(index[target], []).append(index[source])
                 after.setdefault(index[source], []).append(index[target])
     return _by_layer(before, len(index)), _by_layer(after, len(index))
@@ -282,8 +284,10 @@ def _alone(layers: int) -> tuple[list[tuple[int, ...]], list[int]]:
     return [(layer,) for layer in range(layers)], list(range(layers))
 
 
-def _groups(graph: LayerGraph, index: dict[str, int]) -> tuple[list[tuple[int, ...]], list[int]]:
-    if all([data.get("colocate") is None for _, data in graph.nodes(data=True)]):
+def _groups(
+    graph: LayerGraph, index: dict[str, int], layers: Sequence[LayerCosts]
+) -> tuple[list[tuple[int, ...]], list[int]]:
+    if all([costs.colocate is None for costs in layers]):
         return _alone(len(index))
     members = sorted([tuple(sorted([index[name] for name in group])) for group in graph.groups().values()])
     group_of = [0] * len(index)

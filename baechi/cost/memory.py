@@ -27,12 +27,13 @@ three of them (its plain ones). What autograd kept is gone by then, but for what
 too (a cache that the caller got).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from baechi.cost.optimizers import OptimizerCosts, optimizer_costs
-from baechi.records import LayerGraph
+from baechi.records.graph import LayerGraph
+from baechi.records.layer_costs import LayerCosts
 
 
 class Footprint(NamedTuple):
@@ -96,14 +97,34 @@ def footprints(graph: LayerGraph, optimizer: str | None = None) -> dict[str, Foo
     Raises:
         ValueError: the optimizer is unknown.
     """
+    layers = dict(graph.placed_costs())
+    return dict(zip(layers, footprints_of(graph, layers.values(), optimizer), strict=True))
+
+
+def footprints_of(
+    graph: LayerGraph, layers: Iterable[LayerCosts], optimizer: str | None = None
+) -> list[Footprint]:
+    """The rows of some layers.
+
+    Args:
+        graph: the layer graph.
+        layers: the attributes of each.
+        optimizer: as for `footprints`.
+
+    Raises:
+        ValueError: the optimizer is unknown.
+    """
     chosen = graph.graph.get("optimizer") if optimizer is None else optimizer
-    costs = optimizer_costs(chosen)
+    spent = optimizer_costs(chosen)
     row = _in_training if graph.training else _in_inference
-    table = {name: row(data, costs) for name, data in graph.nodes(data=True) if data.get("kind") != "input"}
-    if graph.graph.get("accumulate"):
-        lasting = {name: ceil(graph.amount(name, "lasting_bytes")) * graph.training for name in table}
-        return {name: part._replace(gradient_bytes=lasting[name]) for name, part in table.items()}
-    return table
+    accumulate = bool(graph.graph.get("accumulate"))
+    found = []
+    for costs in layers:
+        part = row(costs, spent)
+        if accumulate:  # gradients are there already; what outlives backward comes with it
+            part = part._replace(gradient_bytes=ceil(costs.lasting_bytes) * graph.training)
+        found.append(part)
+    return found
 
 
 def step_bytes(graph: LayerGraph) -> int:
@@ -137,33 +158,35 @@ def least_update_bytes(total_bytes: int, largest_bytes: int) -> int:
     return max(total_bytes, 2 * largest_bytes)
 
 
-def _in_inference(data: Mapping[str, Any], optimizer: OptimizerCosts) -> Footprint:
+def _in_inference(costs: LayerCosts, optimizer: OptimizerCosts) -> Footprint:
     del optimizer
-    get = data.get
-    resident = ceil(get("param_bytes") or 0) + ceil(get("buffer_bytes") or 0)
-    passing = ceil(get("passing_bytes", get("output_bytes")) or 0)
-    return Footprint(resident, ceil(get("held_bytes") or 0), passing, ceil(get("temp_bytes") or 0), 0)
+    resident = ceil(costs.param_bytes) + ceil(costs.buffer_bytes)
+    passing = costs.output_bytes if costs.passing_bytes is None else costs.passing_bytes
+    return Footprint(resident, ceil(costs.held_bytes), ceil(passing), ceil(costs.temp_bytes), 0)
 
 
-def _in_training(data: Mapping[str, Any], optimizer: OptimizerCosts) -> Footprint:
-    get, update = data.get, optimizer.update_bytes
-    gradients = ceil(get("grad_bytes") or 0)
-    largest = ceil(get("largest_grad_bytes", gradients) or 0)
-    coming = ceil(get("backward_grad_bytes", gradients) or 0)  # of ties, the first backward makes them
-    saved, lasting = ceil(get("saved_bytes") or 0), ceil(get("lasting_bytes") or 0)
-    passing = ceil(get("passing_bytes", max(0, (get("output_bytes") or 0) - saved)) or 0)
+def _in_training(costs: LayerCosts, optimizer: OptimizerCosts) -> Footprint:
+    update = optimizer.update_bytes
+    gradients, saved, lasting = ceil(costs.grad_bytes), ceil(costs.saved_bytes), ceil(costs.lasting_bytes)
+    largest, coming = costs.largest_grad_bytes, costs.backward_grad_bytes
+    largest = gradients if largest is None else ceil(largest)
+    second = costs.next_grad_bytes
+    second = min(largest, gradients - largest) if second is None else ceil(second)
+    coming = gradients if coming is None else ceil(coming)  # of ties, the first backward makes them
+    passing = costs.passing_bytes
+    passing = max(0, costs.output_bytes - saved) if passing is None else passing
     return Footprint(
-        resident_bytes=ceil(get("param_bytes") or 0)
-        + ceil(get("buffer_bytes") or 0)
+        resident_bytes=ceil(costs.param_bytes)
+        + ceil(costs.buffer_bytes)
         + gradients * optimizer.state_bytes
         + coming
         + lasting,
-        saved_bytes=saved + ceil(get("held_bytes") or 0),
-        output_bytes=passing,
-        temp_bytes=ceil(get("temp_bytes") or 0),
-        upstream_bytes=ceil(get("upstream_grad_bytes") or 0),
+        saved_bytes=saved + ceil(costs.held_bytes),
+        output_bytes=ceil(passing),
+        temp_bytes=ceil(costs.temp_bytes),
+        upstream_bytes=ceil(costs.upstream_grad_bytes),
         update_bytes=gradients * update,
         largest_update_bytes=largest * update,
-        next_update_bytes=ceil(get("next_grad_bytes", min(largest, gradients - largest)) or 0) * update,
+        next_update_bytes=second * update,
         gradient_bytes=coming + lasting,
     )

@@ -37,11 +37,14 @@ class Work:
             name: the node.
             backward: in backward, else in forward.
         """
-        captured = graph.graph.get("backward_captured", False)
-        prefix = "backward_" if backward and captured else ""
-        times = BACKWARD_PER_FORWARD if backward and not captured else 1
-        names = [f"{prefix}{amount}" for amount in ("flops", "moved_bytes", "kernels")]
-        return cls(*[times * graph.amount(name, amount) for amount in names])
+        costs = graph.costs(name)
+        amounts = (costs.flops, costs.moved_bytes, costs.kernels)
+        times = 1.0
+        if backward and graph.graph.get("backward_captured", False):
+            amounts = (costs.backward_flops, costs.backward_moved_bytes, costs.backward_kernels)
+        elif backward:
+            times = float(BACKWARD_PER_FORWARD)
+        return cls(*[times * amount for amount in amounts])
 
 
 def layer_s(device: Device, flops: float, moved_bytes: float, dtype: str = "float32") -> float:

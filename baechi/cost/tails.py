@@ -8,7 +8,7 @@ a layer that the host is slow to issue, that one.
 
 from collections.abc import Sequence
 
-from baechi.records import LayerGraph
+from baechi.records.layer_costs import LayerCosts
 from baechi.records.timeline import Phase
 
 Tail = Sequence[Sequence[float]]
@@ -16,22 +16,31 @@ Tail = Sequence[Sequence[float]]
 the first kernel to the last, and of the part of the work that is left then."""
 
 
-def tails_of(graph: LayerGraph, names: Sequence[str], phase: Phase, launch_s: float) -> list[Tail]:
-    """By layer; where nobody says, all its kernels take equally long.
+def host_s_of(layers: Sequence[LayerCosts], phase: Phase) -> list[float]:
+    """By layer, how long the host takes to issue its kernels.
 
     Args:
-        graph: the layer graph.
-        names: layers.
+        layers: the attributes of each.
+        phase: forward or backward.
+    """
+    if phase == "backward":
+        return [float(costs.host_backward_s) for costs in layers]
+    return [float(costs.host_forward_s) for costs in layers]
+
+
+def tails_of(layers: Sequence[LayerCosts], phase: Phase, launch_s: float) -> list[Tail]:
+    """By layer, the kernels that may decide; if the graph does not say, all kernels take equally long.
+
+    Args:
+        layers: the attributes of each.
         phase: forward or backward.
         launch_s: what it takes the host to issue one kernel.
     """
-    attribute = "backward_tail" if phase == "backward" else "tail"
-    found: list[Tail] = []
-    for name in names:
-        host_s = graph.amount(name, f"host_{phase}_s")
-        share = min(1.0, launch_s / host_s) if host_s > 0 else 0.0
-        found.append(graph.nodes[name].get(attribute) or [(1.0, share)])
-    return found
+    tails = [costs.backward_tail if phase == "backward" else costs.tail for costs in layers]
+    return [
+        tail or [(1.0, min(1.0, launch_s / host_s) if host_s > 0 else 0.0)]
+        for tail, host_s in zip(tails, host_s_of(layers, phase), strict=True)
+    ]
 
 
 def last_part(tail: Tail, work_s: float, host_s: float, launch_s: float) -> float:

@@ -6,12 +6,13 @@ memory. Edges that only order two layers carry nothing; edges from inputs are up
 What the model returns goes to the host, where its inputs come from (`returned` of a node).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import ceil
 from typing import Any, NamedTuple
 
 from baechi.records import Cluster, LayerGraph, Link
 from baechi.records.cluster import HOST
+from baechi.records.edge_costs import EdgeCosts
 
 
 class Tensor(NamedTuple):
@@ -47,13 +48,12 @@ def transfer_s(link: Link, size_bytes: float) -> float:
     return link.latency_s + size_bytes / link.bytes_per_s
 
 
-def _parts(data: Mapping[str, Any]) -> Iterable[tuple[Any, float]]:
+def _parts(edge: EdgeCosts) -> Iterable[tuple[Any, float]]:
     """The tensors of an edge, with their bytes: one, if it does not say otherwise."""
-    parts: Mapping[Any, float] | None = data.get("parts")
-    if parts:
-        return parts.items()
-    key = data.get("tensor")
-    return [(tuple(key) if isinstance(key, list) else key, data.get("bytes") or 0)]  # lists are JSON's
+    if edge.parts:
+        return edge.parts.items()
+    key = edge.tensor
+    return [(tuple(key) if isinstance(key, list) else key, edge.bytes)]  # lists are JSON's
 
 
 def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
@@ -69,26 +69,28 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
         Tensors by the code order of their sources.
     """
     found = []
+    on_host = {name for name, costs in graph.placed_costs() if costs.on_host} if spread else ()
     for source, edges in graph.adjacency():
         if not spread and not any([len(data) > 1 or "order_only" in data for data in edges.values()]):
             if edges:  # one tensor: nearly always
-                largest, readers = max([data.get("bytes") or 0 for data in edges.values()]), tuple(edges)
-                found.append(Tensor(source, ceil(largest), readers, keepers=readers))
+                largest = max([data.get("bytes") or EdgeCosts.bytes for data in edges.values()])
+                found.append(Tensor(source, ceil(largest), tuple(edges), keepers=tuple(edges)))
             continue
-        of_source: dict[Any, list[tuple[str, float, Mapping[str, Any]]]] = {}
+        of_source: dict[Any, list[tuple[str, float, EdgeCosts]]] = {}
         for target, data in edges.items():
-            if not data.get("order_only") and not (spread and graph.nodes[target].get("on_host")):
-                for key, size in _parts(data):
-                    of_source.setdefault(key, []).append((target, size, data))
+            edge = EdgeCosts.of(data)
+            if not edge.order_only and target not in on_host:
+                for key, size in _parts(edge):
+                    of_source.setdefault(key, []).append((target, size, edge))
         for key, reads in of_source.items():
             found.append(
                 Tensor(
                     source,
                     ceil(max([size for _, size, _ in reads])),
                     tuple([target for target, _, _ in reads]),
-                    ahead=not any([data.get("on_demand") for _, _, data in reads]),
-                    has_grad=not all([data.get("no_grad") for _, _, data in reads]),
-                    keepers=tuple([target for target, _, data in reads if not data.get("unsaved")]),
+                    ahead=not any([edge.on_demand for _, _, edge in reads]),
+                    has_grad=not all([edge.no_grad for _, _, edge in reads]),
+                    keepers=tuple([target for target, _, edge in reads if not edge.unsaved]),
                     key=key,
                 )
             )

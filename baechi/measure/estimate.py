@@ -63,5 +63,4 @@ def _others(data: Mapping[str, Any], attribute: str) -> dict[str, float]:
 
 def _seconds(graph: LayerGraph, name: str, device: Device, backward: bool) -> float:
     work = Work.of(graph, name, backward=backward)
-    dtype = graph.nodes[name].get("dtype", "float32")
-    return layer_s(device, work.flops, work.moved_bytes, dtype) / device.speed
+    return layer_s(device, work.flops, work.moved_bytes, graph.costs(name).dtype) / device.speed

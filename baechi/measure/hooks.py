@@ -70,7 +70,7 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
     kept = samples[rounds // 4 :]
     for attribute in ("forward_s", "backward_s") if graph.training else ("forward_s",):
         _write(graph, attribute, [getattr(sample, attribute) for sample in kept])
-    layers = {name for name in graph.placed() if graph.nodes[name]["kind"] == "layer"}
+    layers = {name for name, costs in graph.placed_costs() if costs.kind == "layer"}
     scale_others(graph, layers)  # glue is not timed
     logger.info("measured %d layers over %d rounds", len(samples[0].forward_s), len(kept))
 
@@ -120,7 +120,7 @@ def _fresh(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def _clocked(model: nn.Module, graph: LayerGraph, sample: _Round) -> Iterator[None]:
     modules = {name or ROOT: module for name, module in model.named_modules()}
-    layers = {graph.nodes[n].get("module", n) for n in graph.placed() if graph.nodes[n]["kind"] == "layer"}
+    layers = {graph.module_of(name) for name, costs in graph.placed_costs() if costs.kind == "layer"}
     with ExitStack() as stack:
         for name in sorted(layers & modules.keys()):
             module = modules[name]

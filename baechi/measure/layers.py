@@ -56,7 +56,7 @@ def measure_layers(
             watch = Stopwatch(device_behind("cpu" if device is None else device.name))
             found: dict[str, Seconds] = {}
             for name in distinct:
-                layer = modules[graph.nodes[name]["module"]]
+                layer = modules[graph.module_of(name)]
                 called_with = arguments.get(name)
                 seconds = _measured(layer, name, called_with, training=training, rounds=rounds, watch=watch)
                 if seconds is not None:
@@ -68,8 +68,8 @@ def measure_layers(
 
 
 def _is_distinct(graph: LayerGraph, name: str) -> bool:
-    data = graph.nodes[name]
-    return data["kind"] == "layer" and "twin" not in data and not data.get("unread", False)
+    costs = graph.costs(name)
+    return costs.kind == "layer" and costs.twin is None and not costs.unread
 
 
 def _measured(
@@ -97,15 +97,15 @@ def _write(graph: LayerGraph, found: Mapping[str, Seconds], device: Device | Non
     """Put seconds on the distinct layers and on those that do the same; returns their names."""
     measured = set()
     for name in graph.placed():
-        data = graph.nodes[name]
-        seconds = found.get(data.get("twin", name))
-        if data["kind"] == "layer" and data.get("unread", False):
+        data, costs = graph.nodes[name], graph.costs(name)
+        seconds = found.get(costs.twin or name)
+        if costs.kind == "layer" and costs.unread:
             measured.add(name)  # nothing runs
         elif seconds is not None:
             measured.add(name)
             put_seconds(data, "forward_s", seconds.forward_s, device)
             data["spread_s"] = seconds.spread_s
-            data["temp_bytes"] = max(data.get("temp_bytes", 0), seconds.temp_bytes)
+            data["temp_bytes"] = max(costs.temp_bytes, seconds.temp_bytes)
             if graph.training:
                 put_seconds(data, "backward_s", seconds.backward_s, device)
     return measured

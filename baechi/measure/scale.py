@@ -53,7 +53,7 @@ def _guess_s(graph: LayerGraph, name: str, backward: bool, device: Device | None
     known = device is not None and device.flops_per_s and device.bytes_per_s
     sheet = device if device is not None and known else _HOST
     work = Work.of(graph, name, backward=backward)
-    return layer_s(sheet, work.flops, work.moved_bytes, graph.nodes[name].get("dtype", "float32"))
+    return layer_s(sheet, work.flops, work.moved_bytes, graph.costs(name).dtype)
 
 
 _HOST = Device("this machine", **datasheet("CPU"))

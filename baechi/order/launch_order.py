@@ -1,9 +1,8 @@
 """The order in which each device launches its layers, and the code's order beside it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import networkx as nx
 
@@ -46,7 +45,7 @@ class LaunchOrder:
             nearest to it that does not.
         """
         graph = plan.graph
-        layers = [name for name in graph.placed() if _runs(graph.nodes[name])]
+        layers = [name for name, costs in graph.placed_costs() if costs.kind == "layer" and not costs.unread]
         parents = _layer_parents(plan, layers)
         _chain_calls(plan, layers, parents, stateful)
         order = _restore_order(plan.order, parents)
@@ -85,10 +84,6 @@ class LaunchOrder:
         return {layer: place for place, layer in enumerate(self.code_order)}
 
 
-def _runs(attributes: Mapping[str, Any]) -> bool:
-    return attributes.get("kind", "layer") == "layer" and not attributes.get("unread", False)
-
-
 def _layer_parents(plan: Plan, layers: list[str]) -> dict[str, dict[str, None]]:
     """Parents among layers, through glue."""
     graph, known = plan.graph, set(layers)
@@ -109,7 +104,7 @@ def _chain_calls(
 ) -> None:
     last: dict[str, str] = {}
     for name in layers:
-        module = str(plan.graph.nodes[name].get("module", name))
+        module = plan.graph.module_of(name)
         if module in stateful:
             if module in last:
                 parents[name][last[module]] = None

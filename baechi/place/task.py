@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph, seconds_by_device
-from baechi.cost.memory import footprints
+from baechi.cost.memory import footprints_of
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.errors import PlacementError
 from baechi.place.group_bytes import GroupBytes
@@ -37,8 +37,7 @@ class Task:
         self.training = graph.training
         self.indexed = IndexedGraph.of(graph)
         self.memory_bytes = [device.memory_bytes for device in cluster.devices]
-        table = footprints(graph, optimizer)
-        self.footprints = [table[name] for name in self.indexed.names]
+        self.footprints = footprints_of(graph, self.indexed.costs, optimizer)
         self.links = link_table(cluster)
         self.pins = self._pins()
 
@@ -70,7 +69,7 @@ class Task:
     @cached_property
     def knows_host(self) -> bool:
         """Whether the graph says what the host takes, so that memory is counted as the host issues."""
-        return any("host_forward_s" in self.graph.nodes[name] for name in self.indexed.names)
+        return self.graph.says("host_forward_s")
 
     @cached_property
     def group_reads(self) -> list[Sequence[int]]:
@@ -191,9 +190,8 @@ class Task:
     def _pins(self) -> list[int]:
         names = self.cluster.names
         pins = [ANYWHERE] * len(self.indexed.members)
-        pinned = {name: data["pin"] for name, data in self.graph.nodes(data=True) if "pin" in data}
-        for layer, name in enumerate(self.indexed.names) if pinned else ():
-            pin = pinned.get(name)
+        for layer, (name, costs) in enumerate(zip(self.indexed.names, self.indexed.costs, strict=True)):
+            pin = costs.pin
             if pin is None:
                 continue
             if pin not in names:

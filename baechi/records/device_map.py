@@ -62,8 +62,8 @@ def map_from_devices(graph: LayerGraph, device_of: Mapping[str, str]) -> dict[st
     """
     where: dict[str, str] = {}
     for name in graph.placed():
-        if graph.nodes[name].get("kind", "layer") == "layer":
-            where.setdefault(graph.nodes[name].get("module", name), device_of[name])
+        if _is_layer(graph, name):
+            where.setdefault(graph.module_of(name), device_of[name])
     devices = set(where.values())
     if len(devices) <= 1:
         return dict.fromkeys([""], *devices) if devices else {}
@@ -85,8 +85,7 @@ def _prefixes(module: str) -> list[str]:
 
 
 def _module_of(graph: LayerGraph, name: str) -> str:
-    data = graph.nodes[name]
-    module = str(data.get("module", name))
+    module = graph.module_of(name)
     return "" if module == ROOT else module
 
 
@@ -99,11 +98,12 @@ def _covering(graph: LayerGraph, name: str, devices: Mapping[str, str]) -> str |
 
 
 def _has_weights(graph: LayerGraph, name: str) -> bool:
-    return graph.amount(name, "param_bytes") + graph.amount(name, "buffer_bytes") > 0
+    costs = graph.costs(name)
+    return costs.param_bytes + costs.buffer_bytes > 0
 
 
 def _is_layer(graph: LayerGraph, name: str) -> bool:
-    return bool(graph.nodes[name].get("kind", "layer") == "layer")
+    return graph.costs(name).kind == "layer"
 
 
 def _decides(graph: LayerGraph, name: str) -> bool:

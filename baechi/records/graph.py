@@ -1,78 +1,28 @@
 """The layer graph: what a model computes, in what it costs."""
 
 from collections.abc import Iterator, Mapping
-from math import isfinite
+from inspect import cleandoc
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import networkx as nx
 
 from baechi.errors import RecordError
 from baechi.records.abstract import AbstractRecord
+from baechi.records.edge_costs import EdgeCosts
+from baechi.records.layer_costs import LayerCosts
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
 else:  # networkx is generic in its type stubs only
     DiGraph = nx.DiGraph
 
-KINDS = ("layer", "glue", "input")
-SECONDS = ("forward_s", "backward_s")
-AMOUNTS = (
-    "spread_s",
-    "host_forward_s",
-    "host_backward_s",
-    "param_bytes",
-    "buffer_bytes",
-    "grad_bytes",
-    "largest_grad_bytes",
-    "next_grad_bytes",
-    "output_bytes",
-    "passing_bytes",
-    "held_bytes",
-    "saved_bytes",
-    "lent_bytes",
-    "upstream_grad_bytes",
-    "temp_bytes",
-    "forward_temp_bytes",
-    "backward_rise_bytes",
-    "lasting_bytes",
-    "upstream_span_bytes",
-    "flops",
-    "moved_bytes",
-    "kernels",
-    "backward_flops",
-    "backward_moved_bytes",
-    "backward_kernels",
-)
-
 
 class LayerGraph(DiGraph, AbstractRecord):
     """A model as a directed graph: nodes are layers, glue and inputs, edges are tensors.
 
-    Node attributes (all optional; a missing amount is 0), in seconds and bytes:
-
-    - `kind`: `"layer"`, `"glue"` or `"input"`; `module`, `type`: qualified name and class of a layer;
-    - `forward_s`, `backward_s`: a number (divided by the device's speed) or a dict by device kind;
-      `spread_s`: how far the rounds of a measurement lay apart; `host_forward_s`,
-      `host_backward_s`: host time to issue its kernels;
-    - `param_bytes`, `buffer_bytes`, `grad_bytes`: by storage, ties counted on the first member;
-      `largest_grad_bytes`, `next_grad_bytes`: of the two largest weights;
-    - `output_bytes`: new storage handed on; `saved_bytes`: what autograd keeps until backward;
-      `upstream_grad_bytes`: gradient of the output; `temp_bytes`: peak beyond these while it runs;
-    - `held_bytes`: what the model's code holds to the end of forward, not for autograd (a cache, what
-      it returns); `passing_bytes`: the part of the output that is neither held nor saved;
-      `held_until`: a node, if variables hold that part until then, beyond its last reader;
-      `lives`: of several outputs, by `tensor`, the bytes that go with it, and such a node or `""`;
-    - what a layer needs as its kernels run (see `docs/design/measure-and-cost.md`): `rising_bytes`,
-      `backward_rise_bytes`, `backward_steps`, `lasting_bytes`, `upstream_span_bytes`, `tail`,
-      `backward_tail`;
-    - `flops`, `moved_bytes`, `kernels`, `dtype`: analytic counts behind an estimate, and their
-      dtype's name; `backward_flops`, `backward_moved_bytes`, `backward_kernels`: of backward;
-    - `twin`: an earlier layer that does the same work on other values;
-    - `colocate`: group id or None (same device); `pin`: device name or None.
-
-    Edge attributes: `bytes` (what travels if the ends lie on different devices), `tensor` (an id
-    per source output: a tensor travels once per target device; missing: one tensor per source),
-    `order_only=True` (a dependency without data).
+    The attributes of nodes and edges are those of NetworkX: read and write them as usual. The package knows
+    the ones listed below, and `costs` and `edge_costs` give them typed, with their defaults. All are
+    optional; None is as if missing, and others are kept as they are.
 
     Nodes stand in code order, the order in which the model's code reaches them.
     `graph.graph["training"]` says whether the costs are those of training, `"accumulate"` whether
@@ -100,7 +50,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         layers.graph.update(graph.graph)
         layers.graph.setdefault("training", False)
         for name, attributes in graph.nodes(data=True):
-            layers.add_node(str(name), **{"kind": "layer", **attributes})
+            layers.add_node(str(name), **{"kind": LayerCosts.kind, **attributes})
         if len(layers) != len(graph):
             raise RecordError("the graph is malformed:", ("two nodes have the same name as text",))
         for source, target, attributes in graph.edges(data=True):
@@ -120,12 +70,15 @@ class LayerGraph(DiGraph, AbstractRecord):
             RecordError: a negative or infinite amount, an unknown kind, an edge into an input, a
                 cycle; every fault listed.
         """
-        faults = [fault for name, data in self.nodes(data=True) for fault in _node_faults(name, data)]
-        for source, target, data in self.edges(data=True):
-            if not _is_amount(data.get("bytes", 0)):
-                faults.append(f"edge {source} > {target}: bytes is {data.get('bytes')!r}")
-            if self.nodes[target].get("kind") == "input":
-                faults.append(f"edge {source} > {target}: nothing leads into an input")
+        edges = (((source, target), data) for source, target, data in self.edges(data=True))
+        faults = [f"{name}: {fault}" for name, fault in LayerCosts.faults(self.nodes.items())]
+        faults += [
+            f"edge {source} > {target}: {fault}" for (source, target), fault in EdgeCosts.faults(edges)
+        ]
+        for name in self:
+            if self.nodes[name].get("kind") == "input":
+                sources = self.predecessors(name)
+                faults += [f"edge {source} > {name}: nothing leads into an input" for source in sources]
         if not nx.is_directed_acyclic_graph(self):
             cycle = " > ".join([edge[0] for edge in nx.find_cycle(self)])
             faults.append(f"it has a cycle: {cycle}")
@@ -134,7 +87,8 @@ class LayerGraph(DiGraph, AbstractRecord):
 
     def placed(self) -> Iterator[str]:
         """The nodes that a placer places (all but inputs), in code order."""
-        return (name for name, data in self.nodes(data=True) if data.get("kind", "layer") != "input")
+        kind = LayerCosts.kind
+        return (name for name, data in self.nodes(data=True) if data.get("kind", kind) != "input")
 
     def code_order(self) -> tuple[str, ...]:
         """All nodes but inputs, each after those it depends on, in code order as far as that allows.
@@ -150,6 +104,47 @@ class LayerGraph(DiGraph, AbstractRecord):
             raise
         placed = set(self.placed())
         return tuple(name for name in ordered if name in placed)
+
+    def costs(self, name: str) -> LayerCosts:
+        """The attributes of a node at this moment, typed, with defaults.
+
+        Args:
+            name: a node.
+        """
+        return LayerCosts.of(self.nodes[name])
+
+    def placed_costs(self) -> Iterator[tuple[str, LayerCosts]]:
+        """The nodes that a placer places, in code order, each with its attributes."""
+        for name, data in self.nodes(data=True):
+            costs = LayerCosts.of(data)
+            if costs.kind != "input":
+                yield name, costs
+
+    def edge_costs(self, source: str, target: str) -> EdgeCosts:
+        """The attributes of an edge at this moment, typed, with defaults.
+
+        Args:
+            source: the node that it leaves.
+            target: the node that it leads to.
+        """
+        return EdgeCosts.of(self.edges[source, target])
+
+    def says(self, attribute: str) -> bool:
+        """Whether some node has an attribute.
+
+        Args:
+            attribute: its name.
+        """
+        return any([attribute in data for _, data in self.nodes(data=True)])
+
+    def module_of(self, name: str) -> str:
+        """The qualified name of the module that a node is a call of, or whose code it is in.
+
+        Args:
+            name: a node.
+        """
+        module = self.nodes[name].get("module")
+        return name if module is None else str(module)
 
     def amount(self, name: str, attribute: str) -> float:
         """An amount of a node, 0 when missing.
@@ -193,10 +188,9 @@ class LayerGraph(DiGraph, AbstractRecord):
             By group id; a node without a group is a group of its own, under its own name.
         """
         groups: dict[str, list[str]] = {}
-        for name, data in self.nodes(data=True):
-            if data.get("kind", "layer") != "input":
-                group = data.get("colocate")
-                groups.setdefault(name if group is None else f"colocate:{group}", []).append(name)
+        for name in self.placed():
+            group = self.nodes[name].get("colocate", LayerCosts.colocate)
+            groups.setdefault(name if group is None else f"colocate:{group}", []).append(name)
         return groups
 
     def total(self, attribute: str) -> float:
@@ -231,18 +225,12 @@ class LayerGraph(DiGraph, AbstractRecord):
         return cls.from_networkx(graph)
 
 
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, (int, float)) and isfinite(value) and value >= 0
-
-
-def _node_faults(name: str, data: Mapping[str, Any]) -> Iterator[str]:
-    if data.get("kind", "layer") not in KINDS:
-        yield f"{name}: kind is {data['kind']!r}, not one of {', '.join(KINDS)}"
-    for attribute in SECONDS:
-        value = data.get(attribute) or 0
-        for seconds in value.values() if isinstance(value, Mapping) else (value,):
-            if not _is_amount(seconds):
-                yield f"{name}: {attribute} is {seconds!r}"
-    for attribute in AMOUNTS:
-        if not _is_amount(data.get(attribute) or 0):
-            yield f"{name}: {attribute} is {data[attribute]!r}"
+LayerGraph.__doc__ = "\n\n".join(
+    [
+        cleandoc(LayerGraph.__doc__ or ""),
+        "Attributes of a node:",
+        LayerCosts.documented(),
+        "Attributes of an edge:",
+        EdgeCosts.documented(),
+    ]
+)

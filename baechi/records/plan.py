@@ -161,7 +161,7 @@ def _device_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
 
 
 def _group_faults(plan: Plan) -> list[str]:
-    if all([data.get("colocate") is None for _, data in plan.graph.nodes(data=True)]):
+    if not plan.graph.says("colocate"):
         return []
     faults = []
     for members in plan.graph.groups().values():
@@ -173,11 +173,12 @@ def _group_faults(plan: Plan) -> list[str]:
 
 
 def _pin_faults(plan: Plan, layers: Sequence[str]) -> list[str]:
-    pin_of = {name: pin for name, data in plan.graph.nodes(data=True) if (pin := data.get("pin")) is not None}
+    if not plan.graph.says("pin"):
+        return []
     return [
-        f"layer {name} is pinned to {pin_of[name]}, and placed on {plan.device_of.get(name)}"
+        f"layer {name} is pinned to {pin}, and placed on {plan.device_of.get(name)}"
         for name in layers
-        if name in pin_of and plan.device_of.get(name) != pin_of[name]
+        if (pin := plan.graph.costs(name).pin) is not None and plan.device_of.get(name) != pin
     ]
 
 

@@ -129,7 +129,7 @@ class _Index:
 
     def _reads(self, span: Span) -> bool:
         if span.phase == "forward":
-            return bool(self._plan.graph.pred[span.layer])
+            return self._plan.graph.in_degree(span.layer) > 0
         return bool(self._readers(span.layer))
 
     def _issuing_s(self, span: Span) -> float:
@@ -160,7 +160,7 @@ class _Index:
             yield from (s for s in ran if s.where == here and s.kind == "compute")
         elif phase == "forward":
             for parent in graph.predecessors(layer):
-                ordered = graph.edges[parent, layer].get("order_only")
+                ordered = graph.edge_costs(parent, layer).order_only
                 for source in self._makers(parent, phase, set()):
                     if ordered or _ends_at(source, span.where):
                         yield source
@@ -170,8 +170,10 @@ class _Index:
                 yield from (s for s in self._makers(reader, phase, set()) if s.where == span.where)
 
     def _readers(self, layer: str) -> list[str]:
-        edges = self._plan.graph.adj[layer].items()
-        return [reader for reader, data in edges if not data.get("order_only")]
+        graph = self._plan.graph
+        return [
+            reader for reader in graph.successors(layer) if not graph.edge_costs(layer, reader).order_only
+        ]
 
     def _makers(self, layer: str, phase: Phase, passed: set[str]) -> Iterator[Span]:
         """The spans of a layer; of those before it if it has none (a view runs no kernel)."""

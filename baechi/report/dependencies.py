@@ -27,5 +27,5 @@ def dependencies_s(plan: Plan) -> float:
 
 def _parents(graph: LayerGraph, name: str, phase: str) -> list[str]:
     """What a layer depends on; an order of forward is none of backward."""
-    edges = graph.pred[name].items()
-    return [parent for parent, data in edges if phase == "forward_s" or not data.get("order_only")]
+    parents = graph.predecessors(name)
+    return [p for p in parents if phase == "forward_s" or not graph.edge_costs(p, name).order_only]

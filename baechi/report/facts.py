@@ -184,22 +184,20 @@ class Facts:
 
 def _device(plan: Plan, device: Device) -> DeviceFacts:
     names, graph = plan.order_on(device.name), plan.graph
-    layers = sum(graph.nodes[name].get("kind", "layer") == "layer" for name in names)
-
-    def total(*attributes: str) -> float:
-        return sum([graph.amount(name, attribute) for name in names for attribute in attributes])
-
-    gradients = total("grad_bytes") if graph.training else 0.0
+    rows = [graph.costs(name) for name in names]
+    layers = sum(costs.kind == "layer" for costs in rows)
+    gradients = sum([float(costs.grad_bytes) for costs in rows]) if graph.training else 0.0
     return DeviceFacts(
         name=device.name,
         kind=device.kind,
         modules=tuple(str(part) for part in fold(graph, names)),
         layers=layers,
         glue=len(names) - layers,
-        weight_bytes=total("param_bytes", "buffer_bytes"),
+        weight_bytes=sum([float(costs.param_bytes + costs.buffer_bytes) for costs in rows]),
         grad_bytes=gradients,
         optimizer_bytes=gradients * optimizer_costs(graph.graph.get("optimizer")).state_bytes,
-        kept_bytes=total("held_bytes") + (total("saved_bytes") if graph.training else 0.0),
+        kept_bytes=sum([float(costs.held_bytes) for costs in rows])
+        + (sum([float(costs.saved_bytes) for costs in rows]) if graph.training else 0.0),
         accumulate=bool(graph.graph.get("accumulate")),
         peak_bytes=plan.timeline.peak_bytes.get(device.name, 0),
         limit_bytes=device.memory_bytes,

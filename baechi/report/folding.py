@@ -51,8 +51,8 @@ def fold(graph: LayerGraph, layers: Iterable[str], limit: int = 8) -> list[Fold]
     """
     of: dict[str, int] = {}
     here: dict[str, int] = {}
-    meant = {name for name in layers if graph.nodes[name].get("kind", "layer") == "layer"}
-    ordered = [name for name in graph.placed() if graph.nodes[name].get("kind", "layer") == "layer"]
+    meant = {name for name in layers if graph.costs(name).kind == "layer"}
+    ordered = [name for name, costs in graph.placed_costs() if costs.kind == "layer"]
     for name in ordered:
         for prefix in prefixes(module_of(graph, name)):
             of[prefix] = of.get(prefix, 0) + 1
@@ -107,7 +107,8 @@ def module_of(graph: LayerGraph, name: str) -> str:
     """
     if name.startswith("glue:"):
         return name.removeprefix("glue:").rpartition("/")[0]
-    module = str(graph.nodes[name].get("module", name.partition("#")[0]))
+    module = graph.costs(name).module
+    module = name.partition("#")[0] if module is None else str(module)
     return "" if module == ROOT else module
 
 

@@ -217,10 +217,9 @@ def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> 
 def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, str]) -> dict[str, str]:
     """Device of each module that is wrapped as a layer: those of the graph, and leaves it never saw."""
     devices = {}
-    for node in plan.graph.placed():
-        data = plan.graph.nodes[node]
-        if data.get("kind", "layer") == "layer" and not data.get("unread", False):
-            devices[data.get("module", node)] = plan.device_of[node]
+    for node, costs in plan.graph.placed_costs():
+        if costs.kind == "layer" and not costs.unread:
+            devices[plan.graph.module_of(node)] = plan.device_of[node]
     layers = frozenset(devices)
     own = _devices_below(home)
     for name, module in modules.items():

@@ -64,8 +64,8 @@ class Runtime:
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = _readers_and_writers(plan)
         self.readers = dict(_readers(plan))
-        reaching = [node for node, reaches in plan.graph.nodes(data="reaches") if reaches]
-        self.reaching = frozenset(_module(plan, node) for node in reaching)
+        reaching = [node for node, costs in plan.graph.placed_costs() if costs.reaches]
+        self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
         self.measure: Callable[[], Timeline] | None = None
         self._hooks = HookWatch()
         self._thread = threading.local()
@@ -239,11 +239,12 @@ def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
 
     Of a module that did not run when the model was captured nothing is known.
     """
-    ran = [node for node in plan.graph.placed() if not plan.graph.nodes[node].get("unread", False)]
-    writes: dict[str, set[str]] = {_module(plan, node): set() for node in ran}
-    for node in ran:
-        if plan.graph.nodes[node].get("writes"):
-            writes[_module(plan, node)].add(str(plan.graph.nodes[node]["writes"]))
+    writes: dict[str, set[str]] = {}
+    for node, costs in plan.graph.placed_costs():
+        if not costs.unread:
+            kinds = writes.setdefault(plan.graph.module_of(node), set())
+            if costs.writes:
+                kinds.add(costs.writes)
     only_read = frozenset(module for module, kinds in writes.items() if not kinds)
     return only_read, frozenset(module for module, kinds in writes.items() if kinds == {"given"})
 
@@ -254,18 +255,15 @@ def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
     A view of that, or one of several tensors, is another tensor: it travels when somebody asks for it. So
     does what the host reads, who would wait until it is there.
     """
-    on_host = plan.cluster.on_host
+    on_host, graph = plan.cluster.on_host, plan.graph
     for node in plan.graph.placed():
         own = plan.device_of[node]
+        edges = {reader: graph.edge_costs(node, reader) for reader in graph.successors(node)}
         reading = [
             plan.device_of[reader]
-            for reader, data in plan.graph.adj[node].items()
-            if not data.get("order_only") and not data.get("on_demand")
+            for reader, costs in edges.items()
+            if not costs.order_only and not costs.on_demand
         ]
         others = tuple(dict.fromkeys([d for d in reading if d != own and d not in on_host]))
         if others:
             yield node, others
-
-
-def _module(plan: Plan, node: str) -> str:
-    return str(plan.graph.nodes[node].get("module", node))

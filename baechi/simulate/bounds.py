@@ -40,7 +40,7 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
     cut = _must_be_cut(graph, indexed, cluster)
     phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
     bounds_s = []
-    for phase, issue_s in zip(phases, shortest_issue_s(graph, indexed, cluster), strict=False):
+    for phase, issue_s in zip(phases, shortest_issue_s(indexed, cluster), strict=False):
         seconds = seconds_by_device(graph, indexed.names, cluster.devices, phase)
         computed_s = max(_shortest_s(indexed, seconds, cluster), _cut_s(indexed, seconds, cluster, cut))
         bounds_s.append(max(computed_s, issue_s))

@@ -8,22 +8,23 @@ wherever they lie. An addition of gradients may be another layer's, so it is lef
 from collections.abc import Sequence
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.tails import host_s_of
 from baechi.cost.transfer import link_table, transfer_s
-from baechi.records import Cluster, LayerGraph
+from baechi.records import Cluster
+from baechi.records.timeline import Phase
 
 
-def shortest_issue_s(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> tuple[float, float]:
+def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, float]:
     """A time that no host can beat, whatever the plan.
 
     Args:
-        graph: the layer graph.
-        indexed: the same, indexed.
+        indexed: the layer graph, indexed.
         cluster: the devices.
 
     Returns:
         Seconds of a forward, and of a backward; 0 of a graph without the host's times.
     """
-    forward_s, backward_s = (_host_s(graph, indexed, phase) for phase in ("forward", "backward"))
+    forward_s, backward_s = (_host_s(indexed, "forward"), _host_s(indexed, "backward"))
     if not any(forward_s):
         return 0.0, 0.0
     links, host = link_table(cluster), len(cluster)
@@ -37,24 +38,22 @@ def shortest_issue_s(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster)
     ]
     shared_s = sum(alone_s) / len(cluster)
     backward = max(shared_s, _longest_s(indexed, alone_s)) - cluster.launch_s
-    sent = _sent_inputs(graph, indexed)
+    sent = _sent_inputs(indexed)
     return sum(forward_s) + cluster.launch_s * (sent - 1) + sum(fetched_s), max(0.0, backward)
 
 
-def _sent_inputs(graph: LayerGraph, indexed: IndexedGraph) -> int:
+def _sent_inputs(indexed: IndexedGraph) -> int:
     """How many inputs are sent to some device: all but those that only glue on the host reads."""
-    on_host = [bool(graph.nodes[name].get("on_host")) for name in indexed.names]
+    on_host = [costs.on_host for costs in indexed.costs]
     tensors = zip(indexed.source, indexed.consumers, strict=True)
     readers = [layers for maker, layers in tensors if maker == FROM_HOST]
     return sum([not all(on_host[layer] for layer in layers) for layers in readers])
 
 
-def _host_s(graph: LayerGraph, indexed: IndexedGraph, phase: str) -> list[float]:
+def _host_s(indexed: IndexedGraph, phase: Phase) -> list[float]:
     """By layer, what the host takes; glue on inputs may be the host's own."""
-    nodes = graph.nodes
-    return [
-        0.0 if nodes[name].get("on_host") else graph.amount(name, f"host_{phase}_s") for name in indexed.names
-    ]
+    host_s = host_s_of(indexed.costs, phase)
+    return [0.0 if costs.on_host else own_s for costs, own_s in zip(indexed.costs, host_s, strict=True)]
 
 
 def _additions(indexed: IndexedGraph) -> list[int]:

@@ -7,9 +7,10 @@ from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.indexed import IndexedGraph
-from baechi.cost.memory import Footprint, footprints
-from baechi.cost.tails import Tail, tails_of
+from baechi.cost.memory import Footprint, footprints_of
+from baechi.cost.tails import Tail, host_s_of, tails_of
 from baechi.records import Cluster, Device, LayerGraph, Plan
+from baechi.records.layer_costs import LayerCosts
 from baechi.records.timeline import Phase
 
 
@@ -103,32 +104,28 @@ class Stage:
             optimizer: as for `of`.
         """
         indexed = IndexedGraph.of(graph)
-        table = footprints(graph, optimizer)
-        parts = [table[name] for name in indexed.names]
+        parts = footprints_of(graph, indexed.costs, optimizer)
         phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)
-
-        def amounts(what: str) -> list[int]:
-            return [ceil(graph.amount(name, f"{what}_bytes")) * graph.training for name in indexed.names]
-
+        layers, training = indexed.costs, graph.training
         whole = cls(
             graph,
             cluster,
             indexed,
             parts,
-            {phase: _seconds(graph, indexed.names, cluster, phase) for phase in phases},
-            {phase: [graph.amount(name, f"host_{phase}_s") for name in indexed.names] for phase in phases},
-            {phase: tails_of(graph, indexed.names, phase, cluster.launch_s) for phase in phases},
-            [graph.nodes[name].get("kind") == "glue" for name in indexed.names],
-            amounts("lent"),
-            amounts("held"),
-            amounts("upstream_span"),
-            _forward_temp_bytes(graph, indexed.names),
-            [graph.nodes[name].get("rising_bytes", ()) for name in indexed.names],
-            _steps(graph, indexed.names, parts),
+            {phase: _seconds(layers, cluster, phase) for phase in phases},
+            {phase: host_s_of(layers, phase) for phase in phases},
+            {phase: tails_of(layers, phase, cluster.launch_s) for phase in phases},
+            [costs.kind == "glue" for costs in layers],
+            [ceil(costs.lent_bytes) * training for costs in layers],
+            [ceil(costs.held_bytes) * training for costs in layers],
+            [ceil(costs.upstream_span_bytes) * training for costs in layers],
+            _forward_temp_bytes(graph, layers),
+            [costs.rising_bytes for costs in layers],
+            _steps(graph, layers, parts),
             (),
             (),
         )
-        on_host = [layer for layer, name in enumerate(indexed.names) if graph.nodes[name].get("on_host")]
+        on_host = [layer for layer, costs in enumerate(layers) if costs.on_host]
         return replace(whole, _spread=whole._without(on_host)) if on_host else whole
 
     def _without(self, on_host: Sequence[int]) -> "Stage":
@@ -213,35 +210,35 @@ class Stage:
         return queues
 
 
-def _forward_temp_bytes(graph: LayerGraph, names: Sequence[str]) -> list[int]:
+def _forward_temp_bytes(graph: LayerGraph, layers: Sequence[LayerCosts]) -> list[int]:
     """By layer; where phases are not told apart, the most of both."""
-    known = graph.training and any("forward_temp_bytes" in graph.nodes[name] for name in names)
-    return [ceil(graph.amount(name, "forward_temp_bytes" if known else "temp_bytes")) for name in names]
+    if graph.training and graph.says("forward_temp_bytes"):
+        return [ceil(costs.forward_temp_bytes) for costs in layers]
+    return [ceil(costs.temp_bytes) for costs in layers]
 
 
-def _steps(graph: LayerGraph, names: Sequence[str], parts: Sequence[Footprint]) -> list[list[Step]]:
-    """By layer; where nobody says, what it needs and the gradients of its weights."""
-    known = any("backward_rise_bytes" in graph.nodes[name] for name in names)
-    found = []
-    for name, part in zip(names, parts, strict=True):
-        needed = graph.amount(name, "backward_rise_bytes") if known else part.temp_bytes + part.gradient_bytes
-        told = graph.nodes[name].get("backward_steps") if known else None
-        found.append([Step(*step) for step in told] if told else [Step(0.0, ceil(needed))])
-    return found
+def _steps(graph: LayerGraph, layers: Sequence[LayerCosts], parts: Sequence[Footprint]) -> list[list[Step]]:
+    """By layer; if the graph does not say, what it needs and the gradients of its weights."""
+    if not graph.says("backward_rise_bytes"):
+        return [[Step(0.0, part.temp_bytes + part.gradient_bytes)] for part in parts]
+    return [
+        [Step(*step) for step in costs.backward_steps] or [Step(0.0, ceil(costs.backward_rise_bytes))]
+        for costs in layers
+    ]
 
 
-def _seconds(graph: LayerGraph, names: Sequence[str], cluster: Cluster, phase: Phase) -> _Table:
-    """By device and layer; None where nobody knows it, which matters only if the layer is put there."""
+def _seconds(layers: Sequence[LayerCosts], cluster: Cluster, phase: Phase) -> _Table:
+    """By device and layer; None where it is unknown, which matters only if the layer is put there."""
+    times = [costs.backward_s if phase == "backward" else costs.forward_s for costs in layers]
     rows: dict[tuple[str, float], list[float | None]] = {}
     for device in cluster.devices:
         key = (device.kind, device.speed)
         if key not in rows:
-            rows[key] = [_known(graph, name, f"{phase}_s", device) for name in names]
+            rows[key] = [_known_s(of_layer, device) for of_layer in times]
     return [rows[device.kind, device.speed] for device in cluster.devices]
 
 
-def _known(graph: LayerGraph, name: str, attribute: str, device: Device) -> float | None:
-    times = graph.nodes[name].get(attribute)
-    if isinstance(times, Mapping) and device.kind not in times:
-        return None
-    return graph.seconds(name, attribute, device.kind, device.speed)
+def _known_s(times: float | Mapping[str, float], device: Device) -> float | None:
+    if isinstance(times, Mapping):
+        return float(times[device.kind]) if device.kind in times else None
+    return float(times) / device.speed

@@ -17,8 +17,9 @@ from torch import nn
 
 from baechi.errors import CaptureError, PlacementError
 from baechi.records.cluster import Cluster
-from baechi.records.graph import AMOUNTS, LayerGraph
+from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
+from baechi.records.layer_costs import LayerCosts
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.units import format_bytes
 from baechi.verbs.planning import place
@@ -26,7 +27,7 @@ from baechi.verbs.profiling import Names, profile
 
 logger = logging.getLogger(__name__)
 
-_GROW = tuple(name for name in AMOUNTS if name.endswith("_bytes"))
+_GROW = LayerCosts.amounts("bytes")
 _MOST_DOUBLINGS = 24
 
 

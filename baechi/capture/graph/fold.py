@@ -74,7 +74,7 @@ def _nodes_in(graph: LayerGraph) -> dict[str, list[str]]:
     """By module, the nodes in and below it."""
     found: dict[str, list[str]] = {}
     for name in graph.placed():
-        module = graph.nodes[name]["module"]
+        module = graph.module_of(name)
         while module:
             found.setdefault(module, []).append(name)
             module = module.rpartition(".")[0]
@@ -115,7 +115,7 @@ def _stays_whole(module: str, inside: _Inside, graph: LayerGraph, nodes: Iterabl
     if not inside.weighted:
         return True
     layers = {call.module for call in inside.calls}
-    if len({call.module for call in inside.calls if graph.amount(call.node, "flops")}) > MOST_LAYERS:
+    if len({call.module for call in inside.calls if graph.costs(call.node).flops}) > MOST_LAYERS:
         return False
     called = [call.node for call in inside.calls]  # a layer that is registered elsewhere, too
     within = graph.subgraph([*nodes, *called])
@@ -127,7 +127,7 @@ def _stays_whole(module: str, inside: _Inside, graph: LayerGraph, nodes: Iterabl
 def _has_branches(module: str, calls: list[Call], within: LayerGraph) -> bool:
     """Whether chains of layers that do heavy work run side by side."""
     depth = module.count(".") + 1
-    heavy = {call.node: call for call in calls if within.amount(call.node, "flops")}
+    heavy = {call.node: call for call in calls if within.costs(call.node).flops}
     before = {name: ({name} | nx.ancestors(within, name)) & heavy.keys() for name in heavy}
     for one, other in combinations(heavy, 2):
         if one in before[other] or other in before[one]:

@@ -32,8 +32,8 @@ def union(graphs: Iterable[LayerGraph]) -> LayerGraph:
 
 def _both(one: LayerGraph, other: LayerGraph) -> LayerGraph:
     names = _same_nodes(one, other)
-    running = {names[name] for name in other if not other.nodes[name].get("unread", False)}
-    idle = {name for name in one if one.nodes[name].get("unread", False)} & running
+    running = {names[name] for name in other if not other.costs(name).unread}
+    idle = {name for name in one if one.costs(name).unread} & running
     order = _merged_order([name for name in one if name not in idle], [names[name] for name in other])
     merged: nx.DiGraph[Any] = nx.DiGraph(**one.graph)
     back = {name: source for source, name in names.items()}
@@ -54,14 +54,14 @@ def _same_nodes(one: LayerGraph, other: LayerGraph) -> dict[str, str]:
     """By name in the other graph, the name of the same node in the first one, or a new name."""
     glue: dict[tuple[str, frozenset[str]], list[str]] = {}
     for name in one:
-        if one.nodes[name]["kind"] == "glue":
+        if one.costs(name).kind == "glue":
             glue.setdefault((_path(name), frozenset(one.predecessors(name))), []).append(name)
     names: dict[str, str] = {}
     taken = set(one)
     place = {name: index for index, name in enumerate(other)}
     for name in nx.lexicographical_topological_sort(other, key=place.__getitem__):
         names[name] = name
-        if other.nodes[name]["kind"] == "glue":
+        if other.costs(name).kind == "glue":
             read = frozenset(names[source] for source in other.predecessors(name))
             same = glue.get((_path(name), read))
             names[name] = same.pop(0) if same else _unused(_path(name), taken)

@@ -92,5 +92,4 @@ def _shuffled(task: Task, chance: Random) -> list[int]:
 
 
 def _has_layer(task: Task, group: int) -> bool:
-    names = (task.indexed.names[layer] for layer in task.indexed.members[group])
-    return any(task.graph.nodes[name].get("kind", "layer") == "layer" for name in names)
+    return any(task.indexed.costs[layer].kind == "layer" for layer in task.indexed.members[group])

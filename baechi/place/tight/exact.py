@@ -99,7 +99,7 @@ def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[int]]:
         for reads, before in zip(indexed.reads, indexed.before, strict=True)
     ]
     device = [device_of[group] for group in indexed.group_of]
-    commute = not any(task.graph.amount(name, "host_forward_s") for name in indexed.names)
+    commute = not any(costs.host_forward_s for costs in indexed.costs)
     waiting: list[list[int]] = [[]]
     while waiting:
         order = waiting.pop()

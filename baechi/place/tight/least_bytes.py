@@ -100,8 +100,8 @@ def _kept_bytes(task: Task, layer: int) -> int:
     saved = task.footprints[layer].saved_bytes
     if not task.knows_host:
         return saved
-    name, amount = task.indexed.names[layer], task.graph.amount
-    return max(0, saved - ceil(amount(name, "lent_bytes")) - ceil(amount(name, "held_bytes")))
+    costs = task.indexed.costs[layer]
+    return max(0, saved - ceil(costs.lent_bytes) - ceil(costs.held_bytes))
 
 
 def moment_bytes(task: Task, layer: int) -> int:

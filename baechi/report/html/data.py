@@ -44,11 +44,11 @@ def _us(seconds: float) -> float:
 
 def _node(plan: Plan, name: str) -> dict[str, Any]:
     """A node of the graph; its device by number, -1 of an input."""
-    graph, data = plan.graph, plan.graph.nodes[name]
+    graph, costs = plan.graph, plan.graph.costs(name)
     node: dict[str, Any] = {
-        "kind": data.get("kind", "layer"),
+        "kind": costs.kind,
         "device": -1,
-        "type": str(data.get("type", "")),
+        "type": str(costs.type or ""),
     }
     if name in plan.device_of:
         device = plan.cluster.device(plan.device_of[name])
@@ -56,17 +56,17 @@ def _node(plan: Plan, name: str) -> dict[str, Any]:
         node["forward"] = _us(graph.seconds(name, "forward_s", device.kind, device.speed))
         if graph.training:
             node["backward"] = _us(graph.seconds(name, "backward_s", device.kind, device.speed))
-        node["weights"] = graph.amount(name, "param_bytes") + graph.amount(name, "buffer_bytes")
-        node["output"] = graph.amount(name, "output_bytes")
+        node["weights"] = float(costs.param_bytes + costs.buffer_bytes)
+        node["output"] = float(costs.output_bytes)
     return node
 
 
 def _edges(plan: Plan) -> list[list[float]]:
     place = {name: index for index, name in enumerate(plan.graph)}
-    edges = plan.graph.edges(data=True)
+    edges = [(source, target, plan.graph.edge_costs(source, target)) for source, target in plan.graph.edges]
     return [
-        [place[source], place[target], -1 if data.get("order_only") else data.get("bytes") or 0]
-        for source, target, data in edges
+        [place[source], place[target], -1 if costs.order_only else costs.bytes]
+        for source, target, costs in edges
     ]
 
 

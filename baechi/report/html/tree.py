@@ -76,7 +76,7 @@ def tree(graph: LayerGraph, names: Sequence[str], device_of: Mapping[str, str]) 
 
 def _where(graph: LayerGraph, name: str) -> tuple[str, str]:
     """The module that a node is shown in, and its own label."""
-    kind = graph.nodes[name].get("kind", "layer")
+    kind = graph.costs(name).kind
     if kind == "input":
         return "", name.removeprefix("input:")
     if kind == "glue":

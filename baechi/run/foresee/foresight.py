@@ -121,12 +121,7 @@ def _other_generators() -> tuple[Any, ...]:
 def _several(plan: Plan) -> list[str]:
     """Modules that are called several times, or share weights with others."""
     graph = plan.graph
-    modules = [str(graph.nodes[node].get("module", node)) for node in graph.placed()]
-    calls = Counter(modules)
-    groups = Counter(graph.nodes[node].get("colocate") for node in graph.placed())
-    shared = [
-        str(graph.nodes[node].get("module", node))
-        for node in graph.placed()
-        if graph.nodes[node].get("colocate") is not None and groups[graph.nodes[node]["colocate"]] > 1
-    ]
+    calls = Counter([graph.module_of(node) for node in graph.placed()])
+    groups = [members for members in graph.groups().values() if len(members) > 1]
+    shared = [graph.module_of(node) for members in groups for node in members]
     return [name for name, count in calls.items() if count > 1] + shared

@@ -49,7 +49,7 @@ def homes(model: nn.Module, plan: Plan) -> dict[str, str]:
         absent = [name for name in names if name not in weights]
         faults += [f"the plan's weight {name} (of {node}) is not in the model" for name in absent]
         home.update({name: plan.device_of[node] for name in names})
-        if not absent and "weights" in plan.graph.nodes[node]:
+        if not absent and plan.graph.costs(node).weights is not None:
             faults += _size_faults(plan, node, [weights[name] for name in names])
     faults += [f"the model's weight {name} is not in the plan" for name in weights if name not in home]
     if faults:
@@ -73,28 +73,27 @@ def home_in(plan: Plan, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def _weights_of_node(plan: Plan, node: str, weights: Mapping[str, torch.Tensor]) -> list[str]:
-    data = plan.graph.nodes[node]
-    if "weights" in data:
-        return list(data["weights"])
-    if data.get("kind", "layer") != "layer":
+    costs = plan.graph.costs(node)
+    if costs.weights is not None:
+        return list(costs.weights)
+    if costs.kind != "layer":
         return []
-    module = data.get("module", node)
+    module = plan.graph.module_of(node)
     below = "" if module == ROOT else f"{module}."
     return [name for name in weights if name.startswith(below)]
 
 
 def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
     faults = []
-    for node in plan.graph.placed():
-        data = plan.graph.nodes[node]
-        if data.get("kind", "layer") != "layer":
+    for node, costs in plan.graph.placed_costs():
+        if costs.kind != "layer":
             continue
-        name = data.get("module", node)
+        name = plan.graph.module_of(node)
         module = modules.get(name)
         if module is None:
             faults.append(f"the plan's layer {name} is not in the model")
-        elif "type" in data and type(module).__name__ != data["type"]:
-            faults.append(f"layer {name} is a {type(module).__name__}, the plan has a {data['type']}")
+        elif costs.type is not None and type(module).__name__ != costs.type:
+            faults.append(f"layer {name} is a {type(module).__name__}, the plan has a {costs.type}")
     return faults
 
 

@@ -84,7 +84,7 @@ class ForwardLedger:
             if maker != FROM_HOST:
                 self._users[maker] += len(indexed.consumers[tensor])
         self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
-        self._stays = [stage.graph.amount(name, "held_bytes") > 0 for name in indexed.names]
+        self._stays = [costs.held_bytes > 0 for costs in indexed.costs]
         for layer in layers:
             if indexed.borrows[layer]:
                 bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]

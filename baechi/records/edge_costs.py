@@ -1,0 +1,29 @@
+"""What an edge of the layer graph may carry: its attributes, each declared once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, final
+
+from baechi.records.attributes import AbstractAttributes
+
+
+@final
+@dataclass(frozen=True)
+class EdgeCosts(AbstractAttributes):
+    """What travels along an edge; `LayerGraph` lists the fields, with units and defaults."""
+
+    bytes: Annotated[float, "bytes", "What travels if the ends lie on different devices."] = 0
+    tensor: Annotated[
+        Any,
+        "name",
+        "Tells outputs of one source apart: each travels once to a device; if missing, there is one output.",
+    ] = None
+    parts: Annotated[
+        Mapping[str, float] | None, "bytes, by tensor", "The outputs of the source, if there are several."
+    ] = None
+    order_only: Annotated[bool, "flag", "The reader comes later, and nothing travels."] = False
+    on_demand: Annotated[
+        bool, "flag", "It travels when the reader's device asks for it, not as soon as it is made."
+    ] = False
+    no_grad: Annotated[bool, "flag", "No gradient comes back."] = False
+    unsaved: Annotated[bool, "flag", "Autograd does not keep it for the reader."] = False

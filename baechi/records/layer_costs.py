@@ -1,0 +1,145 @@
+"""What a node of the layer graph may carry: its attributes, each declared once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, final
+
+from baechi.records.attributes import AbstractAttributes
+
+
+@final
+@dataclass(frozen=True)
+class LayerCosts(AbstractAttributes):
+    """What a node is and what it costs; `LayerGraph` lists the fields, with units and defaults."""
+
+    kind: Annotated[
+        Literal["layer", "glue", "input"],
+        "text",
+        "A call of a module, a functional op between layers (`glue`), or an input of the model.",
+    ] = "layer"
+    module: Annotated[
+        str | None, "name", "The module that it is a call of, or whose code it is in; else the node's name."
+    ] = None
+    type: Annotated[str | None, "name", "The class of a layer, the function of glue."] = None
+
+    forward_s: Annotated[
+        float | Mapping[str, float],
+        "s",
+        "Time of its forward: one number, divided by the device's speed, or a dict by device kind.",
+    ] = 0
+    backward_s: Annotated[
+        float | Mapping[str, float], "s", "Time of its backward, in the same form as `forward_s`."
+    ] = 0
+    spread_s: Annotated[float, "s", "How far the rounds of a measurement lay apart."] = 0
+    host_forward_s: Annotated[float, "s", "Host time to issue the kernels of its forward."] = 0
+    host_backward_s: Annotated[float, "s", "Host time to issue the kernels of its backward."] = 0
+
+    param_bytes: Annotated[float, "bytes", "Parameters, by storage; ties count on the first member."] = 0
+    buffer_bytes: Annotated[float, "bytes", "Buffers, by storage; ties count on the first member."] = 0
+    grad_bytes: Annotated[float, "bytes", "Gradients of the parameters that it owns."] = 0
+    largest_grad_bytes: Annotated[
+        float | None, "bytes", "Gradient of its largest weight; if missing, it has one weight."
+    ] = None
+    next_grad_bytes: Annotated[
+        float | None, "bytes", "Gradient of its second largest weight; if missing, what the largest leaves."
+    ] = None
+    output_bytes: Annotated[float, "bytes", "New storage that it hands on."] = 0
+    passing_bytes: Annotated[
+        float | None,
+        "bytes",
+        "The part of its output that is neither held nor saved; if missing, all that is not saved.",
+    ] = None
+    held_bytes: Annotated[
+        float,
+        "bytes",
+        "What the model's code holds to the end of forward, not for autograd: a cache, what it returns.",
+    ] = 0
+    saved_bytes: Annotated[float, "bytes", "What autograd keeps of it until backward."] = 0
+    lent_bytes: Annotated[float, "bytes", "Its output that autograd keeps for readers only."] = 0
+    upstream_grad_bytes: Annotated[float, "bytes", "The gradient of its output."] = 0
+    temp_bytes: Annotated[float, "bytes", "The peak beyond all these while it runs, in either phase."] = 0
+    forward_temp_bytes: Annotated[float, "bytes", "The same in forward alone."] = 0
+    backward_rise_bytes: Annotated[
+        float,
+        "bytes",
+        "What its backward adds at most to what is there when it begins: gradients of its weights too, less "
+        "what autograd kept for it alone.",
+    ] = 0
+    lasting_bytes: Annotated[
+        float, "bytes", "What autograd keeps that is still held when backward is over, such as a cache."
+    ] = 0
+    upstream_span_bytes: Annotated[
+        float, "bytes", "What a copy of the gradient of its output takes, if that is a view with gaps."
+    ] = 0
+
+    flops: Annotated[float, "FLOP", "Arithmetic of its forward."] = 0
+    moved_bytes: Annotated[float, "bytes", "What its forward reads and writes in memory."] = 0
+    kernels: Annotated[float, "number", "Kernels that its forward launches."] = 0
+    backward_flops: Annotated[float, "FLOP", "Arithmetic of its backward."] = 0
+    backward_moved_bytes: Annotated[float, "bytes", "What its backward reads and writes in memory."] = 0
+    backward_kernels: Annotated[float, "number", "Kernels that its backward launches."] = 0
+    backward_grad_bytes: Annotated[
+        float | None,
+        "bytes",
+        "Gradients of weights that its backward makes first, where ties make these others than `grad_bytes`; "
+        "if missing, the same.",
+    ] = None
+    dtype: Annotated[str, "name", "The dtype that it computes in."] = "float32"
+
+    twin: Annotated[str | None, "node", "An earlier layer that does the same work on other values."] = None
+    colocate: Annotated[str | None, "name", "Its group; the nodes of a group share a device."] = None
+    pin: Annotated[str | None, "device", "The only device that it may be placed on."] = None
+    weights: Annotated[
+        Sequence[str] | None,
+        "names",
+        "Parameters and buffers that it owns, which `assign` moves; if missing, those of its module.",
+    ] = None
+
+    held_until: Annotated[
+        str, "node", "If variables hold its passing output beyond the last reader, the node until whose end."
+    ] = ""
+    lives: Annotated[
+        Mapping[str, Sequence[Any]] | None,
+        "bytes and node, by tensor",
+        "Of several outputs, those with memory of their own: its size, and until whose end variables hold it "
+        "or `''`.",
+    ] = None
+    rising_bytes: Annotated[
+        Sequence[tuple[float, int]],
+        "pairs",
+        "What it holds in the course of forward: the part of its kernels launched before; bytes.",
+    ] = ()
+    backward_steps: Annotated[
+        Sequence[Sequence[Any]],
+        "quadruples",
+        "`backward_rise_bytes` in the course of backward: the part of its kernels launched before; bytes; "
+        "what may be let go then; bytes of that.",
+    ] = ()
+    tail: Annotated[
+        Sequence[Sequence[float]],
+        "pairs",
+        "The kernels that may decide when forward ends: the part of the issuing that is over, and of the "
+        "work that is left.",
+    ] = ()
+    backward_tail: Annotated[Sequence[Sequence[float]], "pairs", "The same as `tail`, of backward."] = ()
+
+    returned: Annotated[
+        Mapping[str, float] | None,
+        "bytes, by place",
+        "What the model returns of it, by the place among all that the model returns.",
+    ] = None
+    losses: Annotated[
+        Mapping[str, float] | None, "bytes, by place", "The part of `returned` where backward begins."
+    ] = None
+    on_host: Annotated[
+        bool, "flag", "It is a functional op that reads only inputs of the model, so it runs on the host."
+    ] = False
+    unread: Annotated[bool, "flag", "It stands for weights that nothing read; it does not run."] = False
+    writes: Annotated[
+        str,
+        "text",
+        "Whose memory it writes in place that others read: `'given'` to it, or `'other'`; none if empty.",
+    ] = ""
+    reaches: Annotated[bool, "flag", "It reads what it was not given: in an object, in another module."] = (
+        False
+    )
