@@ -3,6 +3,7 @@
 Each test runs with the row and without it, so that it is the row which makes the difference.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,6 +63,7 @@ def add_row(monkeypatch: pytest.MonkeyPatch) -> Iterator[AddRow]:
     yield add
     monkeypatch.undo()
     forget()
+    gc.unfreeze()  # `deviations` sets objects aside, and later tests look through them
 
 
 def remembered(net: Any, x: Tensor) -> Tensor:
