@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.sends import note_sent
+from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
 from baechi.torchlib.tensors.layout import over, real_device
 
 
@@ -78,7 +78,7 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
     if not (torch.is_grad_enabled() and tensor.requires_grad):
         return _send(tensor, way), way
     # for what torch.func transforms it is a constant
-    with temporarily_clear_interpreter_stack(), backend.at(way.source):
+    with without_transforms(), backend.at(way.source):
         copied = _send(tensor, way)
         way.token = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
     return copied, way
@@ -98,7 +98,7 @@ def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
     token, way.token = way.token, None
     if token is None or not torch.is_grad_enabled():
         return copied
-    with temporarily_clear_interpreter_stack(), way.backend.at(way.target):
+    with without_transforms(), way.backend.at(way.target):
         arrived: torch.Tensor = _Arrive.apply(token, copied, way)  # type: ignore[no-untyped-call]
     return arrived
 
@@ -126,7 +126,7 @@ def transfer(
     if beside and takes_two_nodes(tensor):
         return arrive(*depart(tensor, backend, target))
     # what a functorch tensor wraps may be differentiated, forward or backward, though nothing says so
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    wrapped = is_wrapped(tensor)
     if wrapped or (torch.is_grad_enabled() and tensor.requires_grad):
         copied: torch.Tensor = _Transfer.apply(tensor, backend, target, beside)  # type: ignore[no-untyped-call]
         return copied
@@ -139,13 +139,13 @@ def takes_two_nodes(tensor: torch.Tensor) -> bool:
     Args:
         tensor: any tensor.
     """
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    wrapped = is_wrapped(tensor)
     return tensor.layout == torch.strided and not wrapped and not _is_dual(tensor)
 
 
 def _is_dual(tensor: torch.Tensor) -> bool:
     """Whether a tensor carries a tangent (forward-mode differentiation, but not that of functorch)."""
-    if forward_ad._current_level < 0 or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if forward_ad_level() < 0 or is_wrapped(tensor):
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 
@@ -186,7 +186,7 @@ class _Depart(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
-        with _disable_current_modes():
+        with without_dispatch_modes():
             one = torch.empty(1, dtype=tensor.dtype, device=real_device(tensor))
             return over(one, tensor.shape, (0,) * tensor.dim())
 
@@ -208,7 +208,7 @@ class _Arrive(torch.autograd.Function):
     def forward(ctx: Any, token: torch.Tensor, copied: torch.Tensor, way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
-        with _disable_current_modes():  # the same memory, and no view: it may be written in place
+        with without_dispatch_modes():  # the same memory, and no view: it may be written in place
             return over(copied, copied.shape, copied.stride(), int(copied.storage_offset()))
 
     @staticmethod

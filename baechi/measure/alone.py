@@ -16,6 +16,7 @@ from baechi.measure.backward import clocked_backward
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import set_aside
 from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.torchlib.private.autograd import next_sequence_number
 from baechi.torchlib.random_state import random_state_kept
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -161,13 +162,13 @@ def _one_round(
     dtype = arguments.autocast
     casting = torch.autocast(watch.device.type, dtype=dtype) if dtype is not None else nullcontext()
     with torch.set_grad_enabled(arguments.grad), casting:
-        first = torch._C._autograd._get_sequence_nr()
+        first = next_sequence_number()
         watch.wait()
         watch.restart_peak()
         start = watch.now()
         result = layer(*args, **kwargs)
         end = watch.now()
-        own = range(first, torch._C._autograd._get_sequence_nr())
+        own = range(first, next_sequence_number())
     watch.wait()
     forward_s, kept_bytes = watch.seconds(start, end), watch.live_bytes()
     temp_bytes = watch.peak_bytes() - kept_bytes

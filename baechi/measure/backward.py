@@ -10,6 +10,7 @@ import torch
 
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.torchlib.autograd_nodes import nodes_from
+from baechi.torchlib.private.autograd import sequence_number
 
 _Taken = list[tuple[str, Any, Any]]
 
@@ -29,7 +30,7 @@ def clocked_backward(
     """
     taken: _Taken = []
     for node in nodes_from([output.grad_fn for output in outputs]):
-        owner = owner_of(node._sequence_nr())
+        owner = owner_of(sequence_number(node))
         if owner is not None:
             _clock_node(node, owner, watch, taken)
     torch.autograd.backward(list(outputs), [torch.ones_like(output) for output in outputs])

@@ -29,6 +29,7 @@ from baechi.records.inputs import Inputs
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.modules.intercept import original_forward, set_aside, stand_in, step_back
 from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.torchlib.private.autograd import next_sequence_number
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 logger = logging.getLogger(__name__)
@@ -139,12 +140,12 @@ def _timed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     turn = sample.turns.get(name, 0)
     sample.turns[name] = turn + 1
     layer = f"{name}#{turn}" if turn else name
-    first = torch._C._autograd._get_sequence_nr()
+    first = next_sequence_number()
     start_s = time.perf_counter()
     result = original_forward(module)(*args, **kwargs)
     sample.forward_s[layer] = time.perf_counter() - start_s
     sample.starts.append(first)
-    sample.ends.append(torch._C._autograd._get_sequence_nr())
+    sample.ends.append(next_sequence_number())
     sample.owners.append(layer)
     return result
 

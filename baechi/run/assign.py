@@ -26,6 +26,7 @@ from baechi.run.weights.move import flatten_recurrent, move
 from baechi.run.whole import hook, unhook
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
 from baechi.torchlib.modules.intercept import has_stand_in, stand_in, step_back
+from baechi.torchlib.private.modules import has_forward
 from baechi.torchlib.tensors.storage import remove_mark
 
 DEVICE_MAP = "hf_device_map"
@@ -195,7 +196,7 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
         spread = name == ROOT or len(below.get(name, ())) > 1
-        called = getattr(module.forward, "__name__", "") != "_forward_unimplemented"  # not a ModuleList
+        called = has_forward(module)  # not a ModuleList
         if id(module) not in wrapped and called and (spread or fused):
             wrapped.add(id(module))
             bind(module, Binding(runtime, name))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import nn
 
 from baechi.errors import note_where
@@ -22,6 +21,7 @@ from baechi.run.weights.match import has_weights
 from baechi.run.weights.settle import settled
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import original_forward
+from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -71,7 +71,7 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """
     binding: Binding = module.__dict__[BINDING]
     runtime = binding.runtime
-    if torch._C._current_graph_task_id() == -1:
+    if current_graph_task_id() == -1:
         glue = runtime.glue
         if glue is not None:
             return _on_device(module, runtime, glue, binding.seat, args, kwargs)
@@ -100,7 +100,7 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
     """Run in the step that this thread is in, or in one of its own."""
     runtime = _binding(module).runtime
-    if torch._C._current_graph_task_id() != -1:
+    if current_graph_task_id() != -1:
         runtime.step_until_backward_ends()
     if runtime.glue is not None:
         return run(*args, **kwargs)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.overrides import _get_current_function_mode_stack
 
 from baechi.backend import backend_of
 from baechi.order import LaunchOrder, waiting_layers
@@ -28,6 +27,8 @@ from baechi.run.launch.thread_launcher import ThreadLauncher
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.reach import reach_aside
 from baechi.run.step.step import Step
+from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
+from baechi.torchlib.private.modes import function_modes
 
 BINDING = "_baechi"
 """What ties a module to its runtime hangs on it under this name."""
@@ -75,7 +76,7 @@ class Runtime:
         """The mode of the step that this thread is in; None outside a step."""
         glue: GlueMode | None = getattr(self._thread, "glue", None)
         backward = getattr(self._thread, "backward", None)
-        if backward is not None and backward != torch._C._current_graph_task_id():
+        if backward is not None and backward != current_graph_task_id():
             self._close_backward()
             return None
         return glue
@@ -158,11 +159,10 @@ class Runtime:
         """
         if self.glue is None:
             self._thread.glue = GlueMode(Step(self.backend, self))
-            self._thread.backward = torch._C._current_graph_task_id()
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(functools.partial(self._backward_ended, threading.get_ident()))
+            self._thread.backward = current_graph_task_id()
+            call_after_backward(functools.partial(self._backward_ended, threading.get_ident()))
         glue: GlueMode = self._thread.glue
-        if glue.step.inside is None and glue not in _get_current_function_mode_stack():
+        if glue.step.inside is None and glue not in function_modes():
             glue.__enter__()  # type: ignore[no-untyped-call]
 
     def _backward_ended(self, thread: int) -> None:

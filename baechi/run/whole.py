@@ -15,6 +15,7 @@ from baechi.run.runtime import binding_of
 from baechi.run.step.loans import Loans
 from baechi.run.step.step import Step
 from baechi.run.weights.settle import settled
+from baechi.torchlib.private.modules import remove_forward_hooks
 
 _calls = threading.local()
 
@@ -31,12 +32,7 @@ def hook(model: nn.Module) -> None:
 
 def unhook(model: nn.Module) -> None:
     """Undo `hook`."""
-    for hooks, own in ((model._forward_pre_hooks, _open), (model._forward_hooks, _close)):
-        for key in [key for key, function in hooks.items() if function is own]:
-            del hooks[key]
-            for more in ("_with_kwargs", "_always_called"):
-                for kind in ("_forward_pre_hooks", "_forward_hooks"):
-                    getattr(model, f"{kind}{more}", {}).pop(key, None)
+    remove_forward_hooks(model, (_open, _close))
 
 
 def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -4,14 +4,14 @@ A compiled part calls our wrappers and modes, or is called by them: the compiler
 And where it meets a dispatch mode it gives up on a piece of code for the rest of the process.
 """
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+
+from baechi.torchlib.private.compiler import compiler_is_imported, leave_uncompiled
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -32,19 +32,14 @@ def uncompiled(function: _Function) -> _Function:
     Returns:
         The same function.
     """
-    told: Any = function
-    told._torchdynamo_disable = True  # where it would be traced into
-    told._torchdynamo_disable_msg = "a distributed model is not compiled as a whole; its parts may be"
-    skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-    set_code_exec_strategy(told.__code__, skip)  # where it is called from what is compiled
-    return function
+    return leave_uncompiled(function, "a distributed model is not compiled as a whole; its parts may be")
 
 
 @contextmanager
 def compiler_aside() -> Iterator[None]:
     """While this is open, in any thread, what is compiled runs as it was written."""
     global _depth
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled
+    if not compiler_is_imported():  # nothing is compiled
         yield
         return
     with _lock:

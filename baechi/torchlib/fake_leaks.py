@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from baechi.torchlib.private.fakes import FakeTensor, FakeTensorMode
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,10 @@ def forget_originals(mode: FakeTensorMode) -> None:
         mode: the mode.
     """
     describer = mode.fake_tensor_converter.meta_converter.describer
-    describer.lookup_tensor.clear()
-    describer.lookup_storage.clear()
+    # `clear` of these would look at each original once more. In torch 2.9 that breaks a storage whose Python
+    # object only torch holds, and the process dies later. So the references themselves are dropped.
+    describer.lookup_tensor.data.clear()
+    describer.lookup_storage.data.clear()
 
 
 def clear_caches() -> None:

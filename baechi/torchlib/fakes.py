@@ -1,14 +1,13 @@
 """What goes wrong in torch while something runs with fake tensors."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
-_FakeTensor: Any = FakeTensor
+from baechi.torchlib.private.fakes import FAKE_LOG
+from baechi.torchlib.private.patches import FAKE_DEEPCOPY
 
 
 @contextmanager
@@ -18,14 +17,13 @@ def fakes_at_work() -> Iterator[None]:
     An operator that refuses fake tensors is logged as an error; here it is expected. And a deep copy
     copies a tensor's memory, of which a fake one has none.
     """
-    _FakeTensor.__deepcopy__ = _deep_copy  # stays: without it the process dies, sooner or later
-    torch_log = logging.getLogger("torch._subclasses.fake_tensor")
-    before = torch_log.disabled
-    torch_log.disabled = True
+    FAKE_DEEPCOPY.put(_deep_copy)  # stays: without it the process dies, sooner or later
+    before = FAKE_LOG.disabled
+    FAKE_LOG.disabled = True
     try:
         yield
     finally:
-        torch_log.disabled = before
+        FAKE_LOG.disabled = before
 
 
 def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag
@@ -24,6 +23,9 @@ from baechi.backend.real.step_clock import StepClock
 from baechi.backend.real.streams import TorchStreams
 from baechi.backend.thread import started
 from baechi.records.timeline import Timeline
+from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.modes import without_torch_function
+from baechi.torchlib.private.transforms import without_transforms
 from baechi.torchlib.random_state import has_generator
 from baechi.torchlib.tensors.blank_memory import room
 from baechi.torchlib.tensors.layout import copy_with_layout
@@ -94,7 +96,7 @@ class TorchDevices(AbstractBackend):
         if place not in self._parts.get(str(tensor.device), ()):
             return False
         mark = mark_of(tensor)
-        in_backward = torch._C._current_graph_task_id() != -1
+        in_backward = current_graph_task_id() != -1
         if (mark is None or mark.place is not None) and not (mark is None and in_backward):
             return False
         if mark is None:  # autograd made it, and it says nowhere for whom
@@ -161,12 +163,12 @@ class TorchDevices(AbstractBackend):
             stream.wait_event(event)
 
     def reads_later(self, tensor: torch.Tensor) -> bool:
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             return tensor.device.type == self.host and tensor.is_pinned()
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
         if stream is not None:
-            with temporarily_clear_interpreter_stack():  # no transform has a rule for it, and none needs one
+            with without_transforms():  # no transform has a rule for it, and none needs one
                 self._driver.use(unwrapped(tensor), stream)
 
     def copy(

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils._python_dispatch import _disable_current_modes
 
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.private.transforms import without_transforms
 from baechi.torchlib.random_state import set_state, state_of
 
 
@@ -43,7 +43,7 @@ class OneGenerator:
         if device == self._holder or device not in self._devices:
             return
         assert self._holder is not None
-        with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_transforms(), without_dispatch_modes(), without_torch_function():
             state = state_of(self._holder)
             if self._handed is None or not torch.equal(state, self._handed):
                 self._handed, self._same = state, {self._holder}

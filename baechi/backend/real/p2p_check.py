@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def is_trusted(source: str, target: str, host: str, copy: Copy) -> bool:
 
 
 def _arrives(source: str, target: str, host: str, copy: Copy) -> bool:
-    with torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), without_dispatch_modes(), without_torch_function():
         # no word is like its neighbours
         pattern = torch.arange(_WORDS, dtype=torch.int32, device=host) * 40_503
         arrived = copy(copy(pattern, host, source), source, target)

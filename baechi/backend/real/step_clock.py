@@ -20,6 +20,7 @@ from baechi.backend.real.streams import TorchStreams
 from baechi.backend.spans import timeline_of
 from baechi.records.timeline import Phase, Span, SpanKind, Timeline
 from baechi.torchlib.autograd_nodes import nodes_from
+from baechi.torchlib.private.autograd import current_graph_task_id, next_sequence_number, sequence_number
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import carrier
 
@@ -65,7 +66,7 @@ class StepClock:
             name: the layer, with the number of its call; empty for glue.
         """
         watch = self._watch(place)
-        first = torch._C._autograd._get_sequence_nr()
+        first = next_sequence_number()
         start = watch.now()
 
         def note(result: Any) -> None:
@@ -86,7 +87,7 @@ class StepClock:
         """
         source = self._watch(ends[0])
         watch = source if source.has_streams else self._watch(ends[1])
-        in_backward = torch._C._current_graph_task_id() != -1
+        in_backward = current_graph_task_id() != -1
         layer = self._in_backward.get(ends[0], "") if in_backward else vars(carrier(tensor)).get(_MAKER, "")
         start = watch.now()
         yield
@@ -126,7 +127,7 @@ class StepClock:
 
     def _watch_backward(self, name: str, place: str, result: Any, first: int) -> None:
         roots = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
-        for node in nodes_from(roots, lambda node: first <= node._sequence_nr() < _LEAF):
+        for node in nodes_from(roots, lambda node: first <= sequence_number(node) < _LEAF):
             self._watch_node(node, name, place)
 
     def _watch_node(self, node: Any, name: str, place: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from baechi.backend.real.driver import Driver
+from baechi.torchlib.private.autograd import current_graph_task_id
 
 _NOTHING = nullcontext()
 
@@ -101,7 +102,7 @@ class TorchStreams:
         if not self.has_streams(device):
             return None
         current = self.driver.current_stream(device)
-        if torch._C._current_graph_task_id() != -1 and device.index != self.driver.current_device():
+        if current_graph_task_id() != -1 and device.index != self.driver.current_device():
             current = self._callers.get(device, current)  # autograd sets the stream of its own device only
         for stream in self._of_card.get(place, ()):
             if stream != current:

@@ -4,16 +4,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    _get_current_dispatch_mode_stack,
-    _pop_mode,
-    _push_mode,
-)
-
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.errors import BaechiError
+from baechi.torchlib.private.modes import (
+    TorchDispatchMode,
+    dispatch_modes,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+    without_dispatch_modes,
+)
 
 _open: list[tuple[Emulator, TorchDispatchMode]] = []
 _aside = threading.local()
@@ -47,14 +46,14 @@ def close() -> None:
 @contextmanager
 def entered() -> Iterator[None]:
     """This thread's operations are watched, too: modes belong to threads."""
-    if at_work() is None or _open[0][1] in _get_current_dispatch_mode_stack():
+    if at_work() is None or _open[0][1] in dispatch_modes():
         yield
         return
-    _push_mode(_open[0][1])
+    push_dispatch_mode(_open[0][1])
     try:
         yield
     finally:
-        _pop_mode()
+        pop_dispatch_mode()
 
 
 @contextmanager
@@ -65,7 +64,7 @@ def unwatched() -> Iterator[None]:
         return
     _aside.depth = getattr(_aside, "depth", 0) + 1
     try:
-        with _disable_current_modes():
+        with without_dispatch_modes():
             yield
     finally:
         _aside.depth -= 1

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from baechi.errors import BaechiError
+from baechi.torchlib.private.patches import PARALLEL_CALL, PARALLEL_MAKE
 
 
 @contextmanager
@@ -23,8 +23,7 @@ def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> I
     Args:
         lies_on_a_device: whether a tensor lies on an emulated device.
     """
-    wrappers: Any = DistributedDataParallel
-    make, call = wrappers.__init__, wrappers.forward
+    make, call = PARALLEL_MAKE.now(), PARALLEL_CALL.now()
 
     def refuse(module: nn.Module) -> None:
         if any(map(lies_on_a_device, module.parameters())):
@@ -43,8 +42,5 @@ def data_parallel_refused(lies_on_a_device: Callable[[torch.Tensor], bool]) -> I
         refuse(wrapper.module)
         return call(wrapper, *args, **kwargs)
 
-    wrappers.__init__, wrappers.forward = checked_make, checked_call
-    try:
+    with PARALLEL_MAKE.replaced(checked_make), PARALLEL_CALL.replaced(checked_call):
         yield
-    finally:
-        wrappers.__init__, wrappers.forward = make, call

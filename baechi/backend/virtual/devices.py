@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.flag import Flag
@@ -24,6 +23,7 @@ from baechi.backend.virtual.machine.streams import Event, Host, Stream
 from baechi.backend.virtual.machine.threads import VirtualFlag
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Timeline
+from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import room
 from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.storage import (
@@ -106,7 +106,7 @@ class VirtualDevices(AbstractBackend):
         return [tensor.data for tensor in tensors]
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
-        with _disable_current_modes():  # making room is nobody's operation
+        with without_dispatch_modes():  # making room is nobody's operation
             made = room(tensors, _CPU)
         return self.move_weights(made, place)
 
@@ -152,7 +152,7 @@ class VirtualDevices(AbstractBackend):
     def copy(
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
     ) -> torch.Tensor:
-        with _disable_current_modes():  # a transfer is nobody's operation
+        with without_dispatch_modes():  # a transfer is nobody's operation
             copied = copy_with_layout(tensor, _CPU)
         emulator = current.at_work()
         if emulator is not None:

@@ -11,13 +11,11 @@ lists over several devices             runs on each of them (optimizers hand ove
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from baechi.backend.virtual import current
 from baechi.backend.virtual.data_parallel import data_parallel_refused
@@ -30,9 +28,16 @@ from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
 from baechi.torchlib.operators.facts import facts_of, is_composite, notes_views
+from baechi.torchlib.private.modes import (
+    UntracedDispatchMode,
+    function_modes_are_on,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
+from baechi.torchlib.private.operators import composite_kernel, with_views_and_writes_noted
 
 
-class Emulation(TorchDispatchMode):
+class Emulation(UntracedDispatchMode):
     """The dispatch mode behind `with cluster:`, and what it measured.
 
     Args:
@@ -52,10 +57,6 @@ class Emulation(TorchDispatchMode):
         self._identity = Identity(self.emulator)
         self._operations = Operations(self.emulator, self._identity.place_of)
         self._around = ExitStack()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else every operation takes a detour that guards against being compiled
 
     def __enter__(self) -> Emulation:
         current.open_with(self.emulator, self)
@@ -153,7 +154,7 @@ class Emulation(TorchDispatchMode):
         emulator = self.emulator
         if current.at_work() is not emulator or func.namespace == "prim":
             return func(*args, **(kwargs or {}))
-        if torch._C._is_torch_function_mode_enabled():  # a way into torch that asked none: `x.set_(y)`
+        if function_modes_are_on():  # a way into torch that asked none: `x.set_(y)`
             # function modes see it before us: one that waits for another thread must not hold our lock
             return self._again(func, args, kwargs or {})
         if emulator.allocator.fault is not None:
@@ -173,17 +174,17 @@ class Emulation(TorchDispatchMode):
 
     def _again(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Call a function with this mode on, so that what it calls comes by here."""
-        _push_mode(self)
+        push_dispatch_mode(self)
         try:
             return func(*args, **kwargs)
         finally:
-            _pop_mode()
+            pop_dispatch_mode()
 
     def _taken_apart(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run what a composite operator calls, and let torch note which results are views, once."""
         # torch's own kernel: some operators have a Python one besides, which returns copies for views
-        own = functools.partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+        own = composite_kernel(func)
         if notes_views(func):
             return self._again(own, args, kwargs)
-        with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        with with_views_and_writes_noted():
             return self._again(own, args, kwargs)

@@ -13,14 +13,7 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import (
-    _get_current_function_mode_stack,
-    handle_torch_function,
-    has_torch_function_unary,
-)
-from torch.storage import _StorageBase
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual import current
@@ -28,11 +21,16 @@ from baechi.backend.virtual.devices import VirtualDevices, torch_devices
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.records.cluster import HOST
 from baechi.torchlib.modules.optimizer_state import state_beside
+from baechi.torchlib.private.modes import DeviceContext, function_modes, without_dispatch_modes
+from baechi.torchlib.private.patches import (
+    FACTORIES,
+    STORAGE_CLONE,
+    TENSOR_DEVICE,
+    TENSOR_METHODS,
+    THREAD_RUN,
+)
+from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.tensors.storage import mark_of
-
-_Base = torch._C.TensorBase
-_FACTORIES = ("tensor", "as_tensor", "asarray")
-_METHODS = ("to", "cpu", "tolist", "numpy", "new_tensor")
 
 
 class Identity:
@@ -49,31 +47,25 @@ class Identity:
         self._backend = VirtualDevices(names)
         self._torch_devices = torch_devices(names)
         self._places = {device: names.index(name) for name, device in self._torch_devices.items()}
-        self._factories: dict[str, Any] = {}
         self._optimizers: Any = None
 
     def install(self) -> None:
         """Replace them."""
-        torch.Tensor.device = property(self._device)  # type: ignore[assignment]
-        for name in _METHODS:
-            setattr(torch.Tensor, name, _method(name, getattr(self, f"_{name}")))
-        _StorageBase.clone = _clone  # type: ignore[method-assign]
-        threading.Thread.run = _watched_run  # type: ignore[assignment, method-assign]
+        TENSOR_DEVICE.put(property(self._device))
+        for method in TENSOR_METHODS:
+            method.put(_method(method.name, getattr(self, f"_{method.name}")))
+        STORAGE_CLONE.put(_clone)
+        THREAD_RUN.put(_watched_run)
         self._optimizers = register_optimizer_step_pre_hook(self._adopt_state)
-        for name in _FACTORIES:
-            self._factories[name] = getattr(torch, name)
-            setattr(torch, name, self._factory(self._factories[name]))
+        for factory in FACTORIES:
+            factory.put(self._factory(factory.now()))
 
     def remove(self) -> None:
         """Put torch's own back."""
-        for name in ("device", *_METHODS):
-            delattr(torch.Tensor, name)
-        _StorageBase.clone = _clone_of_storage  # type: ignore[method-assign]
-        threading.Thread.run = _run  # type: ignore[method-assign]
+        for place in (TENSOR_DEVICE, *TENSOR_METHODS, STORAGE_CLONE, THREAD_RUN, *FACTORIES):
+            place.take_back()
         if self._optimizers is not None:
             self._optimizers.remove()
-        for name, function in self._factories.items():
-            setattr(torch, name, function)
 
     def place_of(self, device: torch.device) -> int:
         """The place in the cluster of a torch device.
@@ -106,19 +98,19 @@ class Identity:
 
     def _device(self, tensor: torch.Tensor) -> torch.device:
         place = self._place(tensor)
-        device: torch.device = _Base.device.__get__(tensor)
+        device: torch.device = TensorBase.device.__get__(tensor)
         return device if place is None else self._torch_devices[place]
 
     def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if current.at_work() is not self._emulator or tensor.is_meta:
-            return _Base.to(tensor, *args, **kwargs)
+            return TensorBase.to(tensor, *args, **kwargs)
         target, args, kwargs = self._take_device(args, kwargs)
         place = self._place(tensor) or HOST
         if target is None or target == place:
-            return _Base.to(tensor, *args, **kwargs) if args or kwargs else tensor
+            return TensorBase.to(tensor, *args, **kwargs) if args or kwargs else tensor
         moved = transfer(tensor, self._backend, target, beside=False)
         kwargs.pop("copy", None)
-        return _Base.to(moved, *args, **kwargs) if args or kwargs else moved
+        return TensorBase.to(moved, *args, **kwargs) if args or kwargs else moved
 
     def _take_device(self, args: Any, kwargs: Any) -> tuple[str | None, Any, Any]:
         """The device among the arguments of `to`, and the other arguments."""
@@ -140,10 +132,10 @@ class Identity:
         return HOST if device.index is None else self._names[self.place_of(device)], args, kwargs
 
     def _cpu(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return tensor.to("cpu") if self._place(tensor) else _Base.cpu(tensor, *args, **kwargs)
+        return tensor.to("cpu") if self._place(tensor) else TensorBase.cpu(tensor, *args, **kwargs)
 
     def _tolist(self, tensor: torch.Tensor) -> Any:
-        return _Base.tolist(tensor.detach().cpu())
+        return TensorBase.tolist(tensor.detach().cpu())
 
     def _numpy(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         place = self._place(tensor)
@@ -152,7 +144,7 @@ class Identity:
                 f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
                 "to host memory first."
             )
-        return _Base.numpy(tensor, *args, **kwargs)
+        return TensorBase.numpy(tensor, *args, **kwargs)
 
     def _new_tensor(self, tensor: torch.Tensor, data: Any, **kwargs: Any) -> Any:
         kwargs.setdefault("device", self._device(tensor))
@@ -185,30 +177,24 @@ class Identity:
 
 def _default_device() -> torch.device | None:
     """The device of the innermost `with torch.device(...)`."""
-    contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    contexts = [mode for mode in function_modes() if isinstance(mode, DeviceContext)]
     device: torch.device | None = contexts[-1].device if contexts else None
     return device
 
 
-_clone_of_storage = _StorageBase.clone
-
-
 def _clone(storage: Any) -> Any:
     """A storage's copy lies where the storage lies; that is how torch deep-copies tensors."""
-    with _disable_current_modes():
+    with without_dispatch_modes():
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         if mark_of(whole) is None:
-            return _clone_of_storage(storage)  # type: ignore[no-untyped-call]
+            return STORAGE_CLONE.original(storage)
     return whole.clone().untyped_storage()
-
-
-_run = threading.Thread.run
 
 
 def _watched_run(thread: threading.Thread) -> None:
     """Modes belong to threads: one that starts while a cluster is emulated is watched, too."""
     with current.entered():
-        _run(thread)
+        THREAD_RUN.original(thread)
 
 
 def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

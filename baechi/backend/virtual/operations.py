@@ -17,6 +17,7 @@ from baechi.torchlib.operators.facts import (
     is_kernel,
     writes_of,
 )
+from baechi.torchlib.private.autograd import current_autograd_node, current_graph_task_id
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
 
 _NO_DEVICE = -1
@@ -112,9 +113,9 @@ class Operations:
         Raises:
             RuntimeError: it lies elsewhere.
         """
-        if torch._C._current_graph_task_id() == -1:
+        if current_graph_task_id() == -1:
             return
-        node: Any = torch._C._current_autograd_node()
+        node: Any = current_autograd_node()
         if type(node).__name__ != "AccumulateGrad":
             return
         here, home = self._place_of(grad), self._place_of(node.variable)

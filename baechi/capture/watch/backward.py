@@ -10,6 +10,7 @@ from torch import nn
 from baechi.capture.watch.trace import BackwardOp
 from baechi.capture.watch.watched_run import Watch
 from baechi.torchlib.operators.facts import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
+from baechi.torchlib.private.autograd import current_autograd_node, sequence_number
 from baechi.torchlib.tensors.layout import copy_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -72,12 +73,12 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
     makes = tuple([s for s in map(watch.storage_of, made) if id(s) not in known])
     if not makes and next(writes_of(facts, args, kwargs), None) is None:
         return result
-    node = torch._C._current_autograd_node()
+    node = current_autograd_node()
     backward = watch.trace.backward
     assert backward is not None
     backward.append(
         BackwardOp(
-            sequence=-1 if node is None else node._sequence_nr(),
+            sequence=-1 if node is None else sequence_number(node),
             makes=makes,
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made),

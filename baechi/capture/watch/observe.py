@@ -13,10 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.capture.watch.backward import note_backward
@@ -37,6 +34,11 @@ from baechi.torchlib.operators.facts import (
     writes_of,
 )
 from baechi.torchlib.operators.functions import function_name, reads_property
+from baechi.torchlib.private.autograd import next_sequence_number
+from baechi.torchlib.private.fakes import FakeTensor
+from baechi.torchlib.private.modes import TorchDispatchMode
+from baechi.torchlib.private.operators import HigherOrderOperator
+from baechi.torchlib.private.patches import FAKE_DEVICE, FUNCTION_APPLY
 
 _WATCH = "_baechi_watch"
 _DEVICE = torch.ops.prim.device.default
@@ -127,7 +129,7 @@ def _saver(watch: Watch) -> Any:
         events = watch.trace.events
         # what an operation read is kept when its node has a number, what it made when it is over
         last = events[-1] if events else None
-        over = isinstance(last, Op) and last.sequence == torch._C._autograd._get_sequence_nr()
+        over = isinstance(last, Op) and last.sequence == next_sequence_number()
         storage.savers.add(len(events) - over)
         return tensor.detach()  # itself, an output would hold the node that holds it, for ever
 
@@ -166,23 +168,20 @@ def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch
 @contextmanager
 def _fake_devices(watch: Watch) -> Iterator[None]:
     """Notes who is asked for its device among fake tensors, which answer without telling any mode."""
-    original: property = FakeTensor.__dict__["device"]
+    original: property = FAKE_DEVICE.now()
 
     def device(self: FakeTensor) -> torch.device:
         answer = original.__get__(self)
         return answer if self.fake_mode.in_kernel_invocation else _answered(watch, self, answer)
 
-    FakeTensor.device = property(device, original.fset)  # type: ignore[method-assign, assignment]
-    try:
+    with FAKE_DEVICE.replaced(property(device, original.fset)):
         yield
-    finally:
-        FakeTensor.device = original  # type: ignore[method-assign, assignment]
 
 
 @contextmanager
 def _custom_functions(watch: Watch) -> Iterator[None]:
     """Notes calls of `autograd.Function.apply`, which no mode sees."""
-    original = torch.autograd.Function.__dict__["apply"]
+    original = FUNCTION_APPLY.now()
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         inside = watch.function is not None or watch.trace.backward is not None
@@ -194,11 +193,8 @@ def _custom_functions(watch: Watch) -> Iterator[None]:
         finally:
             watch.function = None
 
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
-    try:
+    with FUNCTION_APPLY.replaced(classmethod(apply)):
         yield
-    finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
 
 class _Operations(TorchDispatchMode):
@@ -267,6 +263,6 @@ class _Operations(TorchDispatchMode):
                 moved_bytes=bytes_of(facts_of(func), given, made),
                 dtype=dtype,
                 kernel=kernel,
-                sequence=torch._C._autograd._get_sequence_nr(),
+                sequence=next_sequence_number(),
             )
         )

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from baechi.capture.watch.backward import run_backward
 from baechi.capture.watch.observe import watching
@@ -20,6 +19,8 @@ from baechi.torchlib.fakes import fakes_at_work
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.torchlib.private.fakes import FakeTensorMode
+from baechi.torchlib.private.modules import buffer_table, parameter_table
 from baechi.torchlib.tensors.pytree import map_tensors, named_tensors, tensors_in
 from baechi.uncollected import only_new_ones
 
@@ -139,13 +140,13 @@ def _meta_weights_faked(model: nn.Module, mode: FakeTensorMode) -> Iterator[None
     fakes: dict[int, torch.Tensor] = {}
     storages: dict[torch.UntypedStorage, torch.Tensor] = {}
     for module in model.modules():
-        for table in (module._parameters, module._buffers):
+        for table in (parameter_table(module), buffer_table(module)):
             for name, weight in table.items():
                 if weight is None or not weight.is_meta:
                     continue
                 if id(weight) not in fakes:
                     fakes[id(weight)] = _fake_of(weight, storages)
-                table[name] = fakes[id(weight)]  # type: ignore[assignment]
+                table[name] = fakes[id(weight)]
     yield  # left_as_found, which is around this, puts the weights back
 
 

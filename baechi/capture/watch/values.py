@@ -10,24 +10,22 @@ whose inputs are known run for real beside the fake ones:
 Activations and weights are never known, so this costs next to nothing.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
 from baechi.torchlib.operators.facts import facts_of, flat
+from baechi.torchlib.private.fakes import FakeTensor
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.private.patches import transformers_asks_fakes
+from baechi.torchlib.private.tensors import map_only, storage_address
 
 _VALUE = "_baechi_value"
 
 _MOST = 1 << 20
 """Tensors of more elements are not known."""
-
-_TRANSFORMERS = "transformers.utils.import_utils"
 
 
 class _Unknown(Exception):
@@ -89,7 +87,7 @@ class Values:
         if torch.Tag.dynamic_output_shape in tags:
             real = known()
             mode = next(t.fake_mode for t in flat([*args, *kwargs.values()]) if type(t) is FakeTensor)
-            return tree_map_only(torch.Tensor, lambda tensor: self._stand_in(tensor, mode), real)
+            return map_only(torch.Tensor, lambda tensor: self._stand_in(tensor, mode), real)
         result = func(*args, **kwargs)
         made = [t for t in flat([result]) if type(t) is FakeTensor]
         if all(t.numel() <= _MOST for t in made) and (made or writes):
@@ -110,7 +108,7 @@ class Values:
         if any(type(tensor) is not FakeTensor for tensor in writes):
             return None
         try:
-            given = tree_map_only(torch.Tensor, self._value, (args, kwargs))
+            given = map_only(torch.Tensor, self._value, (args, kwargs))
         except _Unknown:
             return None
 
@@ -138,7 +136,7 @@ class Values:
 
     def _of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         value: torch.Tensor | None = vars(tensor).get(_VALUE)
-        if value is None or value.untyped_storage()._cdata in self._spoiled:
+        if value is None or storage_address(value.untyped_storage()) in self._spoiled:
             return None
         return value
 
@@ -146,7 +144,7 @@ class Values:
         """It is written with something unknown, and so is whatever shares its memory."""
         value = vars(tensor).get(_VALUE) if type(tensor) is FakeTensor else None
         if value is not None:
-            self._spoiled[value.untyped_storage()._cdata] = value
+            self._spoiled[storage_address(value.untyped_storage())] = value
 
     def _stand_in(self, real: torch.Tensor, mode: Any) -> torch.Tensor:
         fake: torch.Tensor = mode.from_tensor(real)
@@ -167,7 +165,7 @@ def _may_be_known(tensor: torch.Tensor) -> bool:
 @contextmanager
 def _apart() -> Iterator[None]:
     """Compute without being watched."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
+    with without_torch_function(), without_dispatch_modes():
         yield
 
 
@@ -178,13 +176,5 @@ def told_to_libraries(values: Values) -> Iterator[None]:
     Args:
         values: what is known.
     """
-    library: Any = sys.modules.get(_TRANSFORMERS)
-    original = getattr(library, "is_fake_tensor", None)
-    if original is None:
+    with transformers_asks_fakes().replaced(values.is_unknown):
         yield
-        return
-    library.is_fake_tensor = values.is_unknown
-    try:
-        yield
-    finally:
-        library.is_fake_tensor = original

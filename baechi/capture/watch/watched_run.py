@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.capture.watch.devices import Devices
 from baechi.capture.watch.trace import Call, Function, Storage, Trace, Use
 from baechi.capture.watch.values import Values
 from baechi.errors import CaptureError
 from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.private.fakes import FakeTensor
+from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import carrier, storage_bytes
 
@@ -174,13 +174,13 @@ class Watch:
         """
         storage = self.storage_of(tensor)
         if storage.weight is not None and storage.index not in self.kept and type(tensor) is not FakeTensor:
-            with _disable_current_modes():
+            with without_dispatch_modes():
                 memory = tensor.data
                 self.kept[storage.index] = (memory, memory.clone())
 
     def put_weights_back(self) -> None:
         """Put back what was in the weights that the run wrote."""
-        with _disable_current_modes():
+        with without_dispatch_modes():
             for memory, content in self.kept.values():
                 if not torch.equal(memory, content):
                     memory.copy_(content)

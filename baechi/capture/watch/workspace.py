@@ -8,11 +8,11 @@ from math import ceil
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from baechi.torchlib.operators.facts import facts_of, flat, flops_of
 from baechi.torchlib.operators.rule import Workspace
+from baechi.torchlib.private.fakes import FakeTensor
+from baechi.torchlib.private.modes import without_dispatch_modes
 
 _MOST_FLOPS = 2e9
 """A larger kernel runs with a part of the batch."""
@@ -47,7 +47,7 @@ def _kernel_bytes(func: Any, workspace: Workspace, args: tuple[Any, ...], kwargs
     batch = args[workspace.batched[0]].shape[-2]
     flops = flops_of(func, args, kwargs, None)
     part = batch if flops <= _MOST_FLOPS else max(1, int(batch * _MOST_FLOPS / flops))
-    with _disable_current_modes():
+    with without_dispatch_modes():
         sizes = [part if place in workspace.batched else None for place in range(len(args))]
         real = [_zeros(value, size) for value, size in zip(args, sizes, strict=True)]
         found = int(func(*real, **kwargs)[workspace.result].nbytes)

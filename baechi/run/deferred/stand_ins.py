@@ -11,6 +11,7 @@ from baechi.run.deferred.storage_use import StorageUse, share_use, use_of
 from baechi.run.deferred.task import Task
 from baechi.run.deferred.tensor import Deferred, become, defer, is_deferred
 from baechi.run.foresee.outcome import Outcome, Slot
+from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -86,7 +87,7 @@ def hand_over(
 
 
 def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -> None:
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass_function():
         foreseen = [None if value is None else (value.shape, value.dtype) for value in values]
     fits = len(real) == len(values) and all(
         seen is None or seen == (tensor.shape, tensor.dtype)

@@ -14,6 +14,8 @@ from baechi.run.deferred.storage_use import needs_to_read
 from baechi.run.deferred.task import Task
 from baechi.run.state.meta import Meta
 from baechi.torchlib.operators.functions import QUESTIONS
+from baechi.torchlib.private.modes import without_subclass_function
+from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
 from baechi.torchlib.tensors.storage import Mark, set_mark
 
 _HELD_BY_US = 3
@@ -29,7 +31,7 @@ class Deferred(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # glue mode is off: inside a layer that found it somewhere, or after the step
         if func in QUESTIONS:
-            with torch._C.DisableTorchFunctionSubclass():
+            with without_subclass_function():
                 return func(*args, **(kwargs or {}))
         force_all((args, kwargs), getattr(func, "__name__", "a function"))
         return func(*args, **(kwargs or {}))
@@ -54,7 +56,7 @@ def defer(meta: Meta, task: Task, place: str | None, turn: int) -> Deferred:
         place: where it will lie.
         turn: when it was made, as the code sees it.
     """
-    value: Deferred = torch.Tensor._make_wrapper_subclass(
+    value: Deferred = make_wrapper(
         Deferred,
         meta.size,
         strides=meta.stride,
@@ -63,7 +65,7 @@ def defer(meta: Meta, task: Task, place: str | None, turn: int) -> Deferred:
         device=meta.device,
         requires_grad=meta.requires_grad,
     )
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass_function():
         set_mark(value, Mark(place, turn))
     value.task = task
     return value
@@ -85,7 +87,7 @@ def become(value: Deferred, real: torch.Tensor) -> None:
         real = real.view_as(real)
     del value.task
     value.__class__ = torch.Tensor  # type: ignore[assignment]
-    torch._C._swap_tensor_impl(value, real)
+    swap_implementation(value, real)
 
 
 def force_all(values: Any, reason: str) -> None:

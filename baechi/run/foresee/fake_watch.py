@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.run.state.draws import Draw, draw_of
 from baechi.run.state.meta import Meta
 from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
+from baechi.torchlib.private.fakes import FakeTensor
+from baechi.torchlib.private.modes import UntracedDispatchMode
+from baechi.torchlib.private.tensors import storage_address
 from baechi.torchlib.tensors.pytree import map_tensors
 
 
-class FakeWatch(TorchDispatchMode):
+class FakeWatch(UntracedDispatchMode):
     """Notes what is written and drawn while a call runs.
 
     Args:
@@ -32,10 +33,6 @@ class FakeWatch(TorchDispatchMode):
         self.draws: list[Draw] = []
         self.made: dict[int, torch.Tensor] = {}  # held, so that no storage's number is used twice
         self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def start(self, fakes: list[torch.Tensor]) -> None:
         """These are the given tensors; what was made so far is none of the call's."""
@@ -131,4 +128,4 @@ def storage_number(tensor: torch.Tensor) -> int:
     Args:
         tensor: any tensor.
     """
-    return int(tensor.untyped_storage()._cdata)
+    return storage_address(tensor.untyped_storage())

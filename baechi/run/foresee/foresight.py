@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as module_hooks
 
 from baechi.backend import unwatched
 from baechi.records.plan import Plan
@@ -18,10 +17,18 @@ from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.modules.intercept import original_forward
 from baechi.torchlib.operators.functions import function_name
 from baechi.torchlib.operators.table import rule_of
+from baechi.torchlib.private.modules import (
+    EVERY_FORWARD_HOOKS,
+    EVERY_FORWARD_PRE_HOOKS,
+    backward_hooks,
+    backward_pre_hooks,
+    forward_hooks,
+    forward_pre_hooks,
+)
 
 _KEPT = 20_000
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS = (forward_hooks, forward_pre_hooks, backward_hooks, backward_pre_hooks)
 
 
 class Foresight:
@@ -90,8 +97,8 @@ class Foresight:
             module: the layer.
             name: its qualified name.
         """
-        hooked = any(getattr(module, hooks) for hooks in _HOOKS)
-        if hooked or module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks:
+        hooked = any(hooks(module) for hooks in _HOOKS)
+        if hooked or EVERY_FORWARD_HOOKS or EVERY_FORWARD_PRE_HOOKS:
             return "it has hooks, which see real tensors"
         if name in self._several and CallerState.now().autocasts:
             return "its weights are cast once for several calls (autocast)"

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import _get_current_function_mode_stack
 
 from baechi.run.foresee.fake_watch import FakeWatch, foreseeing, like, storage_number
 from baechi.run.foresee.faked import Double, copied
@@ -21,6 +19,13 @@ from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.fake_leaks import clear_known_caches
 from baechi.torchlib.fakes import fakes_at_work
 from baechi.torchlib.modules.tables import content_of, differ
+from baechi.torchlib.private.fakes import FakeTensorMode
+from baechi.torchlib.private.modes import (
+    function_modes,
+    pop_function_mode,
+    push_function_mode,
+    without_subclass_function,
+)
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -76,7 +81,7 @@ def infer(
     """
     made: list[weakref.ref[torch.Tensor]] = []
     # what waits, and is found, does not launch
-    with foreseeing(), saved_hooks_aside(), torch._C.DisableTorchFunctionSubclass():
+    with foreseeing(), saved_hooks_aside(), without_subclass_function():
         outcome, returned = _run(call, args, kwargs, made, layer, device)
     if any(reference() is not None for reference in made):
         clear_known_caches()
@@ -138,7 +143,7 @@ def key_of(value: Any) -> Hashable:
         TypeError: nobody can tell.
     """
     if isinstance(value, torch.Tensor):
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_subclass_function():
             if value.layout != torch.strided or value.is_nested:
                 raise TypeError(value.layout)
             return Meta.of(value), type(value) is torch.nn.Parameter
@@ -214,11 +219,11 @@ def _holds_tensors(value: Any) -> bool:
 @contextmanager
 def no_function_modes() -> Iterator[None]:
     """Other people's function modes are off: nothing that happens here is the model's doing."""
-    stack = list(_get_current_function_mode_stack())
+    stack = list(function_modes())
     for _ in stack:
-        torch._C._pop_torch_function_stack()
+        pop_function_mode()
     try:
         yield
     finally:
         for mode in stack:
-            torch._C._push_on_torch_function_stack(mode)
+            push_function_mode(mode)

@@ -13,19 +13,18 @@ the second one waits until the first has been run again.
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 
 from baechi.backend import AbstractBackend
+from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.patches import CHECKPOINT_DEVICE, CHECKPOINT_STATES, FORK_RNG
 from baechi.torchlib.random_state import state_of
 from baechi.torchlib.tensors.pytree import tensors_in
 
-_checkpoint: Any = torch.utils.checkpoint
-_random: Any = torch.random
 _in_use: weakref.WeakSet[AbstractBackend] = weakref.WeakSet()
 
 _one_region = threading.RLock()
@@ -41,9 +40,9 @@ def keep_generators(backend: AbstractBackend) -> None:
     """
     if backend.generators():
         _in_use.add(backend)
-        _checkpoint.get_device_states = _get_device_states
-        _checkpoint._infer_device_type = _infer_device_type
-        _random.fork_rng = _fork_rng
+        CHECKPOINT_STATES.put(_get_device_states)
+        CHECKPOINT_DEVICE.put(_infer_device_type)
+        FORK_RNG.put(_fork_rng)
 
 
 def _devices() -> list[torch.device]:
@@ -53,7 +52,7 @@ def _devices() -> list[torch.device]:
 def _get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
     for backend in _in_use:
         backend.draw_everywhere()
-    indices, states = _original_states(*args)
+    indices, states = CHECKPOINT_STATES.original(*args)
     kind = _infer_device_type(*args)
     for device in _devices():
         if device.type == kind and device.index not in indices:
@@ -66,25 +65,22 @@ def _infer_device_type(*args: Any) -> str:
     """The type whose generators are kept: ours, where all arguments lie on the host."""
     on_host = all(tensor.device.type in ("cpu", "meta") for tensor in tensors_in(args))
     ours = _devices() if on_host else []
-    return ours[0].type if ours else str(_original_type(*args))
+    if ours:
+        return ours[0].type
+    return str(CHECKPOINT_DEVICE.original(*args)) if CHECKPOINT_DEVICE.exists else "cuda"
 
 
 @contextmanager
 def _fork_rng(*args: Any, **kwargs: Any) -> Iterator[None]:
     """`torch.random.fork_rng`, one after the other in the threads of a backward."""
-    in_backward = torch._C._current_graph_task_id() != -1
+    in_backward = current_graph_task_id() != -1
     alone = in_backward and len(_in_use) > 0 and _one_region.acquire(timeout=_PATIENCE_S)
     try:
         with ExitStack() as stack:
             for backend in _in_use if in_backward else ():
                 stack.enter_context(backend.drawing_again())
-            with _original_fork(*args, **kwargs):
+            with FORK_RNG.original(*args, **kwargs):
                 yield
     finally:
         if alone:
             _one_region.release()
-
-
-_original_fork: Callable[..., Any] = torch.random.fork_rng
-_original_states: Callable[..., Any] = _checkpoint.get_device_states
-_original_type: Callable[..., Any] = getattr(_checkpoint, "_infer_device_type", lambda *args: "cuda")

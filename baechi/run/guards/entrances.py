@@ -10,21 +10,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-import torch._functorch.eager_transforms
-import torch._functorch.vmap
-import torch.utils.checkpoint
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.run.deferred.tensor import force_all, force_writers
 from baechi.run.guards.returned_gradients import return_home
+from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.modes import function_modes
+from baechi.torchlib.private.patches import (
+    CHECKPOINTED,
+    FUNCTION_APPLY,
+    GRAD_INPUTS,
+    VMAP_BATCH,
+    VMAP_INPUTS,
+    Place,
+)
 
-_vmap: Any = torch._functorch.vmap
-_transforms: Any = torch._functorch.eager_transforms
-_checkpoint: Any = torch.utils.checkpoint
-_CHECKPOINTED = "_checkpoint_without_reentrant_generator"
-_PROCESS = "_process_batched_inputs"
 _lock = threading.Lock()
 _open = 0
 _modes: set[TorchFunctionMode] = set()
@@ -48,8 +49,8 @@ def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
         _open += 1
         _modes.add(mode)
         if _open == 1:
-            for owner, name, _, watched in _ENTRANCES:
-                setattr(owner, name, watched)
+            for place, watched in _ENTRANCES:
+                place.put(watched)
     try:
         yield
     finally:
@@ -57,13 +58,13 @@ def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
             _open -= 1
             _modes.discard(mode)
             if _open == 0:
-                for owner, name, original, _ in _ENTRANCES:
-                    setattr(owner, name, original)
+                for place, _ in _ENTRANCES:
+                    place.take_back()
 
 
 def _mode_here() -> Any:
     """The mode of the step whose code runs here; None in a layer."""
-    return next((mode for mode in _get_current_function_mode_stack() if mode in _modes), None)
+    return next((mode for mode in function_modes() if mode in _modes), None)
 
 
 def force_seen(values: Any, reason: str) -> None:
@@ -85,7 +86,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         args = (_in_a_step(args[0]), *args[1:])
     _inside.depth = getattr(_inside, "depth", 0) + 1
     try:
-        result = _original_apply.__get__(None, cls)(*args, **kwargs)
+        result = FUNCTION_APPLY.original.__get__(None, cls)(*args, **kwargs)
     finally:
         _inside.depth -= 1
     if mode is not None:
@@ -95,22 +96,22 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
     force_seen(args, "vmap takes values")  # before the transform begins: layers do not launch inside of it
-    return _original_process(in_dims, args, func)
+    return VMAP_INPUTS.original(in_dims, args, func)
 
 
 def _add_batch_dim(tensor: Any, *args: Any) -> Any:
     force_seen([tensor], "vmap takes values")
-    return _original_add_batch_dim(tensor, *args)
+    return VMAP_BATCH.original(tensor, *args)
 
 
 def _wrap_for_grad(tensor: Any, *args: Any) -> Any:
     force_seen([tensor], "torch.func takes values")
-    return _original_wrap_for_grad(tensor, *args)
+    return GRAD_INPUTS.original(tensor, *args)
 
 
 def _checkpointed(region: Any, *args: Any, **kwargs: Any) -> Any:
     force_seen((args, kwargs), "checkpointing keeps values")
-    return _original_checkpointed(_in_a_step(region), *args, **kwargs)
+    return CHECKPOINTED.original(_in_a_step(region), *args, **kwargs)
 
 
 def _in_a_step(region: Any) -> Any:
@@ -121,25 +122,17 @@ def _in_a_step(region: Any) -> Any:
     runtime = mode.step.runtime
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if torch._C._current_graph_task_id() != -1:
+        if current_graph_task_id() != -1:
             runtime.step_until_backward_ends()
         return region(*args, **kwargs)
 
     return run
 
 
-_original_apply = torch.autograd.Function.__dict__["apply"]
-_original_add_batch_dim = _vmap._add_batch_dim
-_original_wrap_for_grad = _transforms._wrap_for_grad
-_original_process: Any = getattr(_vmap, _PROCESS, None)
-_original_checkpointed: Any = getattr(_checkpoint, _CHECKPOINTED, None)
-
-_ENTRANCES: list[tuple[Any, str, Any, Any]] = [
-    (torch.autograd.Function, "apply", _original_apply, classmethod(_apply)),
-    (_vmap, "_add_batch_dim", _original_add_batch_dim, _add_batch_dim),
-    (_transforms, "_wrap_for_grad", _original_wrap_for_grad, _wrap_for_grad),
-]
-if _original_process is not None:
-    _ENTRANCES.append((_vmap, _PROCESS, _original_process, _process_batched_inputs))
-if _original_checkpointed is not None:
-    _ENTRANCES.append((_checkpoint, _CHECKPOINTED, _original_checkpointed, _checkpointed))
+_ENTRANCES: tuple[tuple[Place, Any], ...] = (
+    (FUNCTION_APPLY, classmethod(_apply)),
+    (VMAP_BATCH, _add_batch_dim),
+    (GRAD_INPUTS, _wrap_for_grad),
+    (VMAP_INPUTS, _process_batched_inputs),
+    (CHECKPOINTED, _checkpointed),
+)

@@ -11,6 +11,12 @@ from torch.nn.modules import module as shared
 from torch.utils.hooks import RemovableHandle
 
 from baechi.run.guards.entrances import force_seen
+from baechi.torchlib.private.modules import (
+    EVERY_FORWARD_HOOKS,
+    EVERY_FORWARD_PRE_HOOKS,
+    forward_hooks,
+    forward_pre_hooks,
+)
 
 
 class HookWatch:
@@ -29,17 +35,17 @@ class HookWatch:
         """
         with ExitStack() as stack:
             for module in self._hooked(root):
-                _put_before_each(module._forward_pre_hooks, partial(_before_own, module), stack)
-                _put_before_each(module._forward_hooks, partial(_after_own, module), stack)
-            _put_before_each(shared._global_forward_pre_hooks, _before_any, stack)
-            _put_before_each(shared._global_forward_hooks, _after_any, stack)
+                _put_before_each(forward_pre_hooks(module), partial(_before_own, module), stack)
+                _put_before_each(forward_hooks(module), partial(_after_own, module), stack)
+            _put_before_each(EVERY_FORWARD_PRE_HOOKS, _before_any, stack)
+            _put_before_each(EVERY_FORWARD_HOOKS, _after_any, stack)
             yield
 
     def _hooked(self, root: nn.Module) -> list[nn.Module]:
         if root not in self._modules:
             self._modules[root] = [weakref.ref(module) for module in root.modules() if module is not root]
         modules = [reference() for reference in self._modules[root]]
-        return [m for m in modules if m is not None and (m._forward_pre_hooks or m._forward_hooks)]
+        return [m for m in modules if m is not None and (forward_pre_hooks(m) or forward_hooks(m))]
 
 
 def _put_before_each(hooks: Any, add: Callable[[], RemovableHandle], stack: ExitStack) -> None:

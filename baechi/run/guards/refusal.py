@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from baechi.errors import BaechiError
+from baechi.torchlib.private.modules import is_tracing, parse_to
 
 _MOVERS = ("to", "cuda", "cpu")
 
@@ -36,7 +37,7 @@ def refuse_tracing(model: nn.Module) -> None:
     Raises:
         BaechiError: they are.
     """
-    if torch._C._is_tracing() or torch.compiler.is_exporting():
+    if is_tracing() or torch.compiler.is_exporting():
         raise BaechiError(
             f"this {type(model).__name__} is distributed, and cannot be traced or exported: "
             "call baechi.restore(model) first, and distribute it again afterwards"
@@ -44,7 +45,7 @@ def refuse_tracing(model: nn.Module) -> None:
 
 
 def _cast_only(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-    device = torch._C._nn._parse_to(*args, **kwargs)[0]
+    device = parse_to(*args, **kwargs)[0]
     if device is not None:
         _refuse(model, device)
     moved: nn.Module = type(model).to(model, *args, **kwargs)

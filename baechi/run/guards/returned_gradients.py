@@ -13,6 +13,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
+from baechi.torchlib.private.autograd import backward_class, replace_backward
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -31,8 +32,8 @@ def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any
         return
     for tensor in tensors_in(result):
         node: Any = tensor.grad_fn
-        if isinstance(node, function._backward_cls):
-            node.apply = functools.partial(_apply, weakref.ref(node), homes, runtime)
+        if isinstance(node, backward_class(function)):
+            replace_backward(node, functools.partial(_apply, weakref.ref(node), homes, runtime))
 
 
 def _apply(node: Any, homes: list[str], runtime: Any, *grads: Any) -> Any:

@@ -6,11 +6,13 @@ import torch
 
 from baechi.run.guards.entrances import inside_a_function
 from baechi.run.state.caller_state import CallerState, is_transformed, saves_through_hooks
+from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_count
 
 
 def modes() -> tuple[int, int]:
     """How many function modes and dispatch modes are on."""
-    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+    return function_mode_count(), dispatch_mode_count()
 
 
 def must_keep_code_order(modes_before: tuple[int, int]) -> str:
@@ -19,7 +21,7 @@ def must_keep_code_order(modes_before: tuple[int, int]) -> str:
     Args:
         modes_before: the modes that were on when the step began.
     """
-    if torch._C._current_graph_task_id() != -1:
+    if current_graph_task_id() != -1:
         return "runs in backward"
     if inside_a_function():
         return "runs inside an autograd.Function"

@@ -17,6 +17,8 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.run.deferred.task import WAITS, Task
 from baechi.run.launch.launcher import AbstractLauncher
+from baechi.torchlib.private.autograd import next_sequence_number, sequence_number, set_sequence_number
+from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -36,7 +38,7 @@ class ThreadLauncher(AbstractLauncher):
         self._draining = False
         self._launching = 0
         self._made: list[Any] = []
-        _use_up(_APART - torch._C._autograd._get_sequence_nr())
+        _use_up(_APART - next_sequence_number())
 
     @property
     def threads(self) -> int:  # type: ignore[override]
@@ -153,7 +155,7 @@ class _Worker:
                 done.set()
                 self._done.set()
                 return
-            first = torch._C._autograd._get_sequence_nr()
+            first = next_sequence_number()
             torch.autocast_increment_nesting()  # else leaving autocast here clears everybody's casts
             try:
                 if task.schedule is not None:
@@ -162,18 +164,18 @@ class _Worker:
                 self._error = error
             finally:
                 torch.autocast_decrement_nesting()
-            self._numbers = range(first, torch._C._autograd._get_sequence_nr())
+            self._numbers = range(first, next_sequence_number())
             del task
             done.set()
 
 
 def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) -> None:
     """Give autograd nodes of another thread the numbers they would have if the host had made them."""
-    nodes = sorted(made, key=lambda node: node._sequence_nr())
+    nodes = sorted(made, key=lambda node: sequence_number(node))
     before = backend.enter_layer(name)
-    first = torch._C._autograd._get_sequence_nr()
+    first = next_sequence_number()
     for offset, node in enumerate(nodes):
-        node._set_sequence_nr(first + offset)
+        set_sequence_number(node, first + offset)
     _use_up(len(nodes))
     backend.enter_layer(before)
 
@@ -187,7 +189,7 @@ def _nodes_of(made: Iterable[Any], numbers: range) -> Iterator[Any]:
     waiting = list(made)
     while waiting:
         node = waiting.pop()
-        if node not in seen and node._sequence_nr() in numbers:
+        if node not in seen and sequence_number(node) in numbers:
             seen.add(node)
             yield node
             waiting += [parent for parent, _ in node.next_functions if parent is not None]
@@ -199,7 +201,7 @@ _APART = 10_000
 
 def _use_up(count: int) -> None:
     """Let the next node that the host makes have a number larger by `count`."""
-    with torch.enable_grad(), torch._C.DisableTorchFunction():
+    with torch.enable_grad(), without_torch_function():
         one = torch.ones((), requires_grad=True)
         for _ in range(count):
             one.view(())

@@ -1,28 +1,16 @@
 """What the caller had set when a layer was reached, so that it launches under the same, whenever that is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from baechi.torchlib.autocast import autocast_types
-
-_c: Any = torch._C
-
-_CHOICES: tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...] = (
-    (_c._get_flash_sdp_enabled, _c._set_sdp_use_flash),
-    (_c._get_mem_efficient_sdp_enabled, _c._set_sdp_use_mem_efficient),
-    (_c._get_math_sdp_enabled, _c._set_sdp_use_math),
-    (_c._get_cudnn_sdp_enabled, _c._set_sdp_use_cudnn),
-    (_c._get_mkldnn_enabled, _c._set_mkldnn_enabled),
-    (_c._get_cudnn_enabled, _c._set_cudnn_enabled),
-    (_c._get_cudnn_deterministic, _c._set_cudnn_deterministic),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-)
-"""Which kernels torch takes: how to ask, how to set."""
+from baechi.torchlib.private.autograd import pop_saved_hooks, push_saved_hooks, top_saved_hooks
+from baechi.torchlib.private.kernels import KERNEL_CHOICES
+from baechi.torchlib.private.transforms import current_transform, without_transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +39,7 @@ class CallerState:
             torch.is_inference_mode_enabled(),
             tuple([(torch.is_autocast_enabled(t), torch.get_autocast_dtype(t)) for t in autocast_types()]),
             torch.get_default_dtype(),
-            tuple([ask() for ask, _ in _CHOICES]),
+            tuple([ask() for ask, _ in KERNEL_CHOICES]),
         )
 
     @property
@@ -67,7 +55,7 @@ class CallerState:
             if now == self and not hooked and not is_transformed():
                 yield
                 return
-            with temporarily_clear_interpreter_stack(), ExitStack() as stack:
+            with without_transforms(), ExitStack() as stack:
                 self._enter(stack)
                 yield
 
@@ -81,7 +69,7 @@ class CallerState:
         if before != self.dtype:
             torch.set_default_dtype(self.dtype)
             stack.callback(torch.set_default_dtype, before)
-        for (ask, choose), kernel in zip(_CHOICES, self.kernels, strict=True):
+        for (ask, choose), kernel in zip(KERNEL_CHOICES, self.kernels, strict=True):
             if (now := ask()) != kernel:
                 choose(kernel)
                 stack.callback(choose, now)
@@ -89,12 +77,12 @@ class CallerState:
 
 def is_transformed() -> bool:
     """Whether this thread is inside `torch.vmap`, `torch.func.grad` or the like."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return current_transform() is not None
 
 
 def saves_through_hooks() -> bool:
     """Whether somebody's hooks see every tensor that autograd saves, in order (checkpointing)."""
-    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    top: Any = top_saved_hooks(True)
     return top is not None
 
 
@@ -107,10 +95,10 @@ def saved_hooks_aside() -> Iterator[bool]:
     """
     hooks = []
     while saves_through_hooks():
-        hooks.append(torch._C._autograd._top_saved_tensors_default_hooks(True))
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+        hooks.append(top_saved_hooks(True))
+        pop_saved_hooks()
     try:
         yield bool(hooks)
     finally:
         for pack, unpack in reversed(hooks):
-            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+            push_saved_hooks(pack, unpack)

@@ -21,6 +21,8 @@ import torch
 from baechi.errors import BaechiError
 from baechi.run.state.meta import Meta
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill, tables_of
+from baechi.torchlib.private.modes import without_subclass_function
+from baechi.torchlib.private.operators import MACHINERY
 
 _PLAIN = frozenset(
     {
@@ -32,7 +34,7 @@ _PLAIN = frozenset(
 
 _VIEWS = (KeysView, ValuesView, ItemsView, types.MappingProxyType)
 _CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)
-_OF_TORCH = ("torch._ops", "torch.fx.", "torch.jit.", "torch._dynamo.", "torch.utils.hooks", "baechi.")
+_CLOSED_MODULES = (*MACHINERY, "baechi.")
 _STANDARD = frozenset(sys.stdlib_module_names) - {"builtins", "collections", "functools", "types"}
 
 
@@ -126,7 +128,7 @@ class Contents:
 
 
 def _look_of(tensor: torch.Tensor) -> Hashable:
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass_function():
         if isinstance(tensor, torch.nn.Parameter):
             return tensor.requires_grad, tensor.shape, tensor.dtype
         if tensor.layout != torch.strided or tensor.is_nested:
@@ -144,4 +146,4 @@ def _names_in(content: Any) -> Hashable:
 def _is_closed(kind: type) -> bool:
     """Whether objects of a class are nothing that a model keeps tensors in: locks, loggers, graphs."""
     module = str(kind.__module__)
-    return module.partition(".")[0] in _STANDARD or module.startswith(_OF_TORCH)
+    return module.partition(".")[0] in _STANDARD or module.startswith(_CLOSED_MODULES)

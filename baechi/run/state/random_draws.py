@@ -13,6 +13,7 @@ import torch
 from baechi.backend import unwatched
 from baechi.run.state.draws import Draw
 from baechi.run.state.meta import Meta
+from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.random_state import set_state, state_of
 
 
@@ -31,7 +32,7 @@ def drawing_as_if_now(
     """
     draws = list(draws)
     states: dict[torch.device, torch.Tensor] = {}
-    with unwatched(), torch.no_grad(), torch._C.DisableTorchFunction():
+    with unwatched(), torch.no_grad(), without_torch_function():
         for draw in draws:
             draw_at(draw.device)
             states.setdefault(draw.device, state_of(draw.device))

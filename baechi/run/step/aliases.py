@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from baechi.torchlib.private.modes import without_subclass_function
+from baechi.torchlib.private.tensors import view_base
+
 
 def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     """The tensors that other ones are views of, or that are views of the same tensor as others.
@@ -26,9 +29,10 @@ def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     """
     views: dict[int, dict[int, torch.Tensor]] = {}
     bases: dict[int, torch.Tensor] = {}
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass_function():
         for tensor in tensors:
-            base = tensor if tensor._base is None else tensor._base
+            viewed = view_base(tensor)
+            base = tensor if viewed is None else viewed
             views.setdefault(id(base), {})[id(tensor)] = tensor
             bases[id(base)] = base
     return {
@@ -64,7 +68,7 @@ def view_of_original(view: torch.Tensor, copied: torch.Tensor, original: torch.T
     Returns:
         None where strides do not say what the view is, or where autograd knows it as more than a view.
     """
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass_function():
         plain = _is_plain(view, copied) and _is_plain(view, original)
         if not plain or copied.stride() != original.stride():
             return None

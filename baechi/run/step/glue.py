@@ -23,6 +23,12 @@ from baechi.torchlib.operators.functions import (
 )
 from baechi.torchlib.operators.rule import Rule
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
+from baechi.torchlib.private.modes import (
+    function_mode_count,
+    pop_function_mode,
+    push_function_mode,
+    without_subclass_function,
+)
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import made_at
 
@@ -104,7 +110,7 @@ class GlueMode(TorchFunctionMode):
     ) -> Any:
         """The function may have to wait, too, or make what waits launch."""
         if func in QUESTIONS or isinstance(getattr(func, "__self__", None), property):
-            with torch._C.DisableTorchFunctionSubclass():
+            with without_subclass_function():
                 return func(*args, **kwargs)
         given = list(tensors_in(args, kwargs))
         asks = rule.query and not rule_of(described(func)).views
@@ -200,7 +206,7 @@ class GlueMode(TorchFunctionMode):
             depth: what `leave` returned.
         """
         if depth == 0:
-            torch._C._push_on_torch_function_stack(self)
+            push_function_mode(self)
         elif depth is not None:
             _push_below(self, depth)
 
@@ -210,21 +216,21 @@ class GlueMode(TorchFunctionMode):
         Returns:
             How many modes stood above this one; None if it was not on the stack.
         """
-        if not torch._C._len_torch_function_stack():
+        if not function_mode_count():
             return None
-        top = torch._C._pop_torch_function_stack()
+        top = pop_function_mode()
         if top is self:
             return 0
-        torch._C._push_on_torch_function_stack(top)
+        push_function_mode(top)
         above: list[Any] = []
         found = False
-        while torch._C._len_torch_function_stack() and not found:
-            mode = torch._C._pop_torch_function_stack()
+        while function_mode_count() and not found:
+            mode = pop_function_mode()
             found = mode is self
             if not found:
                 above.append(mode)
         for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+            push_function_mode(mode)
         return len(above) if found else None
 
 
@@ -237,7 +243,7 @@ def _names_device(args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _push_below(mode: TorchFunctionMode, depth: int) -> None:
-    above = [torch._C._pop_torch_function_stack() for _ in range(depth)]
-    torch._C._push_on_torch_function_stack(mode)
+    above = [pop_function_mode() for _ in range(depth)]
+    push_function_mode(mode)
     for other in reversed(above):
-        torch._C._push_on_torch_function_stack(other)
+        push_function_mode(other)

@@ -12,6 +12,7 @@ from baechi.backend.sends import wait_for_readers
 from baechi.backend.transfer import transfer
 from baechi.run.step.aliases import view_of_original
 from baechi.torchlib.modules.tables import content_of, differ, refill, tables_of
+from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import carrier, note_write
 
@@ -131,4 +132,4 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor was written in place; inference tensors do not count."""
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else write_count(tensor)

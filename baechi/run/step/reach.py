@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 
 from baechi.run.deferred.storage_use import needs_to_read, needs_to_write
 from baechi.run.deferred.tensor import force_all, is_deferred
@@ -21,6 +21,12 @@ from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import function_name, touched
 from baechi.torchlib.operators.table import rule_of
+from baechi.torchlib.private.modes import (
+    function_mode_count,
+    function_modes,
+    pop_function_mode,
+    push_function_mode,
+)
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -109,7 +115,7 @@ def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) 
 
 def reach_here() -> Reach | None:
     """The mode of the layer whose code runs in this thread, if it is on."""
-    modes = reversed(_get_current_function_mode_stack())
+    modes = reversed(function_modes())
     return next((mode for mode in modes if isinstance(mode, Reach)), None)
 
 
@@ -117,10 +123,10 @@ def reach_here() -> Reach | None:
 def reach_aside() -> Iterator[None]:
     """While this is open, the mode of the layer that runs is off: another layer launches inside of it."""
     above: list[Any] = []
-    while torch._C._len_torch_function_stack() and reach_here() is not None:
-        above.append(torch._C._pop_torch_function_stack())
+    while function_mode_count() and reach_here() is not None:
+        above.append(pop_function_mode())
     try:
         yield
     finally:
         for mode in reversed(above):
-            torch._C._push_on_torch_function_stack(mode)
+            push_function_mode(mode)

@@ -7,22 +7,24 @@ with it in backward, from a value that was computed wherever their layers are.
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
 
 from baechi.run.step.glue import GlueMode
+from baechi.torchlib.private.modes import function_modes
+from baechi.torchlib.private.patches import TENSOR_SET
+from baechi.torchlib.private.tensors import TensorBase
 
-_original: Any = torch._C.TensorBase.set_
+_original: Any = TensorBase.set_
 
 
 def watch_set() -> None:
     """From now on, what is set in a step of a distributed model travels, if it lies elsewhere."""
-    torch.Tensor.set_ = _set  # type: ignore[assignment, method-assign]
+    TENSOR_SET.put(_set)
 
 
 def _set(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     source = args[0] if args else kwargs.get("source")
     if isinstance(source, torch.Tensor) and source.device != tensor.device:
-        modes = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, GlueMode)]
+        modes = [mode for mode in function_modes() if isinstance(mode, GlueMode)]
         if modes:
             step = modes[-1].step
             brought = step.bring(source, step.backend.place_of(tensor))

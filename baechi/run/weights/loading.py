@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from baechi.run.runtime import Runtime
+from baechi.torchlib.private.modules import buffer_table, loaded_hooks, parameter_table
 
 
 def watch_loading(model: nn.Module, runtime: Runtime) -> None:
@@ -22,14 +23,14 @@ def watch_loading(model: nn.Module, runtime: Runtime) -> None:
     """
     for module in model.modules():
         takes_hooks = not isinstance(module, torch.jit.ScriptModule)
-        if takes_hooks and (module is model or module._parameters or module._buffers):
+        if takes_hooks and (module is model or parameter_table(module) or buffer_table(module)):
             module.register_load_state_dict_post_hook(functools.partial(_loaded, runtime))
 
 
 def unwatch_loading(model: nn.Module) -> None:
     """Undo `watch_loading`."""
     for module in model.modules():
-        hooks: dict[int, Any] = module._load_state_dict_post_hooks
+        hooks = loaded_hooks(module)
         for key in [key for key, hook in hooks.items() if getattr(hook, "func", None) is _loaded]:
             del hooks[key]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils._python_dispatch import _disable_current_modes
 
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.private.transforms import is_wrapped, without_transforms
 from baechi.torchlib.tensors.pytree import map_tensors
 
 
@@ -42,7 +42,7 @@ class Arguments:
         blanks: dict[int, torch.Tensor] = {}
 
         def blank(tensor: torch.Tensor) -> torch.Tensor:
-            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            if is_wrapped(tensor):
                 raise TypeError("a tensor inside a transform of torch.func")
             if id(tensor) not in blanks:
                 made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -51,8 +51,8 @@ class Arguments:
 
         grad = torch.is_grad_enabled()
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        outside = temporarily_clear_interpreter_stack()
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), outside:
+        outside = without_transforms()
+        with without_dispatch_modes(), without_torch_function(), outside:
             args, kwargs = map_tensors(blank, (args, kwargs))
             _refuse_hidden_tensors((args, kwargs), blanks.values())
             args, kwargs = copy.deepcopy((args, kwargs))  # the call may change what it is given (a cache)

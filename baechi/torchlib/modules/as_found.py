@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill, tables_of
+from baechi.torchlib.private.transforms import is_wrapped
 from baechi.torchlib.random_state import random_state_kept
 
 Contents = Literal["all", "no parameters", "none"]
@@ -106,7 +107,7 @@ class _Keeper:
         return list(items_of(before))
 
     def _note_tensor(self, tensor: torch.Tensor) -> None:
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if is_wrapped(tensor):
             return
         data, grad = tensor.data, tensor.grad if tensor.is_leaf else None
         parameter = isinstance(tensor, nn.Parameter)

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from baechi.torchlib.operators.rule import Rule
 from baechi.torchlib.operators.table import HOST_ARGUMENTS, rule_of
+from baechi.torchlib.private.operators import has_kernel, schema_of
 
 _TORCH = frozenset({"aten", "prim", "prims"})
 
@@ -55,7 +56,7 @@ def facts_of(func: Any) -> Facts:
     """
     name = func.overloadpacket.__name__
     rule = rule_of(name)
-    schema = func._schema
+    schema = schema_of(func)
     returns = schema.returns
     aliased = bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
     aliases = rule.views or (aliased and not rule.fresh)
@@ -83,7 +84,7 @@ def is_composite(func: Any) -> bool:
     Args:
         func: an operator overload.
     """
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+    return bool(has_kernel(func.name(), "CompositeImplicitAutograd"))
 
 
 @cache
@@ -93,7 +94,7 @@ def notes_views(func: Any) -> bool:
     Args:
         func: an operator overload.
     """
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView"))
+    return bool(has_kernel(func.name(), "ADInplaceOrView"))
 
 
 def host_waits(facts: Facts, args: tuple[Any, ...]) -> bool:
@@ -133,7 +134,7 @@ def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         return False
     random = facts_of(func).rule.random
     if random == "if dropout":
-        position = next(i for i, a in enumerate(func._schema.arguments) if a.name == "dropout_p")
+        position = next(i for i, a in enumerate(schema_of(func).arguments) if a.name == "dropout_p")
         return bool(args[position] if position < len(args) else kwargs.get("dropout_p", 0.0))
     return random != "never"
 

@@ -8,6 +8,7 @@ import torch
 
 from baechi.torchlib.operators.facts import facts_of, writes_of
 from baechi.torchlib.operators.table import RULES, WRITES_IF, rule_of
+from baechi.torchlib.private.operators import OpOverload
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -17,7 +18,7 @@ def function_name(func: Any) -> str:
     Args:
         func: a torch function, or an operator.
     """
-    named = func.overloadpacket if isinstance(func, torch._ops.OpOverload) else func
+    named = func.overloadpacket if isinstance(func, OpOverload) else func
     return str(getattr(named, "__name__", ""))
 
 
@@ -81,7 +82,7 @@ def touched(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[tor
         kwargs: its keyword arguments.
     """
     found = written_in_place(func, name, args, kwargs)
-    if isinstance(func, torch._ops.OpOverload):  # a custom operator, whatever its name
+    if isinstance(func, OpOverload):  # a custom operator, whatever its name
         found += writes_of(facts_of(func), args, kwargs)
     elif rule_of(name).writes:
         found += tensors_in(args[1:], kwargs)  # builtins have no signature: it is some of these

@@ -15,6 +15,13 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from baechi.errors import BaechiError
+from baechi.torchlib.private.tensors import (
+    hook_tables,
+    set_hook_tables,
+    swap_implementation,
+    takes_data_of,
+    use_count,
+)
 
 
 def exchange(tensor: torch.Tensor, data: torch.Tensor) -> None:
@@ -29,7 +36,7 @@ def exchange(tensor: torch.Tensor, data: torch.Tensor) -> None:
     Raises:
         BaechiError: the tensor was computed from others, and the type of device changes.
     """
-    if torch._has_compatible_shallow_copy_type(tensor, data):
+    if takes_data_of(tensor, data):
         tensor.data = data
     else:
         _swap(tensor, data)
@@ -41,19 +48,18 @@ def _swap(tensor: torch.Tensor, data: torch.Tensor) -> None:
             f"a tensor of shape {tuple(tensor.shape)} that was computed from others ({tensor.grad_fn}) "
             f"cannot go from {tensor.device} to {data.device}: detach it before the model is distributed"
         )
-    holder: Any = tensor
-    hooks, accumulated = holder._backward_hooks, holder._post_accumulate_grad_hooks
-    was_used = tensor.requires_grad and holder._use_count() > 1
+    hooks = hook_tables(tensor)
+    was_used = tensor.requires_grad and use_count(tensor) > 1
     before = torch.autograd.graph.get_gradient_edge(tensor).node if was_used else None
     where, old = tensor.device, _detached(data, tensor.requires_grad)
-    torch._C._swap_tensor_impl(tensor, old)
-    old._backward_hooks, old._post_accumulate_grad_hooks = None, None
-    holder._backward_hooks, holder._post_accumulate_grad_hooks = hooks, accumulated
+    swap_implementation(tensor, old)
+    set_hook_tables(old, (None, None))
+    set_hook_tables(tensor, hooks)
     if before is not None:
         _end(before, tensor, where)
 
 
-def _detached(data: torch.Tensor, requires_grad: bool) -> Any:
+def _detached(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return data.detach().requires_grad_(requires_grad)
 
 

@@ -4,6 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
+from baechi.torchlib.private.modes import without_torch_function
+from baechi.torchlib.private.tensors import TensorBase
+from baechi.torchlib.private.transforms import is_wrapped
+
 _ALIGNMENT_BYTES = 64
 
 
@@ -21,8 +25,8 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
     Returns:
         A new storage, never an alias, outside autograd.
     """
-    with torch.no_grad(), torch._C.DisableTorchFunction():  # nobody's function, glue mode's neither
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # inside vmap, grad, ...
+    with torch.no_grad(), without_torch_function():  # nobody's function, glue mode's neither
+        wrapped = is_wrapped(tensor)  # inside vmap, grad, ...
         if wrapped or tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
             return _plain_copy(tensor, device)
         if tensor.is_conj() or tensor.is_neg():
@@ -52,7 +56,7 @@ def copy_bytes(tensor: torch.Tensor) -> int:
 
 
 def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    copied: torch.Tensor = torch._C.TensorBase.to(tensor.detach(), device, copy=True)
+    copied: torch.Tensor = TensorBase.to(tensor.detach(), device, copy=True)
     return copied
 
 
@@ -106,5 +110,5 @@ def real_device(tensor: torch.Tensor) -> torch.device:
     Args:
         tensor: any tensor.
     """
-    device: torch.device = torch._C.TensorBase.device.__get__(tensor)
+    device: torch.device = TensorBase.device.__get__(tensor)
     return device

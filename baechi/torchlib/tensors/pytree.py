@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
+
+from baechi.torchlib.private.tensors import REGISTERED_CONTAINERS
 
 TensorMap = Callable[[torch.Tensor], torch.Tensor]
 Copied = Callable[[Any, Any], None]
@@ -64,7 +65,7 @@ def _map_container(again: Callable[[Any], Any], value: Any) -> Any:
         return _map_mapping(again, value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _map_dataclass(again, value)
-    if type(value) in pytree.SUPPORTED_NODES:
+    if type(value) in REGISTERED_CONTAINERS:
         return _map_registered(again, value)
     return value
 
@@ -73,7 +74,7 @@ def _is_container(value: Any) -> bool:
     return (
         isinstance(value, (list, tuple, Mapping))
         or dataclasses.is_dataclass(value)
-        or type(value) in pytree.SUPPORTED_NODES
+        or type(value) in REGISTERED_CONTAINERS
     )
 
 
@@ -151,7 +152,7 @@ def _map_dataclass(again: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _map_registered(again: Callable[[Any], Any], value: Any) -> Any:
-    node = pytree.SUPPORTED_NODES[type(value)]
+    node = REGISTERED_CONTAINERS[type(value)]
     children, context = node.flatten_fn(value)
     items = [again(child) for child in children]
     if all(new is old for new, old in zip(items, children, strict=True)):

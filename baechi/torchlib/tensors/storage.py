@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.tensors import SPARSE_PARTS, sparse_values
+from baechi.torchlib.private.transforms import is_wrapped, unwrapped_once
 
 WEIGHT = -1
 UNSET = -2
@@ -19,7 +22,7 @@ _NAME = "_baechi_mark"
 
 _ROWS, _COLUMNS = ("crow_indices", "col_indices", "values"), ("ccol_indices", "row_indices", "values")
 _PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_coo: SPARSE_PARTS,
     torch.sparse_csr: _ROWS,
     torch.sparse_bsr: _ROWS,
     torch.sparse_csc: _COLUMNS,
@@ -130,14 +133,14 @@ def carrier(tensor: torch.Tensor) -> Any:
     except NotImplementedError:  # a sparse tensor
         if tensor.layout != torch.sparse_coo:
             return tensor
-        with _disable_current_modes():  # fake tensors would have other values
-            return tensor._values().untyped_storage()
+        with without_dispatch_modes():  # fake tensors would have other values
+            return sparse_values(tensor).untyped_storage()
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor inside of all that `torch.vmap`, `torch.func.grad` and the like wrap around it."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    while is_wrapped(tensor):
+        tensor = unwrapped_once(tensor)
     return tensor
 
 
@@ -147,6 +150,6 @@ def storage_bytes(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().nbytes()
     except NotImplementedError:
         parts = _PARTS.get(tensor.layout, ())
-        with _disable_current_modes():
+        with without_dispatch_modes():
             held = sum([getattr(tensor, part)().untyped_storage().nbytes() for part in parts])
         return held if parts else tensor.numel() * tensor.element_size()

@@ -17,7 +17,7 @@ from baechi.run.launch.pending import Pending
 
 def entrances_but(*names: str) -> tuple[Any, str, Any]:
     """Some ways into torch are not watched."""
-    return entrances, "_ENTRANCES", [one for one in entrances._ENTRANCES if one[1] not in names]
+    return entrances, "_ENTRANCES", [one for one in entrances._ENTRANCES if one[0].name not in names]
 
 
 class Double(torch.autograd.Function):

@@ -15,6 +15,12 @@ import torch
 
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.backend.virtual.machine.streams import Host, Stream
+from baechi.torchlib.private.autograd import (
+    current_autograd_node,
+    current_graph_task_id,
+    next_sequence_number,
+    sequence_number,
+)
 
 FORWARD = -1
 _LEAF = 2**63
@@ -53,7 +59,7 @@ class Thread:
     @property
     def in_backward(self) -> bool:
         """Whether a backward is running in this thread."""
-        return torch._C._current_graph_task_id() != FORWARD
+        return current_graph_task_id() != FORWARD
 
     def issuer(self, device: int) -> Host:
         """Who issues the next thing for a device.
@@ -61,7 +67,7 @@ class Thread:
         Args:
             device: the device's place in the cluster.
         """
-        task = torch._C._current_graph_task_id()
+        task = current_graph_task_id()
         if task != self._task:
             self._enter(task)
         if task == FORWARD:
@@ -81,7 +87,7 @@ class Thread:
         """
         before, self.layer = self.layer, layer
         if torch.is_grad_enabled():
-            self._starts.append(torch._C._autograd._get_sequence_nr())
+            self._starts.append(next_sequence_number())
             self._owners.append((layer, ref(record)))
         return before
 
@@ -90,8 +96,8 @@ class Thread:
 
         A step whose record is gone has an empty one: its work is not another step's.
         """
-        node: Any = torch._C._current_autograd_node()
-        number = node._sequence_nr() if node is not None else _LEAF
+        node: Any = current_autograd_node()
+        number = sequence_number(node) if node is not None else _LEAF
         if number >= _LEAF:
             return self.layer, None
         place = bisect_right(self._starts, number) - 1

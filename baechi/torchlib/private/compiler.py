@@ -1,0 +1,44 @@
+"""`torch.compile`: telling it what to leave alone, without importing it."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from baechi.torchlib.private.lookup import Missing, named
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_PURPOSE = "keep torch.compile out of the runtime's code"
+_SKIP: Any = named("torch._C._dynamo.eval_frame._FrameAction.SKIP", _PURPOSE)
+_strategy: Any = named("torch._C._dynamo.eval_frame._FrameExecStrategy", _PURPOSE)
+_set_strategy: Any = named("torch._C._dynamo.eval_frame.set_code_exec_strategy", _PURPOSE)
+_CAN_SKIP = not any(isinstance(part, Missing) for part in (_SKIP, _strategy, _set_strategy))
+
+
+def leave_uncompiled(function: _Function, why: str) -> _Function:
+    """Let the compiler leave a function alone, and all that it calls but what is compiled itself.
+
+    Without these names this is `torch.compiler.disable`: it imports the compiler, and each call takes longer.
+
+    Args:
+        function: a Python function.
+        why: what the compiler says of it.
+
+    Returns:
+        The same function, or one that stands for it.
+    """
+    if not _CAN_SKIP:
+        disabled: _Function = torch.compiler.disable(function)
+        return disabled
+    told: Any = function
+    told._torchdynamo_disable = True  # where it would be traced into
+    told._torchdynamo_disable_msg = why
+    _set_strategy(told.__code__, _strategy(_SKIP, _SKIP))  # where it is called from what is compiled
+    return function
+
+
+def compiler_is_imported() -> bool:
+    """Whether `torch._dynamo` is there; without it nothing can be compiled."""
+    return "torch._dynamo" in sys.modules

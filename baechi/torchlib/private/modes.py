@@ -1,0 +1,66 @@
+"""Function modes and dispatch modes: how they are put on, taken off, counted and set aside."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from baechi.torchlib.private.lookup import kind, named
+
+if TYPE_CHECKING:
+    from torch.utils._device import DeviceContext as DeviceContext
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+else:
+    TorchDispatchMode = kind("torch.utils._python_dispatch.TorchDispatchMode", "see every operation")
+    DeviceContext = kind("torch.utils._device.DeviceContext", "know the device of `with torch.device(...)`")
+
+_Aside = Callable[[], AbstractContextManager[object]]
+
+without_torch_function: _Aside = named(
+    "torch._C.DisableTorchFunction", "work on tensors unseen by function modes and subclasses"
+)
+without_subclass_function: _Aside = named(
+    "torch._C.DisableTorchFunctionSubclass", "read a deferred value without launching it"
+)
+without_dispatch_modes: _Aside = named(
+    "torch.utils._python_dispatch._disable_current_modes", "compute without being watched"
+)
+
+function_modes: Callable[[], Sequence[Any]] = named(
+    "torch.overrides._get_current_function_mode_stack", "find the mode of the step whose code runs"
+)
+push_function_mode: Callable[[Any], None] = named(
+    "torch._C._push_on_torch_function_stack", "put a mode back where it stood"
+)
+pop_function_mode: Callable[[], Any] = named(
+    "torch._C._pop_torch_function_stack", "take a mode off, wherever it stands"
+)
+function_mode_count: Callable[[], int] = named(
+    "torch._C._len_torch_function_stack", "know whether a mode is on that was not on before"
+)
+function_modes_are_on: Callable[[], bool] = named(
+    "torch._C._is_torch_function_mode_enabled", "let function modes see what reached torch without them"
+)
+
+dispatch_modes: Callable[[], Sequence[Any]] = named(
+    "torch.utils._python_dispatch._get_current_dispatch_mode_stack", "watch each thread once"
+)
+push_dispatch_mode: Callable[[Any], None] = named(
+    "torch.utils._python_dispatch._push_mode", "watch the threads that start while a cluster is emulated"
+)
+pop_dispatch_mode: Callable[[], Any] = named(
+    "torch.utils._python_dispatch._pop_mode", "watch the threads that start while a cluster is emulated"
+)
+dispatch_mode_count: Callable[[], int] = named(
+    "torch._C._len_torch_dispatch_stack", "know whether a mode is on that was not on before"
+)
+
+
+class UntracedDispatchMode(TorchDispatchMode):
+    """A dispatch mode without torch's guard against being compiled: that is a detour at every operation.
+
+    In a torch that does not ask, the method has no effect.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False

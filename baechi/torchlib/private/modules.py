@@ -1,0 +1,71 @@
+"""Modules: the tables that `nn.Module` keeps its weights and hooks in."""
+
+from collections.abc import Callable, Collection, MutableMapping
+from typing import Any
+
+from torch import nn
+
+from baechi.torchlib.private.lookup import attribute, named
+
+_module = nn.Module()
+_Table = MutableMapping[Any, Any]
+
+parameter_table: Callable[[nn.Module], _Table] = attribute(
+    _module, "_parameters", "put fake weights in the place of real ones"
+)
+buffer_table: Callable[[nn.Module], _Table] = attribute(
+    _module, "_buffers", "put fake weights in the place of real ones"
+)
+forward_hooks: Callable[[nn.Module], Any] = attribute(
+    _module, "_forward_hooks", "let hooks on a module see tensors that are computed"
+)
+forward_pre_hooks: Callable[[nn.Module], Any] = attribute(
+    _module, "_forward_pre_hooks", "let hooks on a module see tensors that are computed"
+)
+backward_hooks: Callable[[nn.Module], Any] = attribute(
+    _module, "_backward_hooks", "let hooks on a module see tensors that are computed"
+)
+backward_pre_hooks: Callable[[nn.Module], Any] = attribute(
+    _module, "_backward_pre_hooks", "let hooks on a module see tensors that are computed"
+)
+loaded_hooks: Callable[[nn.Module], _Table] = attribute(
+    _module, "_load_state_dict_post_hooks", "take hooks on loading off again"
+)
+EVERY_FORWARD_HOOKS: Any = named(
+    "torch.nn.modules.module._global_forward_hooks", "let hooks on all modules see tensors that are computed"
+)
+EVERY_FORWARD_PRE_HOOKS: Any = named(
+    "torch.nn.modules.module._global_forward_pre_hooks",
+    "let hooks on all modules see tensors that are computed",
+)
+
+parse_to: Callable[..., tuple[Any, ...]] = named(
+    "torch._C._nn._parse_to", "refuse to move a distributed model to one device"
+)
+is_tracing: Callable[[], bool] = named("torch._C._is_tracing", "refuse to be traced")
+
+_FLAGS = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
+"""Tables beside those of forward hooks, by the same keys."""
+
+
+def remove_forward_hooks(module: nn.Module, functions: Collection[Callable[..., Any]]) -> None:
+    """Take forward hooks off a module of which nobody kept the handles (it may be a copy).
+
+    Args:
+        module: the module.
+        functions: the hooks.
+    """
+    for hooks in (forward_pre_hooks(module), forward_hooks(module)):
+        for key in [key for key, function in hooks.items() if function in functions]:
+            del hooks[key]
+            for flags in _FLAGS:
+                getattr(module, flags, {}).pop(key, None)
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether a module can be called: a `ModuleList` cannot.
+
+    Args:
+        module: any module.
+    """
+    return getattr(module.forward, "__name__", "") != "_forward_unimplemented"

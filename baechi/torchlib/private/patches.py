@@ -1,0 +1,152 @@
+"""What of torch baechi replaces, and how: places that are put back when they are no longer needed.
+
+    put          ours stands there until `take_back`; putting it twice does nothing
+    replaced     ours stands there inside of a `with`
+
+A place that this torch lacks stays empty: what each one is for says what then goes unseen.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.nn.parallel import DistributedDataParallel
+
+from baechi.torchlib.private.fakes import FakeTensor
+from baechi.torchlib.private.lookup import named, note_place
+
+_ABSENT: Any = object()
+"""The owner inherits the attribute: it has none of its own."""
+
+
+class Place:
+    """An attribute of a class or a module that something of ours may stand in for.
+
+    Args:
+        owner: the class or module; None if there is none.
+        name: the attribute.
+
+    Attributes:
+        exists: whether the owner has it.
+        original: what stood there before ours; a class's own `classmethod` or `property` as it is.
+    """
+
+    __slots__ = ("_before", "_stands", "exists", "name", "original", "owner")
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+        self.exists = owner is not None and hasattr(owner, name)
+        self.original: Any = self.now() if self.exists else None
+        self._before: Any = _ABSENT
+        self._stands = False
+
+    def now(self) -> Any:
+        """What stands there now."""
+        own = vars(self.owner).get(self.name, _ABSENT)
+        return getattr(self.owner, self.name) if own is _ABSENT else own
+
+    def put(self, ours: Any) -> None:
+        """Let something of ours stand there.
+
+        Args:
+            ours: a function; a `classmethod` or a `property`, where torch has one.
+        """
+        if not self.exists or vars(self.owner).get(self.name, _ABSENT) is ours:
+            return
+        self.original = self.now()
+        self._before = vars(self.owner).get(self.name, _ABSENT)
+        setattr(self.owner, self.name, ours)
+        self._stands = True
+
+    def take_back(self) -> None:
+        """Let what stood there before stand there again."""
+        if self._stands:
+            self._stands = False
+            self._restore(self._before)
+
+    @contextmanager
+    def replaced(self, ours: Any) -> Iterator[None]:
+        """While this is open, something of ours stands there.
+
+        Args:
+            ours: as for `put`.
+        """
+        if not self.exists:
+            yield
+            return
+        before = vars(self.owner).get(self.name, _ABSENT)
+        setattr(self.owner, self.name, ours)
+        try:
+            yield
+        finally:
+            self._restore(before)
+
+    def _restore(self, before: Any) -> None:
+        if before is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, before)
+
+
+def _place(owner: Any, name: str, purpose: str) -> Place:
+    note_place(owner, name, purpose)
+    return Place(owner, name)
+
+
+_vmap: Any = named("torch._functorch.vmap", "launch what torch.vmap is given", None)
+_transforms: Any = named("torch._functorch.eager_transforms", "launch what torch.func.grad is given", None)
+_checkpoint: Any = torch.utils.checkpoint
+
+FUNCTION_APPLY = _place(torch.autograd.Function, "apply", "see calls of an `autograd.Function`")
+"""No mode sees it. It is public, so that every torch has it."""
+
+VMAP_BATCH = _place(_vmap, "_add_batch_dim", "launch what torch.vmap is given")
+VMAP_INPUTS = _place(_vmap, "_process_batched_inputs", "launch what torch.vmap is given before it begins")
+GRAD_INPUTS = _place(_transforms, "_wrap_for_grad", "launch what torch.func.grad is given")
+"""No mode sees these. Without them a transform is given deferred values, and raises."""
+
+CHECKPOINTED = _place(
+    _checkpoint, "_checkpoint_without_reentrant_generator", "run checkpointed regions in a step in backward"
+)
+CHECKPOINT_STATES = _place(_checkpoint, "get_device_states", "keep the generators of all devices")
+CHECKPOINT_DEVICE = _place(_checkpoint, "_infer_device_type", "keep the generators of our type of device")
+FORK_RNG = _place(torch.random, "fork_rng", "run one checkpointed region after the other in backward")
+"""Without the first, a region is given deferred values, and raises; without the others, a region on several
+devices may draw other numbers when it runs again."""
+
+TENSOR_DEVICE = _place(torch.Tensor, "device", "let tensors say which emulated device they lie on")
+TENSOR_METHODS = tuple(
+    _place(torch.Tensor, name, "move tensors between emulated devices")
+    for name in ("to", "cpu", "tolist", "numpy", "new_tensor")
+)
+FACTORIES = tuple(
+    _place(torch, name, "make tensors on emulated devices") for name in ("tensor", "as_tensor", "asarray")
+)
+STORAGE_CLONE = _place(
+    named("torch.storage._StorageBase", "let deep copies lie where the originals do", None),
+    "clone",
+    "let deep copies lie where the originals do",
+)
+THREAD_RUN = _place(threading.Thread, "run", "watch threads that start while a cluster is emulated")
+"""Python's own: dispatch modes belong to threads."""
+
+PARALLEL_MAKE = _place(DistributedDataParallel, "__init__", "refuse emulated devices")
+PARALLEL_CALL = _place(DistributedDataParallel, "forward", "refuse emulated devices")
+
+TENSOR_SET = _place(torch.Tensor, "set_", "bring what is set to where a tensor lies")
+"""No mode sees it. Without it torch refuses what lies on another device."""
+
+FAKE_DEVICE = _place(FakeTensor, "device", "see who asks a fake tensor for its device")
+FAKE_DEEPCOPY = _place(FakeTensor, "__deepcopy__", "copy fake tensors, which have no memory, deeply")
+
+
+def transformers_asks_fakes() -> Place:
+    """Where Transformers asks whether a tensor is fake; a place that is none while it is not imported.
+
+    Without it, Transformers makes masks where it cannot ask whether they matter.
+    """
+    return Place(sys.modules.get("transformers.utils.import_utils"), "is_fake_tensor")

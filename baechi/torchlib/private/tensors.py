@@ -1,0 +1,76 @@
+"""Tensors and storages: what hangs on them that torch shows only to itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from baechi.torchlib.private.lookup import attribute, named
+
+TensorBase: Any = named(
+    "torch._C.TensorBase", "call torch's own methods while `torch.Tensor` has ours", torch.Tensor.__mro__[1]
+)
+"""The class below `torch.Tensor`."""
+
+write_count: Callable[[torch.Tensor], int] = attribute(
+    torch.Tensor, "_version", "see that a layer wrote in place what it was given"
+)
+view_base: Callable[[torch.Tensor], torch.Tensor | None] = attribute(
+    torch.Tensor, "_base", "let views of one tensor stay views of one copy"
+)
+storage_address: Callable[[Any], int] = attribute(
+    torch.UntypedStorage, "_cdata", "tell storages apart that have no memory"
+)
+use_count: Callable[[torch.Tensor], int] = attribute(
+    torch.Tensor, "_use_count", "see whether a graph refers to a weight that goes elsewhere", call=True
+)
+
+make_wrapper: Callable[..., Any] = named(
+    "torch.Tensor._make_wrapper_subclass", "make tensors that are still to be computed (use reorder=False)"
+)
+swap_implementation: Callable[[torch.Tensor, torch.Tensor], None] = named(
+    "torch._C._swap_tensor_impl", "put other memory behind a tensor that others hold"
+)
+takes_data_of: Callable[[torch.Tensor, torch.Tensor], bool] = named(
+    "torch._has_compatible_shallow_copy_type", "know whether `tensor.data = ...` works", lambda *_: False
+)
+"""Without it, every weight that moves is swapped: then a backward from before raises on the CPU, too."""
+
+REGISTERED_CONTAINERS: dict[type, Any] = named(
+    "torch.utils._pytree.SUPPORTED_NODES", "look into containers of other libraries", {}
+)
+"""Without it, containers that libraries registered are handed on untouched."""
+
+map_only: Callable[..., Any] = named(
+    "torch.utils._pytree.tree_map_only", "compute the values that models decide by (`mask.all()`)"
+)
+
+SPARSE_PARTS = ("_indices", "_values")
+"""What a sparse COO tensor is made of, as it is: `indices()` and `values()` want it coalesced."""
+
+sparse_values: Callable[[torch.Tensor], torch.Tensor] = attribute(
+    torch.Tensor, "_values", "find the memory behind a sparse tensor", call=True
+)
+attribute(torch.Tensor, "_indices", "find the memory behind a sparse tensor", call=True)
+attribute(torch.Tensor, "_backward_hooks", "keep the hooks on a weight that moves")
+attribute(torch.Tensor, "_post_accumulate_grad_hooks", "keep the hooks on a weight that moves")
+
+
+def hook_tables(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The tables of hooks on a tensor: on its gradient, and on a leaf's accumulated gradient.
+
+    Args:
+        tensor: any tensor.
+    """
+    return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+
+
+def set_hook_tables(tensor: torch.Tensor, tables: tuple[Any, Any]) -> None:
+    """Hang tables of hooks on a tensor. Without it, a weight would lose its hooks when it moves.
+
+    Args:
+        tensor: any tensor.
+        tables: what `hook_tables` returned; None for no hooks.
+    """
+    held: Any = tensor
+    held._backward_hooks, held._post_accumulate_grad_hooks = tables
