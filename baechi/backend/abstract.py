@@ -78,7 +78,7 @@ class AbstractBackend(ABC):
         """While code runs again, with the states that the generators of all devices had before."""
 
     @abstractmethod
-    def is_free(self, tensor: torch.Tensor) -> bool:
+    def is_unplaced(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor belongs nowhere yet: made in the step, of nothing that has a place.
 
         Args:
@@ -86,7 +86,7 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
-    def adopt(self, tensor: torch.Tensor, place: str) -> bool:
+    def claim(self, tensor: torch.Tensor, place: str) -> bool:
         """Let a tensor that belongs nowhere yet belong to its first user.
 
         Args:

@@ -216,7 +216,7 @@ class _Arrive(torch.autograd.Function):
         grad, way = grads[0], ctx.way
         if grad is None or way.backend.place_of(grad) == way.source:
             return grad, None, None
-        way.backend.adopt(grad, way.target)
+        way.backend.claim(grad, way.target)
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
             return transfer(grad, way.backend, way.source), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from baechi import __version__
 from baechi.cli import planning, plans
+from baechi.cli.errors_printed import errors_printed
 from baechi.cli.progress import progress
-from baechi.cli.told import told
 
 _WIDE = 140  # columns of a table that goes to a file
 
@@ -41,7 +41,7 @@ def demo() -> None:
 
 
 @app.command()
-@told
+@errors_printed
 def bench(
     what: Annotated[str, typer.Argument(help="What to measure; without it, a list of what there is.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -71,7 +71,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": plans.compare_command,
 }
 for name, command in COMMANDS.items():
-    app.command(name=name)(told(command))
+    app.command(name=name)(errors_printed(command))
 
 
 @app.command()

@@ -27,7 +27,12 @@ from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.torchlib.modules.as_found import left_as_found
-from baechi.torchlib.modules.intercept import original_forward, set_aside, stand_in, step_back
+from baechi.torchlib.modules.intercept import (
+    forward_restored,
+    original_forward,
+    replace_forward,
+    restore_forward,
+)
 from baechi.torchlib.modules.on_meta import is_on_meta
 from baechi.torchlib.private.autograd import next_sequence_number
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -128,9 +133,9 @@ def _clocked(model: nn.Module, graph: LayerGraph, sample: _Round) -> Iterator[No
             sample.names[id(module)] = name
             module.__dict__[_CLOCK] = sample
             stack.callback(module.__dict__.pop, _CLOCK, None)
-            stack.enter_context(set_aside(module))
-            stand_in(module, _timed)
-            stack.callback(step_back, module)
+            stack.enter_context(forward_restored(module))
+            replace_forward(module, _timed)
+            stack.callback(restore_forward, module)
         yield
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.real.streams import device_behind
-from baechi.measure.alone import Seconds, time_alone
+from baechi.measure.isolated_layer import Seconds, time_alone
 from baechi.measure.progress import shown
 from baechi.measure.scale import put_seconds, scale_others
 from baechi.records.cluster import Cluster

@@ -13,7 +13,7 @@ from functools import partial
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.found import Check, Effort, Found, Rehearsal, Try, rehearsed
+from baechi.place.evaluated import Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
 from baechi.place.task import Task
 from baechi.place.tight.exact import exact
 from baechi.place.tight.fit import FEW_PLACEMENTS, fit
@@ -55,7 +55,7 @@ def best(
     """
     task = Task(graph, cluster)
     check = partial(rehearsed, task, rehearse)
-    tries: list[Try] = []
+    tries: list[Attempt] = []
     candidates: list[Candidate] = []
     for name in TRIED:
         try:
@@ -65,7 +65,7 @@ def best(
             continue
         tries += _tries(task, check, plan, name)
     if not tries:
-        tries = [Try(PACKED, fit(task, rehearse, thorough=effort != 0))]
+        tries = [Attempt(PACKED, fit(task, rehearse, thorough=effort != 0))]
     if effort:
         tries += _the_best(task, rehearse, enough_s) or _search(task, check, tries, enough_s, effort)
     chosen = min(tries, key=lambda one: one.step_s)
@@ -91,34 +91,36 @@ def check_effort(effort: object) -> None:
         raise ValueError(f"effort is {effort!r}: it is a whole number of at least 0, or 'max'")
 
 
-def _the_best(task: Task, rehearse: Rehearsal, enough_s: float) -> list[Try]:
+def _the_best(task: Task, rehearse: Rehearsal, enough_s: float) -> list[Attempt]:
     """The best plan there is, if few placements are possible and few simulations find it."""
     if len(task.cluster) ** len(task.indexed.members) > FEW_PLACEMENTS:
         return []
     try:
-        return [Try("exact", exact(task, rehearse, enough_s=enough_s, most=SIMULATIONS))]
+        return [Attempt("exact", exact(task, rehearse, enough_s=enough_s, most=SIMULATIONS))]
     except (PlacementError, ValueError):
         return []
 
 
-def _search(task: Task, check: Check, tries: Sequence[Try], enough_s: float, effort: Effort) -> list[Try]:
+def _search(
+    task: Task, check: Check, tries: Sequence[Attempt], enough_s: float, effort: Effort
+) -> list[Attempt]:
     """What a search finds."""
     from baechi.place.search import Rounds  # the compiler that it needs takes half a second to import
 
     return Rounds(task, check, tries, enough_s).run(effort)
 
 
-def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Try]:
+def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Attempt]:
     """A plan as it is, and with orders by bottom level."""
     indexed, devices = task.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
     index = {layer: number for number, layer in enumerate(indexed.names)}
     device_of = [devices[plan.device_of[indexed.names[members[0]]]] for members in indexed.members]
     order, timeline = tuple([index[layer] for layer in plan.order]), plan.timeline  # simulated to be kept
     peaks = tuple([timeline.peak_bytes[device] for device in plan.cluster.names])
-    own = Found(tuple(device_of), order, timeline.makespan_s, peaks)
-    tries = [Try(name, own)]
+    own = Evaluated(tuple(device_of), order, timeline.makespan_s, peaks)
+    tries = [Attempt(name, own)]
     if name != "single":
         ordered = check(device_of, bottom_level_order(task, device_of))
         if ordered.fits(task) and ordered.step_s < own.step_s:
-            tries.append(Try(f"{name} + bottom level", ordered))
+            tries.append(Attempt(f"{name} + bottom level", ordered))
     return tries

@@ -10,7 +10,7 @@ from baechi.errors import BaechiError, RecordError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.datasheet import equal_devices, usual_link
 from baechi.records.device import Device, Link
-from baechi.records.doors import open_door
+from baechi.records.lazy_imports import lazy_import
 from baechi.units import parse_bytes
 
 HOST = "host"
@@ -203,7 +203,7 @@ class Cluster(AbstractRecord):
             BaechiError: there is none.
             ValueError: `split` is below 1, or `cpu` is no size.
         """
-        cluster: Cluster = open_door("discover")(split, cpu)
+        cluster: Cluster = lazy_import("discover")(split, cpu)
         return cluster
 
     def with_memory(self, max_memory: Mapping[int | str, int | str]) -> "Cluster":
@@ -242,7 +242,7 @@ class Cluster(AbstractRecord):
         return replace(self, devices=tuple(left), links=links)
 
     def __enter__(self) -> "Cluster":
-        watched = open_door("watch")(self)
+        watched = lazy_import("watch")(self)
         watched.__enter__()
         self._last[:] = [watched]
         return self

@@ -10,8 +10,8 @@ from baechi.errors import PlanError
 from baechi.records import device_map
 from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
-from baechi.records.doors import open_door
 from baechi.records.graph import LayerGraph
+from baechi.records.lazy_imports import lazy_import
 from baechi.records.timeline import Timeline
 
 
@@ -92,7 +92,7 @@ class Plan(AbstractRecord):
     @cached_property
     def timeline(self) -> Timeline:
         """The predicted step, simulated when first asked for."""
-        timeline: Timeline = open_door("simulate")(self)
+        timeline: Timeline = lazy_import("simulate")(self)
         return timeline
 
     @classmethod

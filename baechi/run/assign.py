@@ -25,7 +25,7 @@ from baechi.run.weights.match import has_weights, homes, modules_of, weights_of
 from baechi.run.weights.move import flatten_recurrent, move
 from baechi.run.whole import hook, unhook
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
-from baechi.torchlib.modules.intercept import has_stand_in, stand_in, step_back
+from baechi.torchlib.modules.intercept import is_replaced, replace_forward, restore_forward
 from baechi.torchlib.private.modules import has_forward
 from baechi.torchlib.tensors.storage import remove_mark
 
@@ -90,11 +90,11 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
         BaechiError: the model is not distributed.
     """
     binding = binding_of(model)
-    if binding is None and not has_stand_in(model):
+    if binding is None and not is_replaced(model):
         raise BaechiError(f"this {type(model).__name__} is not distributed: there is nothing to restore")
     for module in model.modules() if binding is not None else (model,):
         if binding is None or leave(module, binding.runtime):
-            step_back(module)
+            restore_forward(module)
         unbind(module)
     unhook(model)
     unwatch_loading(model)
@@ -121,7 +121,7 @@ def plan_of(model: nn.Module) -> Plan:
     binding = binding_of(model)
     if binding is not None:
         return binding.runtime.plan
-    waits = "is planned at its first call" if has_stand_in(model) else "is not distributed"
+    waits = "is planned at its first call" if is_replaced(model) else "is not distributed"
     raise BaechiError(f"this {type(model).__name__} {waits}: it has no plan yet")
 
 
@@ -178,7 +178,7 @@ def refuse_distributed(model: nn.Module) -> None:
         BaechiError: it is.
     """
     for name, module in model.named_modules():
-        plain = shares_of(module) is not None or not has_stand_in(module)
+        plain = shares_of(module) is not None or not is_replaced(module)
         if binding_of(module) is not None or not plain:
             what = f"its part {name}" if name else f"this {type(model).__name__}"
             raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
@@ -200,7 +200,7 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
         if id(module) not in wrapped and called and (spread or fused):
             wrapped.add(id(module))
             bind(module, Binding(runtime, name))
-            stand_in(module, call_fused_stack if fused else call_root)
+            replace_forward(module, call_fused_stack if fused else call_root)
     refuse_moves(model)
     setattr(model, DEVICE_MAP, runtime.plan.to_device_map())
 
@@ -208,11 +208,11 @@ def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
 def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> None:
     if has_weights(module):
         bind(module, Binding(runtime, name, device))
-        stand_in(module, call_layer)
+        replace_forward(module, call_layer)
         return
     join(module, runtime, (name, device))
-    if not has_stand_in(module):
-        stand_in(module, call_shared_layer)
+    if not is_replaced(module):
+        replace_forward(module, call_shared_layer)
 
 
 def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, str]) -> dict[str, str]:

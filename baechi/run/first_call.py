@@ -7,7 +7,7 @@ from torch import nn
 
 from baechi.records.inputs import Inputs
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.modules.intercept import stand_in, step_back
+from baechi.torchlib.modules.intercept import replace_forward, restore_forward
 
 Distribute = Callable[[nn.Module, Inputs], object]
 
@@ -25,7 +25,7 @@ def plan_at_first_call(model: nn.Module, distribute: Distribute) -> nn.Module:
         The same model.
     """
     model.__dict__[_NAME] = distribute
-    stand_in(model, _first_call)
+    replace_forward(model, _first_call)
     return model
 
 
@@ -37,7 +37,7 @@ def forget_first_call(model: nn.Module) -> None:
 @uncompiled
 def _first_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     distribute: Distribute = module.__dict__.pop(_NAME)
-    step_back(module)
+    restore_forward(module)
     try:
         distribute(module, Inputs(*args, **kwargs))
     except BaseException:

@@ -16,8 +16,8 @@ from baechi.run.runtime import binding_of
 from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import home_in, weights_of
 from baechi.run.weights.move import flatten_recurrent
-from baechi.torchlib.tensors.exchange import exchange
-from baechi.torchlib.tensors.storage import carrier, storage_bytes
+from baechi.torchlib.tensors.storage import storage_bytes, storage_object
+from baechi.torchlib.tensors.swap_memory import exchange
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Modul
     with torch.no_grad():
         for name, value in checkpoint.tensors(loaded):
             if weights[name].is_meta:
-                _make_room(sharing[carrier(weights[name])], backend, homes[name])
+                _make_room(sharing[storage_object(weights[name])], backend, homes[name])
             weights[name].copy_(value)
             del value  # the next one is read only when nobody holds this one
     if isinstance(backend, TorchDevices):
@@ -62,7 +62,7 @@ def _sharing(weights: Mapping[str, torch.Tensor]) -> dict[Any, list[torch.Tensor
     """Weights by the memory that is theirs."""
     sharing: dict[Any, list[torch.Tensor]] = {}
     for weight in {id(weight): weight for weight in weights.values()}.values():
-        sharing.setdefault(carrier(weight), []).append(weight)
+        sharing.setdefault(storage_object(weight), []).append(weight)
     return sharing
 
 
@@ -115,8 +115,8 @@ def _missing(
 ) -> tuple[list[str], list[str]]:
     """Weights that the checkpoint lacks; and buffers on `meta` that no checkpoint has."""
     given = {id(weights[name]) for name in loaded}
-    wholes = {carrier(weights[name]) for name in loaded if _is_whole(weights[name])}
-    lacking = [name for name, w in weights.items() if id(w) not in given and carrier(w) not in wholes]
+    wholes = {storage_object(weights[name]) for name in loaded if _is_whole(weights[name])}
+    lacking = [name for name, w in weights.items() if id(w) not in given and storage_object(w) not in wholes]
     saved = model.state_dict(keep_vars=True)
     absent = [name for name in lacking if name in saved]
     return absent, [name for name in lacking if name not in saved and weights[name].is_meta]

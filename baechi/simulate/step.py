@@ -7,17 +7,17 @@ from baechi.cost.machine import Machine
 from baechi.records import Cluster, LayerGraph, Plan, Span, Timeline
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Phase
+from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.backward import BackwardLedger
 from baechi.simulate.memory.forward import ForwardLedger
 from baechi.simulate.memory.recorder import Recorder
 from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
-from baechi.simulate.stage import Stage
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued, at_once, go_back, issue_backward, issue_forward
-from baechi.simulate.time.launches import launch_places
-from baechi.simulate.time.parcels import Parcel, backward_parcels, downloads, forward_parcels
+from baechi.simulate.time.launch_order import launch_places
 from baechi.simulate.time.program import program
-from baechi.simulate.time.watcher import Nobody, Watcher
+from baechi.simulate.time.transfers import Transfer, backward_transfers, downloads, forward_transfers
+from baechi.simulate.time.watcher import NullWatcher, Watcher
 
 
 def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
@@ -44,12 +44,12 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
         RecordError: times are given by kind of device, and not for the one that a layer is on.
         ValueError: the optimizer is unknown.
     """
-    stage = Stage.of(plan, optimizer)
+    stage = IndexedPlan.of(plan, optimizer)
     memory = Memory(stage)
     recorder = Recorder(memory)
     phases = _play(stage, memory, recorder)
     spans = [span for phase in phases for span in _spans(stage, phase)]
-    sizes = [[phase.parcels[number].size_bytes for number, _, _ in phase.engine.moved] for phase in phases]
+    sizes = [[phase.transfers[number].size_bytes for number, _, _ in phase.engine.moved] for phase in phases]
     return Timeline(
         spans=tuple(sorted(spans, key=lambda span: span.start_s)),
         makespan_s=phases[-1].end_s,
@@ -71,7 +71,7 @@ class Rehearsal:
     """
 
     def __init__(self, graph: LayerGraph, cluster: Cluster) -> None:
-        self._stage = Stage.empty(graph, cluster)
+        self._stage = IndexedPlan.empty(graph, cluster)
 
     def __call__(self, device_of: Sequence[int], place: Sequence[int]) -> tuple[float, list[int]]:
         """Predict a step.
@@ -94,80 +94,82 @@ class _Played:
     """A phase that was played."""
 
     phase: Phase
-    parcels: Sequence[Parcel]
+    transfers: Sequence[Transfer]
     engine: Engine
     end_s: float
 
 
-def _play(stage: Stage, memory: Memory, recorder: Recorder | None = None) -> list[_Played]:
+def _play(stage: IndexedPlan, memory: Memory, recorder: Recorder | None = None) -> list[_Played]:
     if stage.knows_host:
         return _play_program(stage, memory)
     machine = Machine(stage.cluster)
-    parcels = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
-    watcher: Watcher = ForwardMemory(stage, memory, parcels)
+    transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
+    watcher: Watcher = ForwardMemory(stage, memory, transfers)
     watcher = recorder.over(watcher) if recorder else watcher
-    issued = at_once(stage, 0.0, parcels)
-    phases = [_forward(stage, parcels, issued, (machine, watcher), 0.0, recorder)]
+    issued = at_once(stage, 0.0, transfers)
+    phases = [_forward(stage, transfers, issued, (machine, watcher), 0.0, recorder)]
     if stage.graph.training:
-        watcher = BackwardMemory(stage, memory, parcels)
+        watcher = BackwardMemory(stage, memory, transfers)
         watcher = recorder.over(watcher) if recorder else watcher
         start_s = phases[0].end_s
-        parcels = backward_parcels(stage.indexed, parcels, stage.device_of, stage.place, stage.host)
-        issued = at_once(stage, start_s, parcels)
-        phases.append(_backward(stage, parcels, issued, (machine, watcher), start_s, recorder))
+        transfers = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
+        issued = at_once(stage, start_s, transfers)
+        phases.append(_backward(stage, transfers, issued, (machine, watcher), start_s, recorder))
     return phases
 
 
-def _play_program(stage: Stage, memory: Memory) -> list[_Played]:
+def _play_program(stage: IndexedPlan, memory: Memory) -> list[_Played]:
     """A step of a graph that says what the host takes: so it is known what it does, and when."""
-    around = Machine(stage.cluster), Nobody()
+    around = Machine(stage.cluster), NullWatcher()
     places = launch_places(stage.indexed, stage.is_glue, stage.device_of, stage.place)
     stage = stage.with_plan(stage.device_of, places)
-    parcels = forward_parcels(stage.indexed, stage.device_of, stage.place, stage.host)
-    instructions = program(stage, parcels)
-    issued, over_s = issue_forward(stage, 0.0, parcels, instructions)
-    phases = [_forward(stage, parcels, issued, around, over_s)]
-    ledger = ForwardLedger(stage, memory, parcels, issued, phases[0].engine)
+    transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
+    instructions = program(stage, transfers)
+    issued, over_s = issue_forward(stage, 0.0, transfers, instructions)
+    phases = [_forward(stage, transfers, issued, around, over_s)]
+    ledger = ForwardLedger(stage, memory, transfers, issued, phases[0].engine)
     ledger.count(instructions, phases[0].end_s)
     if stage.graph.training:
-        back = backward_parcels(stage.indexed, parcels, stage.device_of, stage.place, stage.host)
-        issued = issue_backward(stage, phases[0].end_s, parcels, back, instructions)
+        back = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
+        issued = issue_backward(stage, phases[0].end_s, transfers, back, instructions)
         phases.append(_backward(stage, back, issued, around, phases[0].end_s))
         walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine, phases[0].end_s)
-        go_back(stage, walker, parcels, back, instructions)
+        go_back(stage, walker, transfers, back, instructions)
         memory.step(walker.now_s + stage.cluster.launch_s)  # its first kernel writes in place
     return phases
 
 
 def _forward(
-    stage: Stage,
-    parcels: list[Parcel],
+    stage: IndexedPlan,
+    transfers: list[Transfer],
     issued: Issued,
     around: tuple[Machine, Watcher],
     over_s: float,
     recorder: Recorder | None = None,
 ) -> _Played:
-    engine = Engine(stage.seconds_of("forward"), issued, stage.queues, parcels, *around)
+    engine = Engine(stage.seconds_of("forward"), issued, stage.queues, transfers, *around)
     end_s = _run(stage, "forward", engine, 0.0, recorder)
     returned = downloads(stage.indexed, stage.device_of, stage.host)
     end_s = max(end_s, _download(stage, engine, returned, around[0], over_s))
-    return _Played("forward", [*parcels, *returned], engine, end_s)
+    return _Played("forward", [*transfers, *returned], engine, end_s)
 
 
 def _backward(
-    stage: Stage,
-    parcels: list[Parcel],
+    stage: IndexedPlan,
+    transfers: list[Transfer],
     issued: Issued,
     around: tuple[Machine, Watcher],
     start_s: float,
     recorder: Recorder | None = None,
 ) -> _Played:
     queues = [queue[::-1] for queue in stage.queues]
-    engine = Engine(stage.seconds_of("backward"), issued, queues, parcels, *around)
-    return _Played("backward", parcels, engine, _run(stage, "backward", engine, start_s, recorder))
+    engine = Engine(stage.seconds_of("backward"), issued, queues, transfers, *around)
+    return _Played("backward", transfers, engine, _run(stage, "backward", engine, start_s, recorder))
 
 
-def _run(stage: Stage, phase: Phase, engine: Engine, start_s: float, recorder: Recorder | None) -> float:
+def _run(
+    stage: IndexedPlan, phase: Phase, engine: Engine, start_s: float, recorder: Recorder | None
+) -> float:
     end_s = engine.run(start_s)
     if engine.stuck:
         stuck = ", ".join([stage.indexed.names[layer] for layer in engine.stuck])
@@ -178,35 +180,35 @@ def _run(stage: Stage, phase: Phase, engine: Engine, start_s: float, recorder: R
 
 
 def _download(
-    stage: Stage, engine: Engine, returned: Sequence[Parcel], machine: Machine, now_s: float
+    stage: IndexedPlan, engine: Engine, returned: Sequence[Transfer], machine: Machine, now_s: float
 ) -> float:
     """The host fetches what the model returns, one after the other, each when its device is through."""
     ended_s = {layer: end_s for layer, _, end_s in engine.ran}
     launch_s = stage.cluster.launch_s if stage.knows_host else 0.0
-    for number, parcel in enumerate(returned, start=len(engine.parcels)):
-        newest = stage.queues[parcel.source][-1]
+    for number, transfer in enumerate(returned, start=len(engine.transfers)):
+        newest = stage.queues[transfer.source][-1]
         start_s, end_s = machine.send(
-            parcel.source, parcel.target, max(now_s + launch_s, ended_s[newest]), parcel.size_bytes
+            transfer.source, transfer.target, max(now_s + launch_s, ended_s[newest]), transfer.size_bytes
         )
         engine.moved.append((number, start_s, end_s))
         now_s = end_s
     return now_s
 
 
-def _spans(stage: Stage, played: _Played) -> Iterator[Span]:
+def _spans(stage: IndexedPlan, played: _Played) -> Iterator[Span]:
     cluster, names, phase = stage.cluster, stage.indexed.names, played.phase
     where = cluster.names
     for layer, begin_s, over_s in played.engine.ran:
         yield Span("compute", names[layer], where[stage.device_of[layer]], begin_s, over_s, phase)
     for number, begin_s, over_s in played.engine.moved:
-        parcel = played.parcels[number]
-        layer_name = names[parcel.givers[0] if parcel.givers else parcel.takers[0]]
-        if parcel.tensor >= 0:
-            layer_name = stage.indexed.origin[parcel.tensor]
-        link = _link_name(cluster, parcel)
-        yield Span("transfer", layer_name, link, begin_s, over_s, phase, parcel.size_bytes)
+        transfer = played.transfers[number]
+        layer_name = names[transfer.producers[0] if transfer.producers else transfer.consumers[0]]
+        if transfer.tensor >= 0:
+            layer_name = stage.indexed.origin[transfer.tensor]
+        link = _link_name(cluster, transfer)
+        yield Span("transfer", layer_name, link, begin_s, over_s, phase, transfer.size_bytes)
 
 
-def _link_name(cluster: Cluster, parcel: Parcel) -> str:
+def _link_name(cluster: Cluster, transfer: Transfer) -> str:
     ends = (*cluster.names, HOST)
-    return f"{ends[parcel.source]}>{ends[parcel.target]}"
+    return f"{ends[transfer.source]}>{ends[transfer.target]}"

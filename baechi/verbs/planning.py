@@ -8,7 +8,7 @@ from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import PlacementError
 from baechi.place import find, fit
 from baechi.place.auto import best, check_effort
-from baechi.place.found import Effort
+from baechi.place.evaluated import Effort
 from baechi.place.registry import uses_several
 from baechi.place.task import Task
 from baechi.records.cluster import Cluster

@@ -25,8 +25,8 @@ from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
 from baechi.run.foresee.foresight import Foresight
 from baechi.run.state.contents import Contents
-from baechi.torchlib.modules.intercept import stand_in
-from baechi.torchlib.tensors.exchange import exchange
+from baechi.torchlib.modules.intercept import replace_forward
+from baechi.torchlib.tensors.swap_memory import exchange
 
 from .devices import TWO, cluster, placed, there, whole
 
@@ -515,7 +515,7 @@ def test_foreseeing_executes_nothing(toy: ToyMachine) -> None:
 def test_a_foreseen_layer_issues_nothing(toy: ToyMachine) -> None:
     """No kernel, and no wait of the host, comes from looking ahead."""
     layer = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8)).to("toy:1")
-    stand_in(layer, lambda module, *args: None)
+    replace_forward(layer, lambda module, *args: None)
     layer[0].weight.requires_grad_(False)
     plain = nn.Sequential(nn.Linear(8, 8))
     graph = baechi.profile(plain, noise(3, 8), cluster=TWO, training=True, source="estimate")

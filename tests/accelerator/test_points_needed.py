@@ -20,7 +20,7 @@ from baechi.run.foresee import outcome
 from baechi.run.guards import checkpointed
 from baechi.run.state import caller_state, random_draws
 from baechi.run.weights import move as weights
-from baechi.torchlib.tensors import exchange
+from baechi.torchlib.tensors import swap_memory
 
 from . import test_points as points
 
@@ -74,8 +74,8 @@ class Same:
 # Not among them: regions of two threads one after the other. Without the lock they draw each other's numbers
 # in two runs of three: which thread puts the generators back first decides.
 ROWS = [
-    row("hooks go along", points.test_hooks_of_weights_stay, False, _end=(exchange, nothing)),
-    row("old graphs say so", points.test_an_old_graph_says_so, _end=(exchange, nothing)),
+    row("hooks go along", points.test_hooks_of_weights_stay, False, _end=(swap_memory, nothing)),
+    row("old graphs say so", points.test_an_old_graph_says_so, _end=(swap_memory, nothing)),
     row(
         "no weak references",
         points.test_weights_stay_the_same_objects,

@@ -18,7 +18,7 @@ import baechi
 from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.records import Inputs, LayerGraph
 from baechi.records.device_map import ROOT
-from baechi.torchlib.modules.intercept import original_forward, stand_in, step_back
+from baechi.torchlib.modules.intercept import original_forward, replace_forward, restore_forward
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import mark_of
 
@@ -101,8 +101,8 @@ def ledger_of(model: nn.Module, graph: LayerGraph, inputs: Inputs) -> Ledger:
                 ledger.names[id(module)] = name
                 module.__dict__[_LEDGER] = ledger
                 stack.callback(module.__dict__.pop, _LEDGER)
-                stand_in(module, _called)
-                stack.callback(step_back, module)
+                replace_forward(module, _called)
+                stack.callback(restore_forward, module)
             result = model(*args, **kwargs)
         ledger.turned = ledger.tick
         if graph.training:

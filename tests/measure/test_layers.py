@@ -18,7 +18,7 @@ from baechi.backend.real.driver import Driver
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.capture import capture_each, union
 from baechi.measure import measure_layers
-from baechi.measure.alone import time_alone
+from baechi.measure.isolated_layer import time_alone
 from baechi.records import Cluster, Device, Inputs, LayerGraph
 from baechi.torchlib.modules.arguments import Arguments
 

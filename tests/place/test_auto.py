@@ -11,7 +11,7 @@ from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.found import Effort
+from baechi.place.evaluated import Effort
 from baechi.place.task import Task
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.simulate import Rehearsal, simulate

@@ -14,7 +14,7 @@ from place.graphs import FREE, chain, cluster_of, graph_of, layered
 
 from baechi.errors import PlacementError
 from baechi.place import find
-from baechi.place.listing import clock
+from baechi.place.listing import availability
 from baechi.records import Link
 from baechi.simulate import simulate
 
@@ -140,14 +140,14 @@ def test_p12_work_for_each_layer(placer: str, monkeypatch: pytest.MonkeyPatch) -
     Counted is how often the arrival of a layer's inputs is worked out, four times as many layers on.
     """
     asked = 0
-    original = clock.Clock.inputs_there_s
+    original = availability.Availability.inputs_there_s
 
-    def counted(self: clock.Clock, layer: int, device: int) -> float:
+    def counted(self: availability.Availability, layer: int, device: int) -> float:
         nonlocal asked
         asked += 1
         return original(self, layer, device)
 
-    monkeypatch.setattr(clock.Clock, "inputs_there_s", counted)
+    monkeypatch.setattr(availability.Availability, "inputs_there_s", counted)
     for_each = []
     for layers in (500, 2000):
         asked = 0

@@ -27,7 +27,7 @@ from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.private.transforms import without_transforms
 from baechi.torchlib.random_state import has_generator
-from baechi.torchlib.tensors.blank_memory import room
+from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
 
@@ -86,13 +86,13 @@ class TorchDevices(AbstractBackend):
     def drawing_again(self) -> AbstractContextManager[None]:
         return self._generator.again()
 
-    def is_free(self, tensor: torch.Tensor) -> bool:
+    def is_unplaced(self, tensor: torch.Tensor) -> bool:
         if str(tensor.device) not in self._parts:
             return False
         mark = mark_of(tensor)
         return mark is not None and mark.place is None
 
-    def adopt(self, tensor: torch.Tensor, place: str) -> bool:
+    def claim(self, tensor: torch.Tensor, place: str) -> bool:
         if place not in self._parts.get(str(tensor.device), ()):
             return False
         mark = mark_of(tensor)
@@ -133,7 +133,7 @@ class TorchDevices(AbstractBackend):
             self._driver.use(weight, own)
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
-        made = room(tensors, self._streams.device(place))
+        made = blank_tensors(tensors, self._streams.device(place))
         for tensor in made:
             self._take(tensor, place)
         return made

@@ -22,7 +22,7 @@ from baechi.records.timeline import Phase, Span, SpanKind, Timeline
 from baechi.torchlib.autograd_nodes import nodes_from
 from baechi.torchlib.private.autograd import current_graph_task_id, next_sequence_number, sequence_number
 from baechi.torchlib.tensors.pytree import tensors_in
-from baechi.torchlib.tensors.storage import carrier
+from baechi.torchlib.tensors.storage import storage_object
 
 _SPANS_KEPT = 100_000
 _MAKER = "_baechi_maker"
@@ -72,7 +72,7 @@ class StepClock:
         def note(result: Any) -> None:
             self._ran.append(("compute", name, place, "forward", watch, start, watch.now()))
             for tensor in tensors_in(result):
-                vars(carrier(tensor)).setdefault(_MAKER, name)
+                vars(storage_object(tensor)).setdefault(_MAKER, name)
             self._watch_backward(name, place, result, first)
 
         yield note
@@ -88,7 +88,11 @@ class StepClock:
         source = self._watch(ends[0])
         watch = source if source.has_streams else self._watch(ends[1])
         in_backward = current_graph_task_id() != -1
-        layer = self._in_backward.get(ends[0], "") if in_backward else vars(carrier(tensor)).get(_MAKER, "")
+        layer = (
+            self._in_backward.get(ends[0], "")
+            if in_backward
+            else vars(storage_object(tensor)).get(_MAKER, "")
+        )
         start = watch.now()
         yield
         phase: Phase = "backward" if in_backward else "forward"

@@ -24,7 +24,7 @@ from baechi.backend.virtual.machine.threads import VirtualFlag
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
-from baechi.torchlib.tensors.blank_memory import room
+from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.storage import (
     WEIGHT,
@@ -75,11 +75,11 @@ class VirtualDevices(AbstractBackend):
     def drawing_again(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def is_free(self, tensor: torch.Tensor) -> bool:
+    def is_unplaced(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
         return mark is not None and mark.place is None
 
-    def adopt(self, tensor: torch.Tensor, place: str) -> bool:
+    def claim(self, tensor: torch.Tensor, place: str) -> bool:
         mark = mark_of(tensor)
         if mark is None or mark.place is not None:
             return False
@@ -107,7 +107,7 @@ class VirtualDevices(AbstractBackend):
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         with without_dispatch_modes():  # making room is nobody's operation
-            made = room(tensors, _CPU)
+            made = blank_tensors(tensors, _CPU)
         return self.move_weights(made, place)
 
     @property
@@ -173,7 +173,7 @@ class VirtualDevices(AbstractBackend):
         emulator = current.at_work()
         if emulator is None:
             return threading.Event()
-        return VirtualFlag(emulator.baton, lambda: emulator.thread.host)
+        return VirtualFlag(emulator.run_token, lambda: emulator.thread.host)
 
     def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         emulator = current.at_work()
@@ -189,7 +189,7 @@ class VirtualDevices(AbstractBackend):
             with current.entered():
                 function()
 
-        return emulator.baton.spawn(run, host, position)
+        return emulator.run_token.spawn(run, host, position)
 
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return _step()

@@ -67,7 +67,7 @@ class Emulation(UntracedDispatchMode):
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.emulator.baton.finish(self.emulator.thread.host)
+        self.emulator.run_token.finish(self.emulator.thread.host)
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._around.close()
         self._identity.remove()

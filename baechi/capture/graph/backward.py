@@ -10,9 +10,9 @@ the first operation that came after it:
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from baechi.capture.graph import rise
+from baechi.capture.graph import memory_steps
 from baechi.capture.graph.draft import Draft
-from baechi.capture.graph.tail import tail
+from baechi.capture.graph.late_kernels import late_kernels
 from baechi.capture.watch.trace import BackwardOp, Op, Storage, Trace, peak_bytes
 
 
@@ -37,7 +37,7 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         before = working[place].name if place < len(working) else before
         if before:
             parts.setdefault(before, []).append((len(trace.events) + number, op))
-    weights, lent = rise.gradients_of_weights(trace), _lent(drafts, owners)
+    weights, lent = memory_steps.gradients_of_weights(trace), _lent(drafts, owners)
     made = trace.made_in_backward
     for draft in drafts:
         part = parts.get(draft.name, [])
@@ -45,15 +45,15 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
-        draft.backward_tail = tail([op.moved_bytes for _, op in part if op.kernel])
+        draft.backward_tail = late_kernels([op.moved_bytes for _, op in part if op.kernel])
         draft.lasting = _lasting(draft, trace)
-        added = rise.sums(part, weights)
+        added = memory_steps.sums(part, weights)
         others = {one.there.index for one in added}
         draft.upstream_span_bytes = _span_bytes(part, made - others)
         kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
-        out = [s for s in rise.given_back(part, made) if s.index not in others]
+        out = [s for s in memory_steps.given_back(part, made) if s.index not in others]
         going = [*[("out", s) for s in out], *[("lent", s) for s in lent.get(draft.name, ())]]
-        draft.backward_steps = rise.steps(part, kept, going, added)
+        draft.backward_steps = memory_steps.steps(part, kept, going, added)
 
 
 def _lent(drafts: Iterable[Draft], owners: Mapping[int, Draft]) -> dict[str, list[Storage]]:

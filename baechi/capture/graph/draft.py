@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baechi.capture.graph.tail import tail
+from baechi.capture.graph.late_kernels import late_kernels
 from baechi.capture.watch.trace import Op, Storage, Use, peaks
 
 
@@ -161,7 +161,7 @@ class Draft:
             attributes["passing_bytes"] = _size(self.passing(training=training).values())
         if len(rising) > 1 and len(self.kernels) > 1:
             attributes["rising_bytes"] = self._steps(rising)
-        tails = {"tail": tail(self.work_of_kernels), "backward_tail": self.backward_tail * training}
+        tails = {"tail": late_kernels(self.work_of_kernels), "backward_tail": self.backward_tail * training}
         attributes |= {name: corners for name, corners in tails.items() if corners}
         if self.held_until:
             attributes["held_until"] = self.held_until

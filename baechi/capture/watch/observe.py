@@ -23,7 +23,12 @@ from baechi.capture.watch.watched_run import Watch
 from baechi.capture.watch.workspace import with_workspace
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.modules.arguments import Arguments
-from baechi.torchlib.modules.intercept import original_forward, set_aside, stand_in, step_back
+from baechi.torchlib.modules.intercept import (
+    forward_restored,
+    original_forward,
+    replace_forward,
+    restore_forward,
+)
 from baechi.torchlib.operators.facts import (
     bytes_of,
     facts_of,
@@ -72,11 +77,13 @@ def watching(
         stack.callback(watch.put_weights_back)
         stack.enter_context(compiler_aside())
         for module in model.modules():
-            stack.enter_context(set_aside(module))  # an activation that another model shares may have one
+            stack.enter_context(
+                forward_restored(module)
+            )  # an activation that another model shares may have one
             module.__dict__[_WATCH] = watch
             stack.callback(module.__dict__.pop, _WATCH, None)
-            stand_in(module, _called)
-            stack.callback(step_back, module)
+            replace_forward(module, _called)
+            stack.callback(restore_forward, module)
         if training and hooks:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_saver(watch), lambda kept: kept))
         stack.enter_context(_Operations(watch))

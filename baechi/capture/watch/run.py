@@ -102,11 +102,11 @@ def _run(
         given = (inputs.args, inputs.kwargs)
         stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-        def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        def fake_of(tensor: torch.Tensor) -> torch.Tensor:
             stand_ins.append((_stand_in_tensor(tensor, mode), tensor))
             return stand_ins[-1][0]
 
-        args, kwargs = map_tensors(stand_in, given)
+        args, kwargs = map_tensors(fake_of, given)
         with watching(model, training=training, fake=fake, hooks=hooks, arguments=arguments) as watch:
             while stand_ins:
                 watch.values.note(*stand_ins.pop())

@@ -20,7 +20,7 @@ from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
-from baechi.torchlib.tensors.storage import carrier, storage_bytes
+from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Watch:
 
     def storage_of(self, tensor: torch.Tensor) -> Storage:
         """The record of a tensor's storage, made when first seen."""
-        holder = carrier(tensor)
+        holder = storage_object(tensor)
         record: Storage | None = getattr(holder, _RECORD, None)
         if record is None:
             record = Storage(len(self.trace.storages), storage_bytes(tensor))
@@ -102,7 +102,7 @@ class Watch:
     def alias(self, view: torch.Tensor, storage: Storage) -> None:
         """A view, or what was written, has its base's record: of a weight it is another object while
         tensors are fake."""
-        holder = carrier(view)
+        holder = storage_object(view)
         if getattr(holder, _RECORD, None) is None:
             self.attach(holder, storage)
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from baechi.place.ledgers.abstract import Ledger
-from baechi.place.listing.awake import NOBODY, Awake
-from baechi.place.listing.clock import Clock
+from baechi.place.listing.availability import Availability
+from baechi.place.listing.waiting_devices import NO_DEVICE, Awake
 from baechi.place.task import ANYWHERE, Task
 
 _NEVER = -1
@@ -46,7 +46,7 @@ class Listing:
         indexed = task.indexed
         self.task = task
         self.ledger = ledger
-        self.clock = Clock(task)
+        self.clock = Availability(task)
         self.order: list[int] = []
         self.promised_s = [0.0 for _ in task.devices]  # work of placed groups that has not run
         self._choose = choose
@@ -128,7 +128,7 @@ class Listing:
             heappush(self._waiting[candidate], (earliest_s, layer))
             self._look(candidate)
         wakes = self._awake.announced(layer)
-        if wakes != NOBODY:
+        if wakes != NO_DEVICE:
             self._look(wakes)
 
     def _look(self, device: int) -> None:
@@ -149,7 +149,7 @@ class Listing:
         else:
             self._heads[device] = _NOBODY
         if self._awake.is_awake(device):  # worked out when it is least
-            self._heads[device] = (free_s, NOBODY, free_s, device)
+            self._heads[device] = (free_s, NO_DEVICE, free_s, device)
 
     def _gone(self, layer: int, device: int) -> bool:
         where = self.ledger.device_of[self.task.indexed.group_of[layer]]

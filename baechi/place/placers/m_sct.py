@@ -12,9 +12,9 @@ It shines where transfers take no longer than layers (the assumption that SCT's 
 """
 
 from baechi.place.ledgers.of_task import open_ledger
-from baechi.place.listing.awake import Awake
 from baechi.place.listing.favourites import THRESHOLD, favourite_children
 from baechi.place.listing.start_earliest import Listing
+from baechi.place.listing.waiting_devices import Awake
 from baechi.place.placers.m_etf import ends_group_first
 from baechi.place.placers.rescue import rescue
 from baechi.place.task import Task

@@ -12,12 +12,12 @@ input gives the same plan everywhere. After Kirkpatrick, Gelatt and Vecchi, Scie
 import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.found import Check, Found
+from baechi.place.evaluated import Check, Evaluated
 from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
 from baechi.place.search.compiled import Floats
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
-from baechi.place.search.room import Room, unseen_bytes
+from baechi.place.search.free_memory import FreeMemory, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
@@ -42,7 +42,7 @@ class Annealing:
         seed: of what is tried.
     """
 
-    def __init__(self, task: Task, tables: Tables, check: Check, start: Found, seed: int = 0) -> None:
+    def __init__(self, task: Task, tables: Tables, check: Check, start: Evaluated, seed: int = 0) -> None:
         self.best = start
         self._task = task
         self._tables = tables
@@ -59,7 +59,7 @@ class Annealing:
         """Estimates so far."""
         return self._now.tried
 
-    def run(self, most: int, enough_s: float = 0.0) -> Found:
+    def run(self, most: int, enough_s: float = 0.0) -> Evaluated:
         """Search.
 
         Args:
@@ -92,7 +92,7 @@ class Annealing:
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """The best placement, to go on from."""
-        room = Room.of(self._task, self.best.device_of, self._unseen)
+        room = FreeMemory.of(self._task, self.best.device_of, self._unseen)
         order = np.array(self.best.order, np.int64)
         on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
         step_s = estimate(self._tables, on, priority, NEVER, order)

@@ -11,12 +11,12 @@ from itertools import count, islice
 import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.found import Check, Effort, Try
+from baechi.place.evaluated import Attempt, Check, Effort
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
-from baechi.place.search.room import unseen_bytes
+from baechi.place.search.free_memory import unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
@@ -57,8 +57,8 @@ class Rounds:
         enough_s: a step that no plan can beat.
     """
 
-    def __init__(self, task: Task, check: Check, known: Sequence[Try], enough_s: float) -> None:
-        self.found: list[Try] = []
+    def __init__(self, task: Task, check: Check, known: Sequence[Attempt], enough_s: float) -> None:
+        self.found: list[Attempt] = []
         self._begun: set[tuple[int, ...]] = set()
         self._task = task
         self._check = check
@@ -68,7 +68,7 @@ class Rounds:
         layers = max(1, len(task.indexed))
         self._most = max(STARTS, ESTIMATES * min(layers, LAYERS * LAYERS // layers))
 
-    def run(self, effort: Effort) -> list[Try]:
+    def run(self, effort: Effort) -> list[Attempt]:
         """Search.
 
         Args:
@@ -89,7 +89,7 @@ class Rounds:
                 break
         return self.found
 
-    def _best(self) -> Try:
+    def _best(self) -> Attempt:
         return min([*self._known, *self.found], key=lambda one: one.step_s)
 
     def _fewer(self) -> int:
@@ -107,9 +107,9 @@ class Rounds:
             search = Annealing(self._task, self._tables, self._check, start.found, number)
             best = search.run(length * self._most // (fewer * len(starts)), self._enough_s)
             if best.step_s < start.step_s:
-                self.found.append(Try(f"{start.name.removesuffix(SEARCHED)}{SEARCHED}", best))
+                self.found.append(Attempt(f"{start.name.removesuffix(SEARCHED)}{SEARCHED}", best))
 
-    def _in_bands(self, seed: int, fewer: int) -> list[Try]:
+    def _in_bands(self, seed: int, fewer: int) -> list[Attempt]:
         """The best partitions in bands that fit."""
         layers, group_of = len(self._task.indexed), self._task.indexed.group_of
         moves = min(MOST_MOVES, MOVES * layers) // fewer
@@ -123,4 +123,4 @@ class Rounds:
             estimates.append((step_s, number, device_of, order.tolist()))
         placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
         fitting = (found for found in placed if found.fits(self._task))
-        return [Try("bands", found) for found in islice(fitting, STARTS)]
+        return [Attempt("bands", found) for found in islice(fitting, STARTS)]

@@ -12,14 +12,16 @@ from collections.abc import Iterator, Sequence
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.found import Found, Rehearsal, evaluate
+from baechi.place.evaluated import Evaluated, Rehearsal, evaluate
 from baechi.place.task import ANYWHERE, Task
 from baechi.place.tight.least_bytes import least_bytes, least_peaks
 
 MOST_SIMULATIONS = 200_000
 
 
-def exact(task: Task, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int = MOST_SIMULATIONS) -> Found:
+def exact(
+    task: Task, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int = MOST_SIMULATIONS
+) -> Evaluated:
     """The placement and order with the shortest predicted step.
 
     Args:
@@ -32,7 +34,7 @@ def exact(task: Task, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int =
         PlacementError: no placement keeps every device's memory.
         ValueError: it would take more simulations.
     """
-    best: Found | None = None
+    best: Evaluated | None = None
     tried, least = 0, least_bytes(task)
     for bound_s, device_of in sorted(_placements(task)):
         if best is not None and (bound_s >= best.step_s * (1 - 1e-12) or best.step_s <= enough_s):

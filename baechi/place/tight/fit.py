@@ -18,13 +18,13 @@ from random import Random
 
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.found import Found, Rehearsal
+from baechi.place.evaluated import Evaluated, Rehearsal
 from baechi.place.task import ANYWHERE, Task
 from baechi.place.tight.bundles import Bundles
 from baechi.place.tight.exact import exact
+from baechi.place.tight.integer_program import IntegerProgram
 from baechi.place.tight.least_bytes import least_bytes
 from baechi.place.tight.lifetimes import Lifetimes
-from baechi.place.tight.program import Program
 from baechi.place.tight.proof import prove
 from baechi.place.tight.refusal import none_of_all, none_packed, not_found
 from baechi.place.tight.repair import Attempt, Judge, Repair
@@ -45,7 +45,7 @@ HASTY = 10
 """So much less if it is not to be thorough."""
 
 
-def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Found:
+def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Evaluated:
     """A placement that keeps every device's memory.
 
     Args:
@@ -88,7 +88,7 @@ def _attempts(task: Task, judge: Judge, thorough: bool) -> Iterator[Attempt]:
     yield repair.run(start, share)
     short = [max(0, p - m) for p, m in zip(start.found.peak_bytes, task.memory_bytes, strict=True)]
     less = [memory - missing for memory, missing in zip(task.memory_bytes, short, strict=True)]
-    again = Program(task, bundles, less).solve()
+    again = IntegerProgram(task, bundles, less).solve()
     starts = (
         [judge(again.device_of, keys) for keys in _orders(task, again.device_of)] if again.device_of else []
     )
@@ -112,7 +112,7 @@ def _plain(task: Task) -> Iterator[list[int]]:
 def _packed(task: Task, bundles: Bundles, judge: Judge) -> Iterator[tuple[int, ...]]:
     """What the program says, with ever less margin."""
     for margin in MARGINS:
-        packing = Program(task, bundles, task.memory_bytes, margin=margin).solve()
+        packing = IntegerProgram(task, bundles, task.memory_bytes, margin=margin).solve()
         if packing.device_of is not None:
             yield packing.device_of
         elif packing.impossible and not margin and bundles.single:

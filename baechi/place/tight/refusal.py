@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from baechi.errors import PlacementError
-from baechi.place.found import Found
+from baechi.place.evaluated import Evaluated
 from baechi.place.ledgers.abstract import Ledger
 from baechi.place.task import ANYWHERE, Task
 from baechi.units import format_bytes
@@ -59,7 +59,7 @@ def no_single_device(task: Task, devices: Sequence[int], needed_bytes: int) -> P
     )
 
 
-def none_of_all(task: Task, nearest: Found) -> PlacementError:
+def none_of_all(task: Task, nearest: Evaluated) -> PlacementError:
     """The error when every placement was tried.
 
     Args:
@@ -69,7 +69,7 @@ def none_of_all(task: Task, nearest: Found) -> PlacementError:
     return _missed(task, nearest, "no placement of these layers keeps every device's memory: all were tried")
 
 
-def none_packed(task: Task, nearest: Found) -> PlacementError:
+def none_packed(task: Task, nearest: Evaluated) -> PlacementError:
     """The error when the integer program has no solution.
 
     Args:
@@ -82,7 +82,7 @@ def none_packed(task: Task, nearest: Found) -> PlacementError:
     return _missed(task, nearest, what)
 
 
-def not_found(task: Task, nearest: Found, tries: int) -> PlacementError:
+def not_found(task: Task, nearest: Evaluated, tries: int) -> PlacementError:
     """The error when there may be a placement, and none was found.
 
     Args:
@@ -94,7 +94,7 @@ def not_found(task: Task, nearest: Found, tries: int) -> PlacementError:
     return _missed(task, nearest, what)
 
 
-def _missed(task: Task, nearest: Found, what: str) -> PlacementError:
+def _missed(task: Task, nearest: Evaluated, what: str) -> PlacementError:
     """The error, with the bytes that the nearest try is short of."""
     memory = task.memory_bytes
     over = {d: peak - memory[d] for d, peak in enumerate(nearest.peak_bytes) if peak > memory[d]}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from baechi.place.found import Found, Rehearsal
+from baechi.place.evaluated import Evaluated, Rehearsal
 from baechi.place.priority import order_by
 from baechi.place.task import ANYWHERE, Task
 from baechi.place.tight.lifetimes import Lifetimes
@@ -35,7 +35,7 @@ class Attempt:
         excess: what the peaks are above memory, as parts of it.
     """
 
-    found: Found
+    found: Evaluated
     keys: tuple[float, ...]
     excess: float
 
@@ -71,7 +71,7 @@ class Judge:
         order = order_by(self.task, keys)
         where = [device_of[group] for group in self.task.indexed.group_of]
         step_s, peaks = self._rehearse(where, _places(order))
-        found = Found(tuple(device_of), tuple(order), step_s, tuple(peaks))
+        found = Evaluated(tuple(device_of), tuple(order), step_s, tuple(peaks))
         attempt = Attempt(found, tuple(keys), excess_of(peaks, self.task.memory_bytes))
         if self._nearest is None or attempt.excess < self._nearest.excess:
             self._nearest = attempt

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from baechi.run.deferred.task import WAITS, Task
-from baechi.torchlib.tensors.storage import carrier
+from baechi.torchlib.tensors.storage import storage_object
 
 _NAME = "_baechi_use"
 
@@ -30,13 +30,13 @@ class StorageUse:
 
 def use_of(tensor: torch.Tensor) -> StorageUse | None:
     """Who waits to use a tensor's storage, if anybody does or did."""
-    use: StorageUse | None = getattr(carrier(tensor), _NAME, None)
+    use: StorageUse | None = getattr(storage_object(tensor), _NAME, None)
     return use
 
 
 def share_use(tensor: torch.Tensor, use: StorageUse) -> None:
     """Let a tensor's storage have this use: it is, or will be, the same storage."""
-    setattr(carrier(tensor), _NAME, use)
+    setattr(storage_object(tensor), _NAME, use)
 
 
 def needs_to_read(tensor: torch.Tensor) -> list[Task]:

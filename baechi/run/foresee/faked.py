@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.torchlib.modules.intercept import without_stand_in
+from baechi.torchlib.modules.intercept import without_replacement
 from baechi.torchlib.modules.tables import content_of, differ
 from baechi.torchlib.tensors.pytree import map_tensors
 
@@ -66,7 +66,7 @@ class Double:
         if double is None:
             double = self._doubles[id(module)] = object.__new__(type(module))
             own = vars(double)
-            for name, value in without_stand_in(module).items():  # no layer inside of it launches
+            for name, value in without_replacement(module).items():  # no layer inside of it launches
                 own[name] = self._value(value)
         return double
 

@@ -49,6 +49,6 @@ def _at(grad: Any, home: str, backend: AbstractBackend) -> Any:
         return grad
     if backend.place_of(grad) not in backend.names:  # it may belong nowhere yet
         on_device = home in backend.names
-        if not on_device or backend.adopt(grad, home):
+        if not on_device or backend.claim(grad, home):
             return grad
     return transfer(grad, backend, home)

@@ -173,10 +173,10 @@ class GlueMode(TorchFunctionMode):
         places = [backend.place_of(tensor) for tensor in given]
         on_devices = [index for index, place in enumerate(places) if place in backend.names]
         if not on_devices:
-            bound = any(not backend.is_free(tensor) for tensor in given)
+            bound = any(not backend.is_unplaced(tensor) for tensor in given)
             return (places[0] if bound else None), False
         written = next(iter(written_in_place(func, name, args, kwargs)), None)
-        if written is not None and not backend.is_free(written):
+        if written is not None and not backend.is_unplaced(written):
             target = backend.place_of(written)
         else:
             sizes = [given[i].numel() * given[i].element_size() for i in on_devices]

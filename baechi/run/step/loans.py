@@ -14,7 +14,7 @@ from baechi.run.step.aliases import view_of_original
 from baechi.torchlib.modules.tables import content_of, differ, refill, tables_of
 from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
-from baechi.torchlib.tensors.storage import carrier, note_write
+from baechi.torchlib.tensors.storage import note_write, storage_object
 
 
 class Loans:
@@ -95,10 +95,10 @@ class Loans:
 
     def _views(self, result: Any, originals: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         """By `id` of a returned view of a copy, the view of the original."""
-        copies = {id(carrier(copied)): (copied, original) for original, copied, _ in self._lent}
+        copies = {id(storage_object(copied)): (copied, original) for original, copied, _ in self._lent}
         found: dict[int, torch.Tensor] = {}
         for tensor in tensors_in(result):
-            pair = copies.get(id(carrier(tensor)))
+            pair = copies.get(id(storage_object(tensor)))
             if pair is None or id(tensor) in originals:
                 continue
             view = view_of_original(tensor, *pair)

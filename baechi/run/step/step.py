@@ -65,7 +65,7 @@ class Step:
         Returns:
             A tensor with the same values and layout; its gradient finds the way back.
         """
-        if self.backend.place_of(tensor) == place or self.backend.adopt(tensor, place):
+        if self.backend.place_of(tensor) == place or self.backend.claim(tensor, place):
             return tensor
         if tensor.is_meta and tensor.is_nested:  # torch makes nested tensors with one that has no values
             return tensor

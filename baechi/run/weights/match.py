@@ -8,7 +8,7 @@ from torch import nn
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
-from baechi.torchlib.tensors.storage import carrier, storage_bytes
+from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -98,7 +98,7 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
 
 
 def _size_faults(plan: Plan, node: str, weights: list[torch.Tensor]) -> list[str]:
-    storages = {id(carrier(weight)): weight for weight in weights}
+    storages = {id(storage_object(weight)): weight for weight in weights}
     held = sum(storage_bytes(weight) for weight in storages.values())
     planned = plan.graph.amount(node, "param_bytes") + plan.graph.amount(node, "buffer_bytes")
     if held != planned:

@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from baechi.backend import AbstractBackend
 from baechi.errors import BaechiError
 from baechi.torchlib.modules.optimizer_state import state_beside
-from baechi.torchlib.tensors.exchange import exchange
-from baechi.torchlib.tensors.storage import carrier
+from baechi.torchlib.tensors.storage import storage_object
+from baechi.torchlib.tensors.swap_memory import exchange
 
 
 def move(
@@ -73,7 +73,7 @@ def _by_storage(
     """Weights that share storage, together: with the device that they go to."""
     groups: dict[int, tuple[str, dict[int, torch.Tensor]]] = {}
     for name, tensor in weights.items():
-        _, members = groups.setdefault(id(carrier(tensor)), (homes[name], {}))
+        _, members = groups.setdefault(id(storage_object(tensor)), (homes[name], {}))
         members[id(tensor)] = tensor
     return [(place, list(members.values())) for place, members in groups.values()]
 

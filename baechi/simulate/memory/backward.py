@@ -13,14 +13,14 @@
 from collections.abc import Iterable, Sequence
 
 from baechi.cost.indexed import FROM_HOST
+from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.forward import Kept
 from baechi.simulate.memory.gradients import Gradient, Gradients
 from baechi.simulate.memory.use import OVER, Use
 from baechi.simulate.memory.watching import Memory
-from baechi.simulate.stage import Stage
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued
-from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.transfers import Transfer
 
 _ALL = 2**63
 
@@ -32,7 +32,7 @@ class BackwardLedger:
         stage: the plan, in the order of launches.
         memory: where to count, as the forward left it.
         kept: what the forward left.
-        parcels: what moves.
+        transfers: what moves.
         issued: when the host issued what.
         engine: that ran the backward.
         start_s: when it began.
@@ -40,10 +40,10 @@ class BackwardLedger:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: IndexedPlan,
         memory: Memory,
         kept: Kept,
-        parcels: Sequence[Parcel],
+        transfers: Sequence[Transfer],
         issued: Issued,
         engine: Engine,
         start_s: float,
@@ -51,7 +51,7 @@ class BackwardLedger:
         self._stage = stage
         self._memory = memory
         self._kept = kept
-        self._parcels = parcels
+        self._transfers = transfers
         self._issued = issued
         seconds, tails = stage.seconds_of("backward"), issued.tails
         self._ran = {
@@ -119,46 +119,46 @@ class BackwardLedger:
 
     def send(self, number: int) -> None:
         """A gradient leaves."""
-        parcel = self._parcels[number]
-        self._issue(parcel.target, self._copy_bytes(parcel))
-        issuer = parcel.target if parcel.source == self._stage.host else parcel.source
-        self._clocks[issuer] = max(self._clocks[issuer], self._issued.parcels[number])
-        self._kept.newest_sent[parcel.source, parcel.target] = self._moved[number]
+        transfer = self._transfers[number]
+        self._issue(transfer.target, self._copy_bytes(transfer))
+        issuer = transfer.target if transfer.source == self._stage.host else transfer.source
+        self._clocks[issuer] = max(self._clocks[issuer], self._issued.transfers[number])
+        self._kept.newest_sent[transfer.source, transfer.target] = self._moved[number]
 
     def receive(self, number: int) -> None:
         """A gradient has come: who sent it lets it go, and here it is added to what is there."""
-        parcel, use = self._parcels[number], self._moved[number]
-        if parcel.source != self._stage.host:
-            sent = self._gradients.get(parcel.tensor, parcel.source)
+        transfer, use = self._transfers[number], self._moved[number]
+        if transfer.source != self._stage.host:
+            sent = self._gradients.get(transfer.tensor, transfer.source)
             if sent is not None:
                 sent.use = sent.use.beside(use)
-            self._drop(self._gradients.take(parcel.tensor, parcel.source), parcel.source)
-        tensor = self._joins(parcel)
+            self._drop(self._gradients.take(transfer.tensor, transfer.source), transfer.source)
+        tensor = self._joins(transfer)
         if tensor < 0:
-            self._returned.setdefault(parcel.takers[0], []).append(tensor)
-        asked_s = self._issued.parcels[number]
-        self._add(tensor, parcel.target, Gradient(self._copy_bytes(parcel), use), asked_s)
+            self._returned.setdefault(transfer.consumers[0], []).append(tensor)
+        asked_s = self._issued.transfers[number]
+        self._add(tensor, transfer.target, Gradient(self._copy_bytes(transfer), use), asked_s)
 
     def _issue(self, device: int, size_bytes: int) -> None:
         self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
 
-    def _copy_bytes(self, parcel: Parcel) -> int:
+    def _copy_bytes(self, transfer: Transfer) -> int:
         """What an arriving gradient takes; that of a part of something keeps the gaps, unless it is a sum."""
-        (maker,), span_bytes = parcel.takers, self._stage.span_bytes
-        if len(parcel.givers) > 1:
-            return parcel.size_bytes
-        handed = [span_bytes[giver] for giver in parcel.givers if not self._works[giver]]
+        (maker,), span_bytes = transfer.consumers, self._stage.span_bytes
+        if len(transfer.producers) > 1:
+            return transfer.size_bytes
+        handed = [span_bytes[producer] for producer in transfer.producers if not self._works[producer]]
         alone = len(self._stage.indexed.makes[maker]) == 1
-        return max(parcel.size_bytes, span_bytes[maker] if alone else 0, *handed)
+        return max(transfer.size_bytes, span_bytes[maker] if alone else 0, *handed)
 
-    def _joins(self, parcel: Parcel) -> int:
-        """The tensor whose gradient a parcel is part of; what the model returns, layers may read, too."""
-        if parcel.tensor >= 0:
-            return parcel.tensor
+    def _joins(self, transfer: Transfer) -> int:
+        """The tensor whose gradient a transfer is part of; what the model returns, layers may read, too."""
+        if transfer.tensor >= 0:
+            return transfer.tensor
         indexed = self._stage.indexed
-        made = [tensor for maker in parcel.takers for tensor in indexed.makes[maker]]
-        alike = [tensor for tensor in made if indexed.size_bytes[tensor] == parcel.size_bytes]
-        return alike[0] if alike else parcel.tensor
+        made = [tensor for maker in transfer.consumers for tensor in indexed.makes[maker]]
+        alike = [tensor for tensor in made if indexed.size_bytes[tensor] == transfer.size_bytes]
+        return alike[0] if alike else transfer.tensor
 
     def _sent_bytes(self, layer: int) -> int:
         """What its own backward keeps of what was sent."""
@@ -238,7 +238,7 @@ class BackwardLedger:
                 self._memory.drop(device, size_bytes, self._newest[device], now_s)
 
 
-def _works(stage: Stage, layer: int) -> bool:
+def _works(stage: IndexedPlan, layer: int) -> bool:
     """Whether its backward does more than add gradients up, as that of an addition or a view does not."""
     sums = sum([step.kind == "add" for step in stage.steps[layer]])
     kernels_s = stage.host_s["backward"][layer]

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from baechi.cost.indexed import FROM_HOST, NOBODY
+from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.use import OVER, Use
 from baechi.simulate.memory.watching import Memory
-from baechi.simulate.stage import Stage
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued
-from baechi.simulate.time.parcels import Parcel
 from baechi.simulate.time.program import Instruction
+from baechi.simulate.time.transfers import Transfer
 
 
 @dataclass
@@ -57,19 +57,24 @@ class ForwardLedger:
     Args:
         stage: the plan, in the order of launches.
         memory: where to count.
-        parcels: what moves.
+        transfers: what moves.
         issued: when the host issued what.
         engine: that ran the forward.
     """
 
     def __init__(
-        self, stage: Stage, memory: Memory, parcels: Sequence[Parcel], issued: Issued, engine: Engine
+        self,
+        stage: IndexedPlan,
+        memory: Memory,
+        transfers: Sequence[Transfer],
+        issued: Issued,
+        engine: Engine,
     ) -> None:
         indexed, layers = stage.indexed, range(len(stage.place))
         self.kept = Kept([stage.footprints[n].saved_bytes - stage.lent_bytes[n] for n in layers])
         self._stage = stage
         self._memory = memory
-        self._parcels = parcels
+        self._transfers = transfers
         self._issued = issued
         self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
         self._arrived_s = {number: end_s for number, _, end_s in engine.moved}
@@ -124,17 +129,20 @@ class ForwardLedger:
 
     def _leaves_at_once(self, number: int) -> bool:
         """Whether a layer's output is sent by its call, whose arguments the caller still holds."""
-        parcel = self._parcels[number]
-        return parcel.givers == tuple(self._calls[-1:]) and self._stage.indexed.ahead[parcel.tensor]
+        transfer = self._transfers[number]
+        return transfer.producers == tuple(self._calls[-1:]) and self._stage.indexed.ahead[transfer.tensor]
 
     def _depart(self, number: int) -> None:
-        parcel, now_s = self._parcels[number], self._issued.parcels[number] - self._stage.cluster.launch_s
-        self._memory.issue(parcel.target, parcel.size_bytes, now_s)
-        pair = parcel.source, parcel.target
+        transfer, now_s = (
+            self._transfers[number],
+            self._issued.transfers[number] - self._stage.cluster.launch_s,
+        )
+        self._memory.issue(transfer.target, transfer.size_bytes, now_s)
+        pair = transfer.source, transfer.target
         self.kept.newest_sent[pair] = Use(self._arrived_s[number])
-        for maker in parcel.givers:
+        for maker in transfer.producers:
             self._note_way(maker, pair)
-        self._copied.setdefault(parcel.givers[0] if parcel.givers else FROM_HOST, []).append(number)
+        self._copied.setdefault(transfer.producers[0] if transfer.producers else FROM_HOST, []).append(number)
 
     def _note_way(self, maker: int, pair: tuple[int, int]) -> None:
         """A layer's output travels, and with it the memory that it is a view of."""
@@ -209,7 +217,7 @@ class ForwardLedger:
             self._gone_bytes[maker] += size_bytes
             self._memory.drop(self._stage.device_of[maker], size_bytes, self.kept.sent(maker), now_s)
             copies = self._copied.get(maker, [])
-            for number in [n for n in copies if self._parcels[n].tensor == tensor]:
+            for number in [n for n in copies if self._transfers[n].tensor == tensor]:
                 copies.remove(number)
                 self._drop_copy(number, now_s)
 
@@ -263,13 +271,15 @@ class ForwardLedger:
         return next((base for base in bases if base != FROM_HOST and not self._dropped[base]), None)
 
     def _drop_copy(self, number: int, now_s: float) -> None:
-        parcel = self._parcels[number]
-        keepers = self._stage.indexed.keepers[parcel.tensor]
-        keeping = {reader for reader in parcel.takers if reader in keepers}
+        transfer = self._transfers[number]
+        keepers = self._stage.indexed.keepers[transfer.tensor]
+        keeping = {reader for reader in transfer.consumers if reader in keepers}
         if keeping and self._stage.graph.training:
-            self.kept.copies[parcel.tensor, parcel.target] = keeping
+            self.kept.copies[transfer.tensor, transfer.target] = keeping
         else:
-            self._memory.drop(parcel.target, parcel.size_bytes, Use(self._newest_s[parcel.target]), now_s)
+            self._memory.drop(
+                transfer.target, transfer.size_bytes, Use(self._newest_s[transfer.target]), now_s
+            )
 
     def _finish(self, now_s: float) -> None:
         """The forward returns: its variables go, and what it returns is on the host."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from baechi.simulate.memory.watching import Memory
 from baechi.simulate.time.engine import Engine
-from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.transfers import Transfer
 from baechi.simulate.time.watcher import Watcher
 
 _START, _END = 0, 1
@@ -25,7 +25,7 @@ class Recorder:
         self._memory = memory
         self._watcher: Watcher
         self._curve = [(0.0, tuple(memory.live_bytes))]
-        self._notes: list[tuple[int | Parcel, int, tuple[int, ...]]] = []
+        self._notes: list[tuple[int | Transfer, int, tuple[int, ...]]] = []
 
     def over(self, watcher: Watcher) -> Watcher:
         """The recorder itself, over who counts the bytes of a phase.
@@ -46,17 +46,17 @@ class Recorder:
         self._watcher.ended(layer)
         self._note(layer, _END)
 
-    def left(self, parcel: Parcel) -> None:
-        """A parcel leaves."""
-        self._watcher.left(parcel)
-        self._note(parcel, _START)
+    def left(self, transfer: Transfer) -> None:
+        """A transfer leaves."""
+        self._watcher.left(transfer)
+        self._note(transfer, _START)
 
-    def arrived(self, parcel: Parcel) -> None:
-        """A parcel has arrived."""
-        self._watcher.arrived(parcel)
-        self._note(parcel, _END)
+    def arrived(self, transfer: Transfer) -> None:
+        """A transfer has arrived."""
+        self._watcher.arrived(transfer)
+        self._note(transfer, _END)
 
-    def _note(self, what: int | Parcel, end: int) -> None:
+    def _note(self, what: int | Transfer, end: int) -> None:
         self._notes.append((what, end, tuple(self._memory.live_bytes)))
 
     def phase_over(self, engine: Engine) -> None:
@@ -65,9 +65,9 @@ class Recorder:
         Args:
             engine: that ran the phase.
         """
-        times: dict[int | Parcel, tuple[float, float]] = {}
+        times: dict[int | Transfer, tuple[float, float]] = {}
         times.update({layer: (start_s, end_s) for layer, start_s, end_s in engine.ran})
-        times.update({engine.parcels[number]: (start_s, end_s) for number, start_s, end_s in engine.moved})
+        times.update({engine.transfers[number]: (start_s, end_s) for number, start_s, end_s in engine.moved})
         self._curve += [(times[what][end], live) for what, end, live in self._notes]
         self._notes.clear()
 

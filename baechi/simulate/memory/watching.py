@@ -23,9 +23,9 @@ from heapq import heappop, heappush
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
+from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.use import Use
-from baechi.simulate.stage import Stage
-from baechi.simulate.time.parcels import NO_TENSOR, Parcel
+from baechi.simulate.time.transfers import NO_TENSOR, Transfer
 
 
 class Memory:
@@ -39,7 +39,7 @@ class Memory:
         curve: by device, `(seconds, bytes)` after each change, where the ledgers say when that is.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: IndexedPlan) -> None:
         self.live_bytes = [0] * stage.host
         for layer, footprint in enumerate(stage.footprints):
             self.live_bytes[stage.device_of[layer]] += footprint.always_bytes
@@ -111,7 +111,7 @@ class Memory:
             heappush(self._pending[device], (use, size_bytes))
 
 
-def _stepping_bytes(stage: Stage) -> list[int]:
+def _stepping_bytes(stage: IndexedPlan) -> list[int]:
     """By device: what is there when the optimizer steps."""
     resident, total = ([0] * stage.host for _ in range(2))
     most = [[0, 0] for _ in range(stage.host)]
@@ -131,10 +131,10 @@ class ForwardMemory:
     Args:
         stage: the plan.
         memory: where to count.
-        parcels: what moves.
+        transfers: what moves.
     """
 
-    def __init__(self, stage: Stage, memory: Memory, parcels: list[Parcel]) -> None:
+    def __init__(self, stage: IndexedPlan, memory: Memory, transfers: list[Transfer]) -> None:
         self._stage = stage
         self._memory = memory
         self._held = [0] * len(stage.indexed)
@@ -144,11 +144,11 @@ class ForwardMemory:
         for makers in stage.indexed.lets_go.values():
             for maker in makers:
                 self._held[maker] += 2  # by its variable, and by itself: the variable may go before it runs
-        for parcel in parcels:
-            if parcel.travels:
-                self._readers[parcel.tensor, parcel.target] = len(parcel.takers)
-            for maker in parcel.givers if parcel.tensor != NO_TENSOR else ():
-                self._held[maker] += 1 if parcel.travels else len(parcel.takers)
+        for transfer in transfers:
+            if transfer.travels:
+                self._readers[transfer.tensor, transfer.target] = len(transfer.consumers)
+            for maker in transfer.producers if transfer.tensor != NO_TENSOR else ():
+                self._held[maker] += 1 if transfer.travels else len(transfer.consumers)
 
     def started(self, layer: int) -> None:
         """A layer takes what it makes and needs."""
@@ -165,13 +165,13 @@ class ForwardMemory:
         if layer in self._named:
             self._let_go(layer)
 
-    def left(self, parcel: Parcel) -> None:
+    def left(self, transfer: Transfer) -> None:
         """A copy is allocated where it goes."""
-        self._memory.take(parcel.target, parcel.size_bytes)
+        self._memory.take(transfer.target, transfer.size_bytes)
 
-    def arrived(self, parcel: Parcel) -> None:
+    def arrived(self, transfer: Transfer) -> None:
         """A transfer needs its source no more."""
-        for maker in parcel.givers:
+        for maker in transfer.producers:
             self._let_go(maker)
 
     def _let_go(self, maker: int) -> None:
@@ -223,14 +223,14 @@ class BackwardMemory:
         forward: what moved in the forward.
     """
 
-    def __init__(self, stage: Stage, memory: Memory, forward: list[Parcel]) -> None:
+    def __init__(self, stage: IndexedPlan, memory: Memory, forward: list[Transfer]) -> None:
         self._stage = stage
         self._memory = memory
         self._received_bytes = [0] * len(stage.indexed)
         self._uploads = {
-            (parcel.tensor, parcel.target): len(parcel.takers)
-            for parcel in forward
-            if parcel.source == stage.host
+            (transfer.tensor, transfer.target): len(transfer.consumers)
+            for transfer in forward
+            if transfer.source == stage.host
         }
 
     def started(self, layer: int) -> None:
@@ -249,16 +249,16 @@ class BackwardMemory:
                 if self._uploads[tensor, device] == 0:
                     self._memory.free(device, self._stage.indexed.size_bytes[tensor])
 
-    def left(self, parcel: Parcel) -> None:
+    def left(self, transfer: Transfer) -> None:
         """A gradient is allocated where it goes."""
-        self._memory.take(parcel.target, parcel.size_bytes)
-        for maker in parcel.takers:
-            self._received_bytes[maker] += parcel.size_bytes
+        self._memory.take(transfer.target, transfer.size_bytes)
+        for maker in transfer.consumers:
+            self._received_bytes[maker] += transfer.size_bytes
 
-    def arrived(self, parcel: Parcel) -> None:
+    def arrived(self, transfer: Transfer) -> None:
         """The copy that the gradient belongs to is needed no more."""
-        if parcel.source != self._stage.host:
-            self._memory.free(parcel.source, parcel.size_bytes)
+        if transfer.source != self._stage.host:
+            self._memory.free(transfer.source, transfer.size_bytes)
 
     def _own_bytes(self, layer: int) -> int:
         footprint = self._stage.footprints[layer]

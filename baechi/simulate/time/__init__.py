@@ -2,5 +2,5 @@
 
 In:    a plan as indexes (`simulate.stage`).
 Out:   starts and ends of layers and transfers.
-Start: `parcels`, then `engine`.
+Start: `transfers`, then `engine`.
 """

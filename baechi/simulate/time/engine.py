@@ -1,4 +1,4 @@
-"""The event loop of one phase: devices run their layers in order, parcels travel beside them.
+"""The event loop of one phase: devices run their layers in order, transfers travel beside them.
 
 A heap of `(time, priority, counter, event)` in the manner of SimPy: the counter lets ties fall in
 order of entry, so that runs repeat exactly. At one time, what ends ends first (0), then transfers
@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from baechi.cost.machine import Machine
 from baechi.simulate.time.host import Issued
-from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.transfers import Transfer
 from baechi.simulate.time.watcher import Watcher
 
 
@@ -21,7 +21,7 @@ class Engine:
         seconds: by layer, how long it runs.
         issued: when the host has issued kernels and transfers.
         queues: by device, its layers in the order in which it runs them.
-        parcels: what moves; ready at the same time, the earlier one queues first.
+        transfers: what moves; ready at the same time, the earlier one queues first.
         machine: the engines that they run on, and the channels that they travel on.
         watcher: who is told.
     """
@@ -31,16 +31,16 @@ class Engine:
         seconds: Sequence[float],
         issued: Issued,
         queues: Sequence[Sequence[int]],
-        parcels: Sequence[Parcel],
+        transfers: Sequence[Transfer],
         machine: Machine,
         watcher: Watcher,
     ) -> None:
         self.ran: list[tuple[int, float, float]] = []  # layer, start, end
-        self.moved: list[tuple[int, float, float]] = []  # parcel, start, end
+        self.moved: list[tuple[int, float, float]] = []  # transfer, start, end
         self._seconds = seconds
         self._issued = issued
         self._queues = queues
-        self.parcels = parcels
+        self.transfers = transfers
         self._machine = machine
         self._watcher = watcher
         self._heap: list[tuple[float, int, int, Callable[[float, int], None], int]] = []
@@ -51,15 +51,15 @@ class Engine:
         for device, queue in enumerate(queues):
             for layer in queue:
                 self._device[layer] = device
-        self._end_s = [0.0] * len(parcels)
-        self._ungiven = [len(parcel.givers) for parcel in parcels]
+        self._end_s = [0.0] * len(transfers)
+        self._ungiven = [len(transfer.producers) for transfer in transfers]
         self._missing = [0] * len(seconds)
         self._gives: list[list[int]] = [[] for _ in seconds]
         self._next_on_stream: dict[int, int] = {}
-        for number, parcel in enumerate(parcels):
-            for layer in parcel.takers:
+        for number, transfer in enumerate(transfers):
+            for layer in transfer.consumers:
                 self._missing[layer] += 1
-            for layer in parcel.givers:
+            for layer in transfer.producers:
                 self._gives[layer].append(number)
         self._follow_streams()
 
@@ -73,7 +73,7 @@ class Engine:
                 self._missing[layer] += 1
         last: dict[tuple[int, int], int] = {}
         for number in self._issued.sequence:
-            pair = self.parcels[number].source, self.parcels[number].target
+            pair = self.transfers[number].source, self.transfers[number].target
             if pair in last:
                 self._next_on_stream[last[pair]] = number
                 self._ungiven[number] += 1
@@ -136,26 +136,26 @@ class Engine:
         self._at(now_s, 2, self._start, device)
 
     def _give(self, now_s: float, number: int) -> None:
-        parcel = self.parcels[number]
-        if not parcel.travels:
+        transfer = self.transfers[number]
+        if not transfer.travels:
             self._take(now_s, number)
             return
-        asked_s = self._issued.parcels[number]
+        asked_s = self._issued.transfers[number]
         if asked_s > now_s:
             self._at(asked_s, 0, self._give, number)
             return
-        start_s, end_s = self._machine.send(parcel.source, parcel.target, now_s, parcel.size_bytes)
+        start_s, end_s = self._machine.send(transfer.source, transfer.target, now_s, transfer.size_bytes)
         self._end_s[number] = end_s
         self.moved.append((number, start_s, end_s))
         self._at(start_s, 1, self._leave, number)
 
     def _leave(self, now_s: float, number: int) -> None:
         del now_s
-        self._watcher.left(self.parcels[number])
+        self._watcher.left(self.transfers[number])
         self._at(self._end_s[number], 0, self._arrive, number)
 
     def _arrive(self, now_s: float, number: int) -> None:
-        self._watcher.arrived(self.parcels[number])
+        self._watcher.arrived(self.transfers[number])
         self._take(now_s, number)
         following = self._next_on_stream.get(number)
         if following is not None:
@@ -167,7 +167,7 @@ class Engine:
             self._give(now_s, number)
 
     def _take(self, now_s: float, number: int) -> None:
-        for layer in (*self.parcels[number].takers, *self._issued.holds.get(number, ())):
+        for layer in (*self.transfers[number].consumers, *self._issued.holds.get(number, ())):
             self._missing[layer] -= 1
             if self._missing[layer] == 0:
                 self._at(now_s, 2, self._start, self._device[layer])

@@ -19,9 +19,9 @@ from typing import Protocol
 from baechi.cost.machine import issue_s
 from baechi.cost.tails import Tail
 from baechi.records.timeline import Phase
-from baechi.simulate.stage import Stage
-from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.time.program import Instruction
+from baechi.simulate.time.transfers import Transfer
 
 _NOBODY = -1
 
@@ -32,52 +32,52 @@ class Issued:
 
     Args:
         layers: by layer, when its first kernel has been issued, and its last.
-        parcels: by parcel, when its transfer has been asked for.
+        transfers: by transfer, when its transfer has been asked for.
         tails: by layer, the kernels that may decide when it ends.
-        sequence: the parcels that travel in the order in which they were asked for; none if nobody knows.
-        behind: by parcel, a layer that it waits for besides those that give it.
-        holds: by parcel, layers that wait for it besides those that take it.
+        sequence: the transfers that travel in the order in which they were asked for; none if nobody knows.
+        behind: by transfer, a layer that it waits for besides those that give it.
+        holds: by transfer, layers that wait for it besides those that take it.
     """
 
     layers: list[tuple[float, float]]
-    parcels: list[float]
+    transfers: list[float]
     tails: Sequence[Tail]
     sequence: list[int] = field(default_factory=list)
     behind: dict[int, int] = field(default_factory=dict)
     holds: dict[int, list[int]] = field(default_factory=dict)
 
 
-def at_once(stage: Stage, start_s: float, parcels: Sequence[Parcel]) -> Issued:
+def at_once(stage: IndexedPlan, start_s: float, transfers: Sequence[Transfer]) -> Issued:
     """A host that has issued everything when a phase begins: of a graph that knows no host times.
 
     Args:
         stage: the plan.
         start_s: when the phase begins.
-        parcels: what moves in it.
+        transfers: what moves in it.
     """
     layers = len(stage.place)
-    return Issued([(start_s, start_s)] * layers, [start_s] * len(parcels), [()] * layers)
+    return Issued([(start_s, start_s)] * layers, [start_s] * len(transfers), [()] * layers)
 
 
-def _issued(stage: Stage, phase: Phase, start_s: float, parcels: Sequence[Parcel]) -> Issued:
-    return replace(at_once(stage, start_s, parcels), tails=stage.tails[phase])
+def _issued(stage: IndexedPlan, phase: Phase, start_s: float, transfers: Sequence[Transfer]) -> Issued:
+    return replace(at_once(stage, start_s, transfers), tails=stage.tails[phase])
 
 
 def issue_forward(
-    stage: Stage, start_s: float, parcels: Sequence[Parcel], instructions: Sequence[Instruction]
+    stage: IndexedPlan, start_s: float, transfers: Sequence[Transfer], instructions: Sequence[Instruction]
 ) -> tuple[Issued, float]:
     """The host's part of a forward, which begins when its first kernel or transfer has been issued.
 
     Args:
         stage: the plan, in the order of launches.
         start_s: when it begins.
-        parcels: what moves in it.
+        transfers: what moves in it.
         instructions: what the host does.
 
     Returns:
         When everything has been issued, and when the host is through.
     """
-    issued, launch_s = _issued(stage, "forward", start_s, parcels), stage.cluster.launch_s
+    issued, launch_s = _issued(stage, "forward", start_s, transfers), stage.cluster.launch_s
     host_s, device_of = stage.host_s["forward"], stage.device_of
     newest = [_NOBODY] * stage.host
     now_s = start_s - launch_s
@@ -87,19 +87,19 @@ def issue_forward(
             now_s = issued.layers[number][1]
             newest[device_of[number]] = number
         elif what == "depart":
-            now_s = issued.parcels[number] = now_s + launch_s
+            now_s = issued.transfers[number] = now_s + launch_s
             issued.sequence.append(number)
-            parcel = parcels[number]
-            if parcel.givers and newest[parcel.source] != parcel.givers[0]:
-                issued.behind[number] = newest[parcel.source]
+            transfer = transfers[number]
+            if transfer.producers and newest[transfer.source] != transfer.producers[0]:
+                issued.behind[number] = newest[transfer.source]
     return issued, now_s
 
 
 def issue_backward(
-    stage: Stage,
+    stage: IndexedPlan,
     start_s: float,
-    forward: Sequence[Parcel],
-    parcels: Sequence[Parcel],
+    forward: Sequence[Transfer],
+    transfers: Sequence[Transfer],
     instructions: Sequence[Instruction],
 ) -> Issued:
     """The host's part of a backward, which begins when its first kernel or transfer has been issued.
@@ -108,11 +108,11 @@ def issue_backward(
         stage: the plan, in the order of launches.
         start_s: when it begins.
         forward: what moved in the forward.
-        parcels: what moves in backward.
+        transfers: what moves in backward.
         instructions: what the host did in forward.
     """
-    walk = _Backward(stage, start_s, parcels)
-    go_back(stage, walk, forward, parcels, instructions)
+    walk = _Backward(stage, start_s, transfers)
+    go_back(stage, walk, forward, transfers, instructions)
     return walk.issued
 
 
@@ -130,10 +130,10 @@ class Walker(Protocol):
 
 
 def go_back(
-    stage: Stage,
+    stage: IndexedPlan,
     walker: Walker,
-    forward: Sequence[Parcel],
-    parcels: Sequence[Parcel],
+    forward: Sequence[Transfer],
+    transfers: Sequence[Transfer],
     instructions: Sequence[Instruction],
 ) -> None:
     """Go through what the host does in backward.
@@ -142,12 +142,12 @@ def go_back(
         stage: the plan, in the order of launches.
         walker: who goes.
         forward: what moved in the forward.
-        parcels: what moves in backward.
+        transfers: what moves in backward.
         instructions: what the host did in forward.
     """
-    ways = {(parcel.tensor, parcel.source): number for number, parcel in enumerate(parcels)}
-    for number, parcel in enumerate(parcels):
-        if parcel.source == stage.host:  # the gradient of a loss
+    ways = {(transfer.tensor, transfer.source): number for number, transfer in enumerate(transfers)}
+    for number, transfer in enumerate(transfers):
+        if transfer.source == stage.host:  # the gradient of a loss
             walker.send(number)
             walker.receive(number)
     for what, number in reversed(instructions):
@@ -167,13 +167,13 @@ class _Backward:
     Args:
         stage: the plan, in the order of launches.
         start_s: when backward begins.
-        parcels: what moves in it.
+        transfers: what moves in it.
     """
 
-    def __init__(self, stage: Stage, start_s: float, parcels: Sequence[Parcel]) -> None:
-        self.issued = _issued(stage, "backward", start_s, parcels)
+    def __init__(self, stage: IndexedPlan, start_s: float, transfers: Sequence[Transfer]) -> None:
+        self.issued = _issued(stage, "backward", start_s, transfers)
         self._stage = stage
-        self._parcels = parcels
+        self._transfers = transfers
         self._launch_s = stage.cluster.launch_s
         self._clocks = [start_s - self._launch_s] * (stage.host + 1)
         self._newest = [_NOBODY] * stage.host
@@ -197,24 +197,24 @@ class _Backward:
 
     def send(self, number: int) -> None:
         """A gradient leaves."""
-        parcel = self._parcels[number]
-        issuer = parcel.target if parcel.source == self._stage.host else parcel.source
+        transfer = self._transfers[number]
+        issuer = transfer.target if transfer.source == self._stage.host else transfer.source
         self._clocks[issuer] += self._launch_s
-        self.issued.parcels[number] = self._clocks[issuer]
+        self.issued.transfers[number] = self._clocks[issuer]
         self.issued.sequence.append(number)
-        if issuer == parcel.source and self._newest[issuer] not in parcel.givers:
+        if issuer == transfer.source and self._newest[issuer] not in transfer.producers:
             self.issued.behind[number] = self._newest[issuer]
 
     def receive(self, number: int) -> None:
         """A gradient is waited for, and added to what is there."""
-        parcel = self._parcels[number]
-        (maker,) = parcel.takers
-        home, asked_s = parcel.target, self.issued.parcels[number]
-        if (parcel.tensor, home) in self._met:
+        transfer = self._transfers[number]
+        (maker,) = transfer.consumers
+        home, asked_s = transfer.target, self.issued.transfers[number]
+        if (transfer.tensor, home) in self._met:
             asked_s = self._clocks[home] = max(self._clocks[home], asked_s) + self._launch_s
-        self._met.add((parcel.tensor, home))
+        self._met.add((transfer.tensor, home))
         self._given_s[maker] = max(self._given_s[maker], asked_s)
-        for device in (home, parcel.source):
+        for device in (home, transfer.source):
             if device != self._stage.host:
                 self._waited[device].append(number)
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from baechi.simulate.time.parcels import Parcel
+from baechi.simulate.time.transfers import Transfer
 
 
 class Watcher(Protocol):
@@ -14,14 +14,14 @@ class Watcher(Protocol):
     def ended(self, layer: int) -> None:
         """A layer has ended."""
 
-    def left(self, parcel: Parcel) -> None:
-        """A parcel that travels leaves."""
+    def left(self, transfer: Transfer) -> None:
+        """A transfer that travels leaves."""
 
-    def arrived(self, parcel: Parcel) -> None:
-        """A parcel that travels has arrived."""
+    def arrived(self, transfer: Transfer) -> None:
+        """A transfer that travels has arrived."""
 
 
-class Nobody:
+class NullWatcher:
     """Watches nothing: where the host's program is known, bytes are counted afterwards."""
 
     def started(self, layer: int) -> None:
@@ -30,8 +30,8 @@ class Nobody:
     def ended(self, layer: int) -> None:
         """A layer has ended."""
 
-    def left(self, parcel: Parcel) -> None:
-        """A parcel that travels leaves."""
+    def left(self, transfer: Transfer) -> None:
+        """A transfer that travels leaves."""
 
-    def arrived(self, parcel: Parcel) -> None:
-        """A parcel that travels has arrived."""
+    def arrived(self, transfer: Transfer) -> None:
+        """A transfer that travels has arrived."""

@@ -10,7 +10,7 @@ from torch import nn
 _ORIGINAL = "_baechi_forward"
 
 
-def stand_in(module: nn.Module, call: Callable[..., Any]) -> None:
+def replace_forward(module: nn.Module, call: Callable[..., Any]) -> None:
     """Let `call(module, *args, **kwargs)` answer in place of the module's `forward`.
 
     A `functools.partial` over a module-level function is copied and pickled with its module (a
@@ -27,8 +27,8 @@ def stand_in(module: nn.Module, call: Callable[..., Any]) -> None:
     module.__dict__["forward"] = functools.update_wrapper(functools.partial(call, module), original)
 
 
-def step_back(module: nn.Module) -> None:
-    """Undo `stand_in`: the module is as it was found.
+def restore_forward(module: nn.Module) -> None:
+    """Undo `replace_forward`: the module is as it was found.
 
     Args:
         module: a module; one without a stand-in is left alone.
@@ -42,7 +42,7 @@ def step_back(module: nn.Module) -> None:
         module.__dict__["forward"] = original
 
 
-def without_stand_in(module: nn.Module) -> dict[str, Any]:
+def without_replacement(module: nn.Module) -> dict[str, Any]:
     """The attributes of a module as they would be without a stand-in; the module is left alone.
 
     Args:
@@ -58,14 +58,14 @@ def without_stand_in(module: nn.Module) -> dict[str, Any]:
 
 
 @contextmanager
-def set_aside(module: nn.Module) -> Iterator[None]:
+def forward_restored(module: nn.Module) -> Iterator[None]:
     """Be without a stand-in for a while.
 
     Args:
         module: a module; one without a stand-in is left alone.
     """
-    kept = {name: vars(module)[name] for name in ("forward", _ORIGINAL)} if has_stand_in(module) else {}
-    step_back(module)
+    kept = {name: vars(module)[name] for name in ("forward", _ORIGINAL)} if is_replaced(module) else {}
+    restore_forward(module)
     try:
         yield
     finally:
@@ -84,7 +84,7 @@ def original_forward(module: nn.Module) -> Callable[..., Any]:
     return original  # type: ignore[no-any-return]
 
 
-def has_stand_in(module: nn.Module) -> bool:
+def is_replaced(module: nn.Module) -> bool:
     """Whether something stands in for the module's `forward`.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 
-def room(tensors: Iterable[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def blank_tensors(tensors: Iterable[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
     """Tensors like others, over new memory in which nothing was written yet.
 
     Args:

@@ -62,18 +62,18 @@ def mark_of(tensor: torch.Tensor) -> Mark | None:
     try:
         mark: Mark | None = tensor.untyped_storage().__dict__.get(_NAME)
     except (NotImplementedError, RuntimeError):  # a wrapper of functorch's, or a tensor without storage
-        mark = getattr(carrier(tensor), _NAME, None)
+        mark = getattr(storage_object(tensor), _NAME, None)
     return mark
 
 
 def set_mark(tensor: torch.Tensor, mark: Mark) -> None:
     """Put a mark on a tensor's storage."""
-    setattr(carrier(tensor), _NAME, mark)
+    setattr(storage_object(tensor), _NAME, mark)
 
 
 def remove_mark(tensor: torch.Tensor) -> None:
     """Take the mark off a tensor's storage."""
-    vars(carrier(tensor)).pop(_NAME, None)
+    vars(storage_object(tensor)).pop(_NAME, None)
 
 
 def note_write(tensor: torch.Tensor) -> None:
@@ -96,7 +96,7 @@ def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) ->
     try:
         table = tensor.untyped_storage().__dict__
     except (NotImplementedError, RuntimeError):
-        table = vars(carrier(tensor))
+        table = vars(storage_object(tensor))
     mark: Mark | None = table.get(_NAME)
     if mark is None:
         table[_NAME] = Mark(place, turn)
@@ -125,7 +125,7 @@ def made_at(tensor: torch.Tensor) -> int:
     return UNSET if mark is None else mark.made
 
 
-def carrier(tensor: torch.Tensor) -> Any:
+def storage_object(tensor: torch.Tensor) -> Any:
     """The object that stands for a tensor's memory: its storage, or itself if it has none."""
     tensor = unwrapped(tensor)
     try:

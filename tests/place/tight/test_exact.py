@@ -9,7 +9,7 @@ from place.graphs import cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
-from baechi.place.found import evaluate
+from baechi.place.evaluated import evaluate
 from baechi.place.task import Task
 from baechi.place.tight.exact import exact
 from baechi.records import Cluster, LayerGraph, Link

@@ -10,8 +10,8 @@ from place.tight.heavy import SLOW, heavy
 from baechi.errors import PlacementError
 from baechi.place.task import Task
 from baechi.place.tight.bundles import Bundles
+from baechi.place.tight.integer_program import IntegerProgram
 from baechi.place.tight.least_bytes import least_bytes
-from baechi.place.tight.program import Program
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
 from baechi.verbs.planning import place
@@ -45,7 +45,7 @@ def test_forty_layers(placer: str, training: bool) -> None:
         cluster = cluster_of(*[int(1.25 * sum(sizes) / 4)] * 4, link=SLOW)
         task = Task(graph, cluster)
         least = least_bytes(task)
-        assert Program(task, Bundles(task, least, 99), task.memory_bytes).solve().device_of is not None
+        assert IntegerProgram(task, Bundles(task, least, 99), task.memory_bytes).solve().device_of is not None
         check(place(graph, cluster, placer, effort=0))
 
 

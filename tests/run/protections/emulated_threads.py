@@ -173,10 +173,10 @@ def unlocked() -> Any:
     row("one thread at a time says who goes on", r"ValueError", (virtual_threads, "threading", unlocked()))
 )
 def baton_passed_on_twice_at_once() -> list[str]:
-    """Two threads from outside pass the baton on; each must choose another one to go on."""
-    baton = virtual_threads.Baton()
+    """Two threads from outside pass the run token on; each must choose another one to go on."""
+    run_token = virtual_threads.RunToken()
     waiting = [virtual_threads._Runner(Host(), place, runs=False) for place in (0, 1)]
-    baton.ready(waiting)
+    run_token.ready(waiting)
     both, errors = threading.Barrier(2), []
     urgency = virtual_threads._urgency
 
@@ -188,7 +188,7 @@ def baton_passed_on_twice_at_once() -> list[str]:
 
     def passes() -> None:
         try:
-            baton._pass_on(baton.runner(Host()))
+            run_token._pass_on(run_token.runner(Host()))
         except ValueError as error:
             errors.append(f"ValueError: {error}")
 

@@ -14,13 +14,13 @@ import torch
 
 from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.virtual.machine.blocks import Block, early_free
-from baechi.backend.virtual.machine.clock import Clock, Task
+from baechi.backend.virtual.machine.clock import Clock, Job
 from baechi.backend.virtual.machine.streams import Access, Host, Stream
 from baechi.errors import StreamRaceError
 from baechi.records.device import Device
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark, storage_bytes
 
-_Pending = tuple[tuple[Task, ...], int]
+_Pending = tuple[tuple[Job, ...], int]
 """What must be over before a block comes back, and how large it is."""
 
 
@@ -155,7 +155,7 @@ class Allocator:
         use = block.unsaid_use()
         if use is not None and self.fault is None:
             self.fault = early_free(block, use)
-        after = tuple([task for stream in block.used for task in stream.record().tasks])
+        after = tuple([job for stream in block.used for job in stream.record().jobs])
         if after:
             queues = self._pending[device]
             queues.setdefault(tuple(block.used), deque()).append((after, block.size_bytes))
@@ -200,7 +200,7 @@ class Allocator:
         """Take back what was pending and is over by now."""
         queues = self._pending[device]
         for streams, queue in list(queues.items()):
-            while queue and all(task.timed and task.end_s <= now_s for task in queue[0][0]):
+            while queue and all(job.timed and job.end_s <= now_s for job in queue[0][0]):
                 self._live_bytes[device] -= queue.popleft()[1]
             if not queue:
                 del queues[streams]

@@ -15,7 +15,7 @@ from baechi.records.timeline import Phase
 COMPUTE = -1
 
 
-class Task:
+class Job:
     """A kernel or a transfer.
 
     Args:
@@ -44,7 +44,7 @@ class Task:
         self.end_s = -1.0
         self.missing = 0
         self.number = 0
-        self.waiters: list[Task] | None = []
+        self.waiters: list[Job] | None = []
 
     @property
     def timed(self) -> bool:
@@ -61,68 +61,68 @@ class Clock:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._ready: list[tuple[float, int, Task]] = []
+        self._ready: list[tuple[float, int, Job]] = []
         self._counter = 0
         self.untimed = 0
 
-    def submit(self, task: Task, issued_s: float, after: Iterable[Task]) -> None:
+    def submit(self, job: Job, issued_s: float, after: Iterable[Job]) -> None:
         """Take a task that the host issued.
 
         Args:
-            task: the task.
+            job: the task.
             issued_s: the host's clock when it has issued it.
             after: what must end before it starts.
         """
         self._counter += 1
-        task.number = self._counter
-        task.ready_s = issued_s
+        job.number = self._counter
+        job.ready_s = issued_s
         for other in after:
             if other.waiters is None:
-                if other.end_s > task.ready_s:
-                    task.ready_s = other.end_s
+                if other.end_s > job.ready_s:
+                    job.ready_s = other.end_s
             else:
-                other.waiters.append(task)
-                task.missing += 1
+                other.waiters.append(job)
+                job.missing += 1
         self.untimed += 1
-        if not task.missing:
-            self._queue(task)
+        if not job.missing:
+            self._queue(job)
 
     def settle(self, until_s: float) -> None:
         """Time whatever is ready by then."""
         while self._ready and self._ready[0][0] <= until_s:
             self._time(heappop(self._ready)[2])
 
-    def finish(self, tasks: Iterable[Task]) -> float:
+    def finish(self, jobs: Iterable[Job]) -> float:
         """Time these tasks, and all that comes before them; returns when the last one ends."""
         last_s = 0.0
-        for task in tasks:
-            while not task.timed:
+        for job in jobs:
+            while not job.timed:
                 self._time(heappop(self._ready)[2])
-            last_s = max(last_s, task.end_s)
+            last_s = max(last_s, job.end_s)
         return last_s
 
     def finish_all(self) -> float:
         """Time everything; returns when the last of it ends."""
         last_s = 0.0
         while self._ready:
-            task = heappop(self._ready)[2]
-            self._time(task)
-            last_s = max(last_s, task.end_s)
+            job = heappop(self._ready)[2]
+            self._time(job)
+            last_s = max(last_s, job.end_s)
         return last_s
 
-    def _queue(self, task: Task) -> None:
-        heappush(self._ready, (task.ready_s, task.number, task))
+    def _queue(self, job: Job) -> None:
+        heappush(self._ready, (job.ready_s, job.number, job))
 
-    def _time(self, task: Task) -> None:
-        if task.target == COMPUTE:
-            span = self._machine.compute(task.device, task.ready_s, task.amount)
+    def _time(self, job: Job) -> None:
+        if job.target == COMPUTE:
+            span = self._machine.compute(job.device, job.ready_s, job.amount)
         else:
-            span = self._machine.send(task.device, task.target, task.ready_s, int(task.amount))
-        task.start_s, task.end_s = span
-        waiters, task.waiters = task.waiters or (), None
+            span = self._machine.send(job.device, job.target, job.ready_s, int(job.amount))
+        job.start_s, job.end_s = span
+        waiters, job.waiters = job.waiters or (), None
         self.untimed -= 1
         for other in waiters:
-            other.ready_s = max(other.ready_s, task.end_s)
+            other.ready_s = max(other.ready_s, job.end_s)
             other.missing -= 1
             if not other.missing:
                 self._queue(other)

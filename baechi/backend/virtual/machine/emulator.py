@@ -20,11 +20,11 @@ import torch
 
 from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.backend.virtual.machine.blocks import Block
-from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Task
+from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Job
 from baechi.backend.virtual.machine.issuing import Thread
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
-from baechi.backend.virtual.machine.threads import Baton
+from baechi.backend.virtual.machine.threads import RunToken
 from baechi.backend.virtual.machine.work import Work
 from baechi.cost.machine import Machine
 from baechi.records.cluster import HOST, Cluster
@@ -46,7 +46,7 @@ class Emulator:
         self.index = {name: place for place, name in enumerate(cluster.names)}
         self.index_of_host = len(cluster)
         self.lock = threading.RLock()
-        self.baton = Baton()
+        self.run_token = RunToken()
         self._launch_s = cluster.launch_s
         self._on_host = frozenset([self.index[name] for name in cluster.on_host])
         self._clock = Clock(Machine(cluster))
@@ -106,7 +106,7 @@ class Emulator:
             device: whose result it wants (in backward, each device's thread waits for itself).
         """
         host = self.thread.issuer(device)
-        host.now_s = max(host.now_s, self._clock.finish(event.tasks))
+        host.now_s = max(host.now_s, self._clock.finish(event.jobs))
         host.learn(event.seen)
 
     def enter_layer(self, layer: str) -> str:
@@ -128,7 +128,7 @@ class Emulator:
         host.now_s = max(host.now_s, self._clock.finish_all())
         for stream in streams:
             event = stream.record()
-            host.now_s = max(host.now_s, self._clock.finish(event.tasks))
+            host.now_s = max(host.now_s, self._clock.finish(event.jobs))
             host.learn(event.seen)
 
     # --- what runs
@@ -154,8 +154,8 @@ class Emulator:
             host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
         host.now_s += self._launch_s
         access = Access(stream, stream.advance(host), what, layer)
-        task = Task(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
-        self._submit(task, host, (stream,), record)
+        job = Job(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
+        self._submit(job, host, (stream,), record)
         for block in read:
             block.read(access)
         for block in written:
@@ -189,7 +189,7 @@ class Emulator:
             layer = read.write.layer or layer
             host.now_s = max(host.now_s, read.issued_s) if phase == "backward" else host.now_s
         host.now_s += self._launch_s
-        task = Task(source, target, size_bytes, what, layer, phase)
+        job = Job(source, target, size_bytes, what, layer, phase)
         tx, rx = streams
         if tx is not None and rx is not None:
             tx.wait(rx.record())
@@ -197,7 +197,7 @@ class Emulator:
         if tx is not None and rx is not None:
             rx.wait(tx.record())
         receiving = None if rx is None else Access(rx, rx.advance(host), what, layer)
-        self._submit(task, host, tuple([stream for stream in streams if stream is not None]), record)
+        self._submit(job, host, tuple([stream for stream in streams if stream is not None]), record)
         if tx is not None and rx is not None:
             tx.wait(rx.record())
         if read is not None and sending is not None:
@@ -206,19 +206,19 @@ class Emulator:
             written.written(receiving)
             written.issued_s = host.now_s
 
-    def _submit(self, task: Task, host: Host, streams: tuple[Stream, ...], record: StepRecord) -> None:
-        after: dict[Task, None] = {}
+    def _submit(self, job: Job, host: Host, streams: tuple[Stream, ...], record: StepRecord) -> None:
+        after: dict[Job, None] = {}
         for stream in streams:
             if stream.last is not None:
                 after[stream.last] = None
             after.update(dict.fromkeys(stream.awaited))
             stream.awaited.clear()
-            stream.last = task
-        after.pop(task, None)
-        record.tasks.append(task)
-        self._clock.submit(task, host.now_s, after)
-        if self._on_host and (task.device if task.target == COMPUTE else task.target) in self._on_host:
-            host.now_s = max(host.now_s, self._clock.finish([task]))
+            stream.last = job
+        after.pop(job, None)
+        record.jobs.append(job)
+        self._clock.submit(job, host.now_s, after)
+        if self._on_host and (job.device if job.target == COMPUTE else job.target) in self._on_host:
+            host.now_s = max(host.now_s, self._clock.finish([job]))
         if self._clock.untimed > _SETTLE_EVERY and not self.thread.in_backward:
             self._clock.settle(self.thread.host.now_s)
 

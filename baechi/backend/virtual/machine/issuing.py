@@ -31,7 +31,7 @@ _OWNERS_KEPT = 100_000
 class _Backward:
     """One backward that this thread is in: graph tasks nest in reentrant checkpoints."""
 
-    task: int
+    job: int
     start: Host
     hosts: dict[int, Host] = field(default_factory=dict)
 
@@ -67,10 +67,10 @@ class Thread:
         Args:
             device: the device's place in the cluster.
         """
-        task = current_graph_task_id()
-        if task != self._task:
-            self._enter(task)
-        if task == FORWARD:
+        job = current_graph_task_id()
+        if job != self._task:
+            self._enter(job)
+        if job == FORWARD:
             return self.host
         backward = self._backwards[-1]
         host = backward.hosts.get(device)
@@ -106,10 +106,10 @@ class Thread:
         layer, record = self._owners[place]
         return layer, record() or StepRecord((), 0.0)
 
-    def _enter(self, task: int) -> None:
+    def _enter(self, job: int) -> None:
         """The thread is in another backward than before, or in none: those that ended hand over."""
-        while self._backwards and self._backwards[-1].task != task:
-            if task > self._backwards[-1].task:
+        while self._backwards and self._backwards[-1].job != job:
+            if job > self._backwards[-1].job:
                 break  # one that began inside
             ended = self._backwards.pop()
             outer = self._backwards[-1].start if self._backwards else self.host
@@ -119,10 +119,10 @@ class Thread:
             for host in self._backwards[-1].hosts.values() if self._backwards else ():
                 host.now_s = max(host.now_s, outer.now_s)
                 host.learn(outer.seen)
-        if task != FORWARD and not (self._backwards and self._backwards[-1].task == task):
+        if job != FORWARD and not (self._backwards and self._backwards[-1].job == job):
             outer = self._latest()
-            self._backwards.append(_Backward(task, Host(outer.now_s, outer.seen)))
-        self._task = task
+            self._backwards.append(_Backward(job, Host(outer.now_s, outer.seen)))
+        self._task = job
 
     def _latest(self) -> Host:
         hosts = [self.host, *(host for backward in self._backwards for host in backward.hosts.values())]

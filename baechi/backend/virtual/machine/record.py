@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from baechi.backend.spans import timeline_of
-from baechi.backend.virtual.machine.clock import COMPUTE, Task
+from baechi.backend.virtual.machine.clock import COMPUTE, Job
 from baechi.records.cluster import HOST
 from baechi.records.timeline import Span, Timeline
 
@@ -20,12 +20,12 @@ class StepRecord:
         last: by device, the last kernel that was issued to it before.
     """
 
-    def __init__(self, names: Sequence[str], start_s: float, last: Mapping[int, Task] | None = None) -> None:
+    def __init__(self, names: Sequence[str], start_s: float, last: Mapping[int, Job] | None = None) -> None:
         self.ends = (*names, HOST)
         self.start_s = start_s
         self.last = last or {}
         self.peak_bytes: Mapping[str, int] = {}
-        self.tasks: deque[Task] = deque(maxlen=_TASKS_KEPT)  # nobody who runs no steps fills the memory
+        self.jobs: deque[Job] = deque(maxlen=_TASKS_KEPT)  # nobody who runs no steps fills the memory
 
     def next(self, start_s: float) -> "StepRecord":
         """The record of the step after this one.
@@ -33,7 +33,7 @@ class StepRecord:
         Args:
             start_s: the host's clock at its beginning.
         """
-        last = {task.device: task for task in self.tasks if task.target == COMPUTE}
+        last = {job.device: job for job in self.jobs if job.target == COMPUTE}
         return StepRecord(self.ends[:-1], start_s, {**self.last, **last})
 
     def timeline(self, *, by_operator: bool = False) -> Timeline:
@@ -45,23 +45,23 @@ class StepRecord:
         Returns:
             As `spans.timeline_of` says.
         """
-        sent = [task for task in self.tasks if task.target != COMPUTE]
+        sent = [job for job in self.jobs if job.target != COMPUTE]
         counters = {
-            "kernels": len(self.tasks) - len(sent),
+            "kernels": len(self.jobs) - len(sent),
             "transfers": len(sent),
-            "transfer_bytes": sum([int(task.amount) for task in sent]),
+            "transfer_bytes": sum([int(job.amount) for job in sent]),
         }
-        ran = [self._span(task, by_operator=by_operator) for task in self.tasks]
-        before_s = {self.ends[device]: task.end_s - self.start_s for device, task in self.last.items()}
+        ran = [self._span(job, by_operator=by_operator) for job in self.jobs]
+        before_s = {self.ends[device]: job.end_s - self.start_s for device, job in self.last.items()}
         return timeline_of(ran, self.peak_bytes, counters, merge=not by_operator, before_s=before_s)
 
-    def _span(self, task: Task, *, by_operator: bool) -> Span:
-        where = self.ends[task.device]
-        if task.target != COMPUTE:
-            where = f"{where}>{self.ends[task.target]}"
-        kind = "compute" if task.target == COMPUTE else "transfer"
-        parts = (task.layer, task.what) if by_operator else (task.layer,)
+    def _span(self, job: Job, *, by_operator: bool) -> Span:
+        where = self.ends[job.device]
+        if job.target != COMPUTE:
+            where = f"{where}>{self.ends[job.target]}"
+        kind = "compute" if job.target == COMPUTE else "transfer"
+        parts = (job.layer, job.what) if by_operator else (job.layer,)
         name = "/".join([part for part in parts if part])
-        start_s, end_s = max(0.0, task.start_s - self.start_s), max(0.0, task.end_s - self.start_s)
-        size_bytes = int(task.amount) if kind == "transfer" else 0
-        return Span(kind, name, where, start_s, end_s, task.phase, size_bytes)  # type: ignore[arg-type]
+        start_s, end_s = max(0.0, job.start_s - self.start_s), max(0.0, job.end_s - self.start_s)
+        size_bytes = int(job.amount) if kind == "transfer" else 0
+        return Span(kind, name, where, start_s, end_s, job.phase, size_bytes)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from baechi.backend.virtual.machine.clock import Task
+    from baechi.backend.virtual.machine.clock import Job
 
 Seen = dict[int, int]
 _numbers = count()
@@ -71,8 +71,8 @@ class Stream:
         self.name = name
         self.epoch = 0
         self.seen: Seen = {}
-        self.last: Task | None = None
-        self.awaited: list[Task] = []
+        self.last: Job | None = None
+        self.awaited: list[Job] = []
         self._host: Host | None = None
         self._version = -1
 
@@ -103,7 +103,7 @@ class Stream:
     def wait(self, event: "Event") -> None:
         """Whatever is put here from now on comes after the event."""
         _join(self.seen, event.seen)
-        self.awaited += [task for task in event.tasks if task is not self.last]
+        self.awaited += [job for job in event.jobs if job is not self.last]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ class Event:
 
     Args:
         seen: the vector clock there.
-        tasks: what must be over for the event to have happened.
+        jobs: what must be over for the event to have happened.
     """
 
     seen: Mapping[int, int]
-    tasks: "tuple[Task, ...]"
+    jobs: "tuple[Job, ...]"
 
 
 class Access:

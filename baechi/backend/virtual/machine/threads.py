@@ -1,6 +1,6 @@
 """Threads of the host on an emulated cluster: one runs at a time, so that a program repeats exactly.
 
-A thread runs until it waits or ends; then the baton goes to the one with the earliest logical clock
+A thread runs until it waits or ends; then the run token goes to the one with the earliest logical clock
 among those that can go on, on a tie to the one that is first in the plan, then to the one that asked
 first. Who waited for a flag knows what its setter knew, and is no earlier than that.
 """
@@ -22,8 +22,8 @@ class _Runner:
     Args:
         host: its clock.
         position: its place in the plan.
-        runs: whether it has the baton; threads from outside run without being asked.
-        turn: set when it gets the baton.
+        runs: whether it has the run token; threads from outside run without being asked.
+        turn: set when it gets the run token.
     """
 
     host: Host
@@ -36,14 +36,14 @@ class VirtualFlag:
     """A flag of the emulated host.
 
     Args:
-        baton: who runs.
+        run_token: who runs.
         host: the calling thread's clock.
     """
 
-    def __init__(self, baton: "Baton", host: Callable[[], Host]) -> None:
-        self._baton = baton
+    def __init__(self, run_token: "RunToken", host: Callable[[], Host]) -> None:
+        self._baton = run_token
         self._host = host
-        baton.runner(host())
+        run_token.runner(host())
         self._up: Host | None = None
         self._waiting: list[_Runner] = []
 
@@ -80,7 +80,7 @@ class VirtualFlag:
         return True
 
 
-class Baton:
+class RunToken:
     """Who runs, and who could."""
 
     def __init__(self) -> None:

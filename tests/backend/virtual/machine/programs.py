@@ -15,7 +15,7 @@ import torch
 from backend.virtual.machine.by_hand import DEVICES, compute, emulator, host_s, on, side, zeros
 from hypothesis import strategies as st
 
-from baechi.backend.virtual.machine.clock import Task
+from baechi.backend.virtual.machine.clock import Job
 from baechi.backend.virtual.machine.streams import Stream
 
 LAUNCH_S = 2.0**-10
@@ -59,7 +59,7 @@ class Op:
     needs: frozenset[int]
     queue: tuple[str, int]
     seconds: float
-    task: Task
+    task: Job
 
 
 class Player:

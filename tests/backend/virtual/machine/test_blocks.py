@@ -18,7 +18,7 @@ from backend.virtual.machine.by_hand import (
 )
 
 import baechi
-from baechi.backend.virtual.machine.clock import Task
+from baechi.backend.virtual.machine.clock import Job
 from baechi.errors import StreamRaceError
 
 
@@ -79,9 +79,9 @@ def test_every_said_use_is_waited_for() -> None:
 @pytest.mark.parametrize("sent", [10, 100])
 def test_many_blocks_that_wait_cost_no_more_than_one(sent: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks come back in the order of their streams, so that only the first of them is looked at."""
-    looked: list[Task] = []
+    looked: list[Job] = []
 
-    def timed(task: Task) -> bool:
+    def timed(task: Job) -> bool:
         looked.append(task)
         return task.waiters is None
 
@@ -90,7 +90,7 @@ def test_many_blocks_that_wait_cost_no_more_than_one(sent: int, monkeypatch: pyt
             copy(zeros("cpu:0", 4), "cpu:1")
         assert live() == 4 * sent
         with monkeypatch.context() as patched:
-            patched.setattr(Task, "timed", property(timed))
+            patched.setattr(Job, "timed", property(timed))
             x = zeros("cpu:0", 1)
         assert len(looked) == 2  # for either device
         zeros("cpu:0", 1)[0].item()

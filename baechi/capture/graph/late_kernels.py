@@ -10,7 +10,7 @@ them decides depends on how fast device and host are; only the corners of the co
 from collections.abc import Sequence
 
 
-def tail(work: Sequence[float]) -> list[list[float]]:
+def late_kernels(work: Sequence[float]) -> list[list[float]]:
     """The kernels of a layer that may decide when it ends, the last one among them.
 
     Args:

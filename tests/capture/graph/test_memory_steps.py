@@ -7,7 +7,7 @@ from torch import nn
 
 import baechi
 from baechi import Cluster, LayerGraph
-from baechi.capture.graph.rise import steps, sums
+from baechi.capture.graph.memory_steps import steps, sums
 from baechi.capture.watch.trace import BackwardOp, Storage
 
 

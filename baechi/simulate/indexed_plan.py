@@ -36,7 +36,7 @@ _Table = list[list[float | None]]
 
 
 @dataclass(frozen=True)
-class Stage:
+class IndexedPlan:
     """Where a plan is played. Layers and devices are indexes; the host's is that after the last.
 
     Args:
@@ -75,10 +75,10 @@ class Stage:
     steps: Sequence[Sequence[Step]]
     device_of: Sequence[int]
     place: Sequence[int]
-    _spread: "Stage | None" = None
+    _spread: "IndexedPlan | None" = None
 
     @classmethod
-    def of(cls, plan: Plan, optimizer: str | None = None) -> "Stage":
+    def of(cls, plan: Plan, optimizer: str | None = None) -> "IndexedPlan":
         """Index a plan.
 
         Args:
@@ -95,7 +95,7 @@ class Stage:
         return stage.with_plan([devices[plan.device_of[n]] for n in names], [places[n] for n in names])
 
     @classmethod
-    def empty(cls, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> "Stage":
+    def empty(cls, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> "IndexedPlan":
         """What all plans of a graph on a cluster have in common.
 
         Args:
@@ -128,7 +128,7 @@ class Stage:
         on_host = [layer for layer, costs in enumerate(layers) if costs.on_host]
         return replace(whole, _spread=whole._without(on_host)) if on_host else whole
 
-    def _without(self, on_host: Sequence[int]) -> "Stage":
+    def _without(self, on_host: Sequence[int]) -> "IndexedPlan":
         """The same where glue that reads inputs only runs on the host, and takes nothing of devices."""
         table = list(self.footprints)
         seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
@@ -162,7 +162,7 @@ class Stage:
             steps=steps,
         )
 
-    def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "Stage":
+    def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "IndexedPlan":
         """The same graph and cluster with another plan.
 
         Args:

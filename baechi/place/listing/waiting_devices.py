@@ -12,10 +12,10 @@ After Hanen and Munier (ETFA 1995) and Jeon et al. (SoCC 2020).
 from typing import Protocol
 
 from baechi.place.ledgers.abstract import Ledger
-from baechi.place.listing.clock import Clock
+from baechi.place.listing.availability import Availability
 from baechi.place.task import ANYWHERE, Task
 
-NOBODY = -1
+NO_DEVICE = -1
 
 Head = tuple[float, int, float, int]
 
@@ -25,7 +25,7 @@ class Schedule(Protocol):
 
     task: Task
     ledger: Ledger
-    clock: Clock
+    clock: Availability
 
     def start_s(self, layer: int, device: int) -> float | None:
         """See `Listing`."""
@@ -45,8 +45,8 @@ class Awake:
     def __init__(self, child_of: dict[int, int], devices: int) -> None:
         self._child_of = child_of
         self._parent_of = {child: parent for parent, child in child_of.items()}
-        self._last = [NOBODY] * devices
-        self._child = [NOBODY] * devices
+        self._last = [NO_DEVICE] * devices
+        self._child = [NO_DEVICE] * devices
         self._ready: dict[int, None] = {}
 
     def announced(self, layer: int) -> int:
@@ -56,12 +56,12 @@ class Awake:
             layer: the layer.
 
         Returns:
-            The device that is awake for it now, or `NOBODY`.
+            The device that is awake for it now, or `NO_DEVICE`.
         """
         self._ready[layer] = None
-        parent = self._parent_of.get(layer, NOBODY)
-        device = self._last.index(parent) if parent != NOBODY and parent in self._last else NOBODY
-        if device != NOBODY:
+        parent = self._parent_of.get(layer, NO_DEVICE)
+        device = self._last.index(parent) if parent != NO_DEVICE and parent in self._last else NO_DEVICE
+        if device != NO_DEVICE:
             self._child[device] = layer
         return device
 
@@ -77,10 +77,10 @@ class Awake:
         """
         self._ready.pop(layer, None)
         self._last[device] = layer
-        self._child[device] = NOBODY
+        self._child[device] = NO_DEVICE
         waited = [d for d, child in enumerate(self._child) if child == layer]
         for other in waited:
-            self._child[other] = NOBODY
+            self._child[other] = NO_DEVICE
         return waited
 
     def is_awake(self, device: int) -> bool:
@@ -89,7 +89,7 @@ class Awake:
         Args:
             device: the device.
         """
-        return self._child[device] != NOBODY
+        return self._child[device] != NO_DEVICE
 
     def let_down(self, device: int) -> None:
         """A device waits no longer: the child would start earlier elsewhere, or has no room here.
@@ -97,7 +97,7 @@ class Awake:
         Args:
             device: the device.
         """
-        self._child[device] = NOBODY
+        self._child[device] = NO_DEVICE
 
     def head(self, listing: Schedule, device: int) -> Head | None:
         """What an awake device does next.

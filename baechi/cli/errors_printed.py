@@ -16,7 +16,7 @@ FAILED = 2
 Debug = Annotated[bool, typer.Option("--debug", help="If something goes wrong, show the whole traceback.")]
 
 
-def told(command: Callable[..., None]) -> Callable[..., None]:
+def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
     """A command that prints one sentence where it would raise, and takes `--debug`, which lets it raise.
 
     Args:

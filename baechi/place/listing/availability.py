@@ -10,7 +10,7 @@ from baechi.place.task import Task
 _ABSENT = -1.0
 
 
-class Clock:
+class Availability:
     """The schedule so far.
 
     Args:

@@ -9,21 +9,21 @@ are written in one place, and placing needs no torch.
 from importlib import import_module
 from typing import Any
 
-DOORS = {
+LAZY_IMPORTS = {
     "simulate": ("baechi.simulate", "simulate"),
     "discover": ("baechi.backend.real.discover", "discover"),
     "watch": ("baechi.backend.watched", "watched"),
 }
 
 
-def open_door(name: str) -> Any:
+def lazy_import(name: str) -> Any:
     """Import what stands behind a door.
 
     Args:
-        name: a key of `DOORS`.
+        name: a key of `LAZY_IMPORTS`.
 
     Returns:
         The function or class.
     """
-    module, attribute = DOORS[name]
+    module, attribute = LAZY_IMPORTS[name]
     return getattr(import_module(module), attribute)

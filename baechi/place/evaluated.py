@@ -7,7 +7,7 @@ from typing import Literal
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.task import Task
 
-Check = Callable[[Sequence[int], Sequence[int]], "Found"]
+Check = Callable[[Sequence[int], Sequence[int]], "Evaluated"]
 """Simulates a placement, by group, with an order; it may need more memory than there is."""
 
 Effort = int | Literal["max"]
@@ -18,7 +18,7 @@ Rehearsal = Callable[[Sequence[int], Sequence[int]], tuple[float, list[int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Evaluated:
     """A placement and what it takes.
 
     Args:
@@ -43,7 +43,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Try:
+class Attempt:
     """A candidate.
 
     Args:
@@ -52,7 +52,7 @@ class Try:
     """
 
     name: str
-    found: Found
+    found: Evaluated
 
     @property
     def step_s(self) -> float:
@@ -62,7 +62,7 @@ class Try:
 
 def evaluate(
     task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int] | None = None
-) -> Found | None:
+) -> Evaluated | None:
     """What a placement takes.
 
     Args:
@@ -80,7 +80,7 @@ def evaluate(
     return found if found.fits(task) else None
 
 
-def rehearsed(task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int]) -> Found:
+def rehearsed(task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int]) -> Evaluated:
     """What a placement takes, whether there is as much memory or not.
 
     Args:
@@ -93,4 +93,4 @@ def rehearsed(task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: 
     for index, layer in enumerate(order):
         place[layer] = index
     step_s, peaks = rehearse([device_of[group] for group in task.indexed.group_of], place)
-    return Found(tuple(device_of), tuple(order), step_s, tuple(peaks))
+    return Evaluated(tuple(device_of), tuple(order), step_s, tuple(peaks))

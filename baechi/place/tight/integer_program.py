@@ -43,7 +43,7 @@ class Packing(NamedTuple):
     impossible: bool = False
 
 
-class Program:
+class IntegerProgram:
     """The program of a task.
 
     Args:

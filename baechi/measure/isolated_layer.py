@@ -14,7 +14,7 @@ from torch import nn
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.measure.backward import clocked_backward
 from baechi.torchlib.modules.arguments import Arguments
-from baechi.torchlib.modules.intercept import set_aside
+from baechi.torchlib.modules.intercept import forward_restored
 from baechi.torchlib.modules.on_meta import is_on_meta
 from baechi.torchlib.private.autograd import next_sequence_number
 from baechi.torchlib.random_state import random_state_kept
@@ -89,7 +89,7 @@ def _copied(layer: nn.Module, device: torch.device) -> Iterator[nn.Module]:
     """A copy of a layer on a device, with real weights."""
     with ExitStack() as stack:
         for module in layer.modules():
-            stack.enter_context(set_aside(module))  # another model's runtime, if it is shared
+            stack.enter_context(forward_restored(module))  # another model's runtime, if it is shared
         alone = copy.deepcopy(layer)
     if is_on_meta(alone):
         alone.to_empty(device=device)

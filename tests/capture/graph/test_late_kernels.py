@@ -2,7 +2,7 @@
 
 import pytest
 
-from baechi.capture.graph.tail import tail
+from baechi.capture.graph.late_kernels import late_kernels
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from baechi.capture.graph.tail import tail
 def test_tail(work: list[int], corners: list[list[float]]) -> None:
     """Only kernels that some device and host let decide are told: the corners of what is left over what
     was issued."""
-    assert tail(work) == corners
+    assert late_kernels(work) == corners
 
 
 def test_a_large_kernel_late() -> None:
@@ -28,5 +28,5 @@ def test_a_large_kernel_late() -> None:
     ends_s = 0.0
     for number, takes_s in enumerate(work):
         ends_s = max(ends_s, float(number)) + takes_s
-    least_s = max([part * 4 + share * sum(work) for part, share in [(0.0, 1.0), *tail(work)]])
+    least_s = max([part * 4 + share * sum(work) for part, share in [(0.0, 1.0), *late_kernels(work)]])
     assert least_s == pytest.approx(ends_s, rel=1e-3)

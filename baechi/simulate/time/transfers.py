@@ -1,12 +1,12 @@
 """What moves between the layers of a plan, as the engine needs it.
 
-A parcel leaves when all its givers have run, and its takers run when it has arrived. Forward, a
-tensor makes one parcel for each device that reads it (its own included, where nothing travels):
+A transfer leaves when all its producers have run, and its consumers run when it has arrived. Forward, a
+tensor makes one transfer for each device that reads it (its own included, where nothing travels):
 
-    giver: who makes it    >    takers: who reads it on that device
+    producer: who makes it    >    consumers: who reads it on that device
 
 Backward is the same turned around: the gradients of all who read it there go back as one. An edge
-that only orders two layers is a parcel without a tensor, forward only. Inputs have no giver.
+that only orders two layers is a transfer without a tensor, forward only. Inputs have no producer.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from baechi.cost.indexed import FROM_HOST, IndexedGraph
 NO_TENSOR = -1
 
 RETURNED = -2
-"""What the model returns, as a tensor of a parcel: from there down."""
+"""What the model returns, as a tensor of a transfer: from there down."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Transfer:
     """A tensor or gradient on its way. Layers, tensors and devices are indexes.
 
     Args:
@@ -29,16 +29,16 @@ class Parcel:
         size_bytes: its size.
         source: where it is.
         target: where it goes.
-        givers: layers that run before it leaves.
-        takers: layers that run after it has arrived.
+        producers: layers that run before it leaves.
+        consumers: layers that run after it has arrived.
     """
 
     tensor: int
     size_bytes: int
     source: int
     target: int
-    givers: tuple[int, ...]
-    takers: tuple[int, ...]
+    producers: tuple[int, ...]
+    consumers: tuple[int, ...]
 
     @property
     def travels(self) -> bool:
@@ -46,10 +46,10 @@ class Parcel:
         return self.tensor != NO_TENSOR and self.source != self.target
 
 
-def forward_parcels(
+def forward_transfers(
     indexed: IndexedGraph, device_of: Sequence[int], place: Sequence[int], host: int
-) -> list[Parcel]:
-    """The parcels of a forward.
+) -> list[Transfer]:
+    """The transfers of a forward.
 
     Args:
         indexed: the graph.
@@ -60,23 +60,25 @@ def forward_parcels(
     Returns:
         In the order in which they queue when they are ready at the same time: as they are needed.
     """
-    parcels = []
+    transfers = []
     for tensor, consumers in enumerate(indexed.consumers):
         maker = indexed.source[tensor]
-        source, givers = (host, ()) if maker == FROM_HOST else (device_of[maker], (maker,))
+        source, producers = (host, ()) if maker == FROM_HOST else (device_of[maker], (maker,))
         readers: dict[int, list[int]] = {}
         for reader in sorted(consumers, key=place.__getitem__):
             readers.setdefault(device_of[reader], []).append(reader)
         size = indexed.size_bytes[tensor]
-        parcels += [Parcel(tensor, size, source, there, givers, tuple(r)) for there, r in readers.items()]
+        transfers += [
+            Transfer(tensor, size, source, there, producers, tuple(r)) for there, r in readers.items()
+        ]
     for layer, followers in enumerate(indexed.after):
         for follower in followers:
             ends = device_of[layer], device_of[follower]
-            parcels.append(Parcel(NO_TENSOR, 0, *ends, (layer,), (follower,)))
-    return sorted(parcels, key=lambda parcel: place[parcel.takers[0]])
+            transfers.append(Transfer(NO_TENSOR, 0, *ends, (layer,), (follower,)))
+    return sorted(transfers, key=lambda transfer: place[transfer.consumers[0]])
 
 
-def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> list[Parcel]:
+def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> list[Transfer]:
     """What the model returns goes to the host, one after the other.
 
     Args:
@@ -85,23 +87,23 @@ def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> lis
         host: the host's index.
     """
     return [
-        Parcel(RETURNED - number, tensor.size_bytes, device_of[tensor.maker], host, (tensor.maker,), ())
+        Transfer(RETURNED - number, tensor.size_bytes, device_of[tensor.maker], host, (tensor.maker,), ())
         for number, tensor in enumerate(indexed.returned)
     ]
 
 
-def backward_parcels(
+def backward_transfers(
     indexed: IndexedGraph,
-    forward: Sequence[Parcel],
+    forward: Sequence[Transfer],
     device_of: Sequence[int],
     place: Sequence[int],
     host: int,
-) -> list[Parcel]:
-    """The parcels of a backward.
+) -> list[Transfer]:
+    """The transfers of a backward.
 
     Args:
         indexed: the graph.
-        forward: the parcels of the forward.
+        forward: the transfers of the forward.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
         host: the host's index; inputs get no gradient, and that of a loss comes from there.
@@ -110,14 +112,14 @@ def backward_parcels(
         In the order in which they queue when they are ready at the same time: as they are needed.
     """
     turned = []
-    for parcel in forward:
-        if parcel.tensor != NO_TENSOR and parcel.source != host:
-            graded = set(indexed.graded[parcel.tensor])
-            givers = tuple([reader for reader in parcel.takers if reader in graded])
-            if givers:
-                size, there, home = parcel.size_bytes, parcel.target, parcel.source
-                turned.append(Parcel(parcel.tensor, size, there, home, givers, parcel.givers))
+    for transfer in forward:
+        if transfer.tensor != NO_TENSOR and transfer.source != host:
+            graded = set(indexed.graded[transfer.tensor])
+            producers = tuple([reader for reader in transfer.consumers if reader in graded])
+            if producers:
+                size, there, home = transfer.size_bytes, transfer.target, transfer.source
+                turned.append(Transfer(transfer.tensor, size, there, home, producers, transfer.producers))
     for loss in downloads(indexed, device_of, host):
         if indexed.returned[RETURNED - loss.tensor].is_loss:
-            turned.append(Parcel(loss.tensor, loss.size_bytes, host, loss.source, (), loss.givers))
-    return sorted(turned, key=lambda parcel: -place[parcel.takers[0]])
+            turned.append(Transfer(loss.tensor, loss.size_bytes, host, loss.source, (), loss.producers))
+    return sorted(turned, key=lambda transfer: -place[transfer.consumers[0]])
