@@ -17,7 +17,7 @@ from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
 from baechi.place.search.compiled import Floats
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
-from baechi.place.search.free_memory import FreeMemory, unseen_bytes
+from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
@@ -92,7 +92,7 @@ class Annealing:
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """The best placement, to go on from."""
-        room = FreeMemory.of(self._task, self.best.device_of, self._unseen)
+        room = Room.of(self._task, self.best.device_of, self._unseen)
         order = np.array(self.best.order, np.int64)
         on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
         step_s = estimate(self._tables, on, priority, NEVER, order)

@@ -21,7 +21,7 @@ import numpy as np
 
 from baechi.place.search.changes import Groups, draw
 from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.free_memory import FreeMemory, move, takes
+from baechi.place.search.room import Room, move, takes
 from baechi.place.search.tables import Lists
 from baechi.place.task import ANYWHERE, Task
 from baechi.records import Link
@@ -60,7 +60,7 @@ def partitions(
     for count in COUNTS:
         spread = _Spread.of(task, _bands(task, count), count)
         for price in PRICES:
-            room = FreeMemory.of(task, start, unseen)
+            room = Room.of(task, start, unseen)
             _anneal(groups, ways, spread, room, price, moves, np.random.default_rng(seed))
             yield room.device_of.tolist()
 
@@ -184,7 +184,7 @@ def _anneal(
     groups: Groups,
     ways: _Ways,
     spread: _Spread,
-    room: FreeMemory,
+    room: Room,
     price: float,
     moves: int,
     chance: np.random.Generator,
@@ -215,7 +215,7 @@ def _anneal(
 
 
 @compiled
-def _loads_s(spread: _Spread, room: FreeMemory) -> Floats:
+def _loads_s(spread: _Spread, room: Room) -> Floats:
     """By band and device, the work there."""
     load_s = np.zeros((spread.bands_count, len(room.free_bytes)))
     for group in range(len(room.device_of)):
@@ -225,7 +225,7 @@ def _loads_s(spread: _Spread, room: FreeMemory) -> Floats:
 
 
 @compiled
-def _readers(ways: _Ways, room: FreeMemory) -> Ints:
+def _readers(ways: _Ways, room: Room) -> Ints:
     """By tensor and device, how many groups read it there that do not make it."""
     found = np.zeros((len(ways.home), len(room.free_bytes)), np.int64)
     for tensor in range(len(ways.home)):
@@ -246,7 +246,7 @@ def _imbalance_s(spread: _Spread, load_s: Floats, group: int, here: int, there: 
 
 
 @compiled
-def _more_travel_s(ways: _Ways, room: FreeMemory, readers: Ints, group: int, here: int, there: int) -> float:
+def _more_travel_s(ways: _Ways, room: Room, readers: Ints, group: int, here: int, there: int) -> float:
     """How many seconds more tensors travel then."""
     change = 0.0
     for tensor in ways.reads.items[ways.reads.begin[group] : ways.reads.begin[group + 1]]:

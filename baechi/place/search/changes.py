@@ -7,7 +7,7 @@ import numpy as np
 
 from baechi.place.search.compiled import Bools, Floats, Ints, Numbers, compiled
 from baechi.place.search.estimate import estimate
-from baechi.place.search.free_memory import FreeMemory, move, takes
+from baechi.place.search.room import Room, move, takes
 from baechi.place.search.tables import Lists, Tables
 from baechi.place.task import ANYWHERE, Task
 
@@ -64,7 +64,7 @@ class State(NamedTuple):
         shortest_on, shortest_priority, shortest_order: the same of the shortest; devices by group.
     """
 
-    room: FreeMemory
+    room: Room
     on: Ints
     priority: Floats
     order: Ints
@@ -167,7 +167,7 @@ def anneal(
 
 
 @compiled
-def draw(groups: Groups, room: FreeMemory, chance: np.random.Generator, near: float) -> tuple[int, int]:
+def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -> tuple[int, int]:
     """Draw a group, and a device for it.
 
     Args:
@@ -188,7 +188,7 @@ def draw(groups: Groups, room: FreeMemory, chance: np.random.Generator, near: fl
 
 @compiled
 def _choose(
-    groups: Groups, room: FreeMemory, chance: np.random.Generator, leave: Ints, come: Ints
+    groups: Groups, room: Room, chance: np.random.Generator, leave: Ints, come: Ints
 ) -> tuple[int, int, int, int]:
     """Draw a move: from where to where, how many groups leave and how many come; nowhere if it cannot be."""
     first, there = draw(groups, room, chance, _NEAR)
@@ -211,7 +211,7 @@ def _choose(
 
 @compiled
 def _handful(
-    groups: Groups, room: FreeMemory, chance: np.random.Generator, first: int, most: int, handful: Ints
+    groups: Groups, room: Room, chance: np.random.Generator, first: int, most: int, handful: Ints
 ) -> int:
     """Take a group and some that hang together with it on its device; how many."""
     handful[0] = first

@@ -16,7 +16,7 @@ from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
-from baechi.place.search.free_memory import unseen_bytes
+from baechi.place.search.room import unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 

@@ -20,7 +20,7 @@ from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import COUNTS, PRICES, partitions
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
-from baechi.place.search.free_memory import FreeMemory, move, takes, unseen_bytes
+from baechi.place.search.room import Room, move, takes, unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import ANYWHERE, Task
 from baechi.records import Cluster, LayerGraph
@@ -160,7 +160,7 @@ def test_room() -> None:
     """Bytes that stay add up, the most that one group needs on top counts once."""
     nodes = {f"l{i}": {"param_bytes": 10 * (i + 1), "temp_bytes": 5 * i} for i in range(3)}  # 10 20+5 30+10
     task = Task(graph_of(nodes), cluster_of(45, 45))
-    room = FreeMemory.of(task, [0, 0, 1])
+    room = Room.of(task, [0, 0, 1])
 
     def fits(device: int, come: list[int], go: tuple[int, ...] = ()) -> bool:
         return bool(takes(room, device, np.array(come), np.array(go, np.int64)))
@@ -185,7 +185,7 @@ def test_what_a_glance_does_not_see(graph: LayerGraph, cluster: Cluster, chance:
         return
     task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
     found = rehearsed(task, rehearse, device_of, bottom_level_order(task, device_of))
-    room = FreeMemory.of(task, device_of, unseen_bytes(task, found))
+    room = Room.of(task, device_of, unseen_bytes(task, found))
     left = [limit - peak for limit, peak in zip(task.memory_bytes, found.peak_bytes, strict=True)]
     assert (room.free_bytes - room.tops_bytes).tolist() == left
 

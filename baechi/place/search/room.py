@@ -15,7 +15,7 @@ from baechi.place.search.compiled import Ints, compiled
 from baechi.place.task import Task
 
 
-class FreeMemory(NamedTuple):
+class Room(NamedTuple):
     """A placement that changes, and the bytes that it leaves.
 
     Args:
@@ -32,7 +32,7 @@ class FreeMemory(NamedTuple):
     tops_bytes: Ints
 
     @classmethod
-    def of(cls, task: Task, device_of: Sequence[int], unseen: Ints | None = None) -> "FreeMemory":
+    def of(cls, task: Task, device_of: Sequence[int], unseen: Ints | None = None) -> "Room":
         """The room that a placement leaves.
 
         Args:
@@ -61,13 +61,13 @@ def unseen_bytes(task: Task, found: Evaluated) -> Ints:
     Returns:
         Bytes by device.
     """
-    room = FreeMemory.of(task, found.device_of)
+    room = Room.of(task, found.device_of)
     seen_bytes = np.array(task.memory_bytes, np.int64) - room.free_bytes + room.tops_bytes
     return np.array(found.peak_bytes, np.int64) - seen_bytes
 
 
 @compiled
-def takes(room: FreeMemory, device: int, come: Ints, go: Ints) -> bool:
+def takes(room: Room, device: int, come: Ints, go: Ints) -> bool:
     """Whether a device has room for a change; one that lacks it already may still get emptier.
 
     Args:
@@ -86,7 +86,7 @@ def takes(room: FreeMemory, device: int, come: Ints, go: Ints) -> bool:
 
 
 @compiled
-def move(room: FreeMemory, group: int, there: int) -> None:
+def move(room: Room, group: int, there: int) -> None:
     """Change a group's device.
 
     Args:
