@@ -105,16 +105,17 @@ def _line(part: Any) -> tuple[str, int]:
     return part.__module__, inspect.getsourcelines(part)[1]
 
 
-def builder(recipe: Recipe, *, recomputes: bool = True) -> Callable[[], nn.Module]:
+def builder(recipe: Recipe, *, tracked: bool = False) -> Callable[[], nn.Module]:
     """What builds a recipe's model, the same each time.
 
     Args:
         recipe: the model.
-        recomputes: whether checkpointed regions are; else they are plain calls.
+        tracked: whether autograd is shown all writes to what it saved: checkpointed regions are plain
+            calls, and shallow copies of tensors, which share their memory, are views.
     """
     names = {**GLOBALS, "__name__": "hunted"}
-    if not recomputes:
-        names["checkpoint"] = _called
+    if tracked:
+        names |= {"checkpoint": _called, "copy": _Views}
     exec(compile(classes_text(rendered(recipe)), "<hunted>", "exec"), names)
 
     def build() -> nn.Module:
@@ -130,3 +131,13 @@ def _called(function: Callable[..., Any], *args: Any, use_reentrant: bool) -> An
     """A checkpointed region without checkpointing."""
     del use_reentrant
     return function(*args)
+
+
+class _Views:
+    """The module `copy`, but for shallow copies of tensors."""
+
+    deepcopy = staticmethod(copy.deepcopy)
+
+    @staticmethod
+    def copy(value: Any) -> Any:
+        return value.view_as(value) if isinstance(value, torch.Tensor) else copy.copy(value)
