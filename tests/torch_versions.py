@@ -25,16 +25,15 @@ ROOT = Path(__file__).parents[1]
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "transformers>=5.0")
 SUITE = (
-    "tests/torchlib/test_private.py",
-    "tests/run/test_protocol.py",
-    "tests/run/test_checkpointing.py",
-    "tests/run/test_custom_functions.py",
-    "tests/run/test_drop_in_hooks.py",
-    "tests/run/test_drop_in_derivatives.py",
-    "tests/run/test_foreseen.py",
-    "tests/capture/test_values.py",
-    "tests/capture/test_leftovers.py",
-    "tests/backend/test_emulation.py",
+    "tests/torchlib",
+    "tests/run/protections",
+    "tests/run/guards",
+    "tests/run/foresee",
+    "tests/run/drop_in/test_hooks.py",
+    "tests/run/drop_in/test_derivatives.py",
+    "tests/capture/watch",
+    "tests/backend/virtual/test_emulation.py",
+    "tests/backend/virtual/test_identity.py",
 )
 """Tests of what rests on torch's inside; about two minutes."""
 
@@ -96,9 +95,7 @@ def tried(version: str, folder: Path) -> Tried:
         return Tried(version, f"import baechi: {_last_line(done.stderr)}")
     name, *missing = done.stdout.split()
     begun_s = time.perf_counter()
-    done = _run(
-        str(python), "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-rfE", *SUITE
-    )
+    done = _run(str(python), "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-rfE", *SUITE)
     lines = done.stdout.splitlines()
     failed = tuple(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE))
     last = lines[-1].strip("= ") if lines else _last_line(done.stderr)
