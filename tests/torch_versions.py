@@ -37,6 +37,9 @@ SUITE = (
 )
 """Tests of what rests on torch's inside; about two minutes."""
 
+ASIDE = "not is_needed"
+"""That each protection is needed is said of the torch that is pinned: in another one two may do the same."""
+
 ASK = """
 import importlib, pkgutil, torch
 import baechi
@@ -95,9 +98,10 @@ def tried(version: str, folder: Path) -> Tried:
         return Tried(version, f"import baechi: {_last_line(done.stderr)}")
     name, *missing = done.stdout.split()
     begun_s = time.perf_counter()
-    done = _run(str(python), "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-rfE", *SUITE)
+    pytest = (str(python), "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--tb=no", "-rfE")
+    done = _run(*pytest, "-k", ASIDE, *SUITE)
     lines = done.stdout.splitlines()
-    failed = tuple(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE))
+    failed = tuple(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, flags=re.MULTILINE))
     last = lines[-1].strip("= ") if lines else _last_line(done.stderr)
     return Tried(version, name, tuple(missing), last, failed, time.perf_counter() - begun_s)
 
