@@ -109,8 +109,12 @@ VMAP_INPUTS = _place(_vmap, "_process_batched_inputs", "launch what torch.vmap i
 GRAD_INPUTS = _place(_transforms, "_wrap_for_grad", "launch what torch.func.grad is given")
 """No mode sees these. Without them a transform is given deferred values, and raises."""
 
+_GENERATOR = "_checkpoint_without_reentrant_generator"
+_INSIDE = f"{_GENERATOR}_impl"  # in torch 2.15 `checkpoint` calls this; both are given the region first
 CHECKPOINTED = _place(
-    _checkpoint, "_checkpoint_without_reentrant_generator", "run checkpointed regions in a step in backward"
+    _checkpoint,
+    _INSIDE if hasattr(_checkpoint, _INSIDE) else _GENERATOR,
+    "run checkpointed regions in a step in backward",
 )
 CHECKPOINT_STATES = _place(_checkpoint, "get_device_states", "keep the generators of all devices")
 CHECKPOINT_DEVICE = _place(_checkpoint, "_infer_device_type", "keep the generators of our type of device")

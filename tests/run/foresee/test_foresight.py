@@ -214,5 +214,6 @@ def test_no_errors_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
             step(model, given.inputs(), training=True)
     finally:
         torch_log.removeHandler(caplog.handler)
-    assert runtime_of(model).counts["forced"] == 2
+    forced = 0 if torch.__version__ >= (2, 15) else 2  # from then on the experts' operators take fake tensors
+    assert runtime_of(model).counts["forced"] == forced
     assert [record.levelname for record in caplog.records if record.levelno >= logging.ERROR] == []

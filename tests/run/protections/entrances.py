@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from baechi.run.guards import entrances
 from baechi.run.guards.hooked import HookWatch
 from baechi.run.launch.pending import Pending
+from baechi.torchlib.private.patches import CHECKPOINTED
 
 
 def entrances_but(*names: str) -> tuple[Any, str, Any]:
@@ -124,7 +125,7 @@ def given_to_grad(net: Any, x: Tensor) -> Tensor:
 
 
 @scenario(
-    row("checkpointing takes values", ERROR, entrances_but("_checkpoint_without_reentrant_generator")),
+    row("checkpointing takes values", ERROR, entrances_but(CHECKPOINTED.name)),
     layers=shifts("ab"),
     order="ba",
     launched="a b",
