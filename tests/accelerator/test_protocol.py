@@ -245,7 +245,7 @@ def adds(self: TorchDevices, stream: Any, event: Any) -> bool:
 
 def adopts(*_: Any) -> bool:
     """The wait and the record when a tensor that belongs nowhere gets its first user."""
-    return sys._getframe(2).f_code.co_name == "adopt"
+    return sys._getframe(2).f_code.co_name == "claim"
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def gradients_that_travel() -> list[str]:
         patch.setattr(VirtualDevices, "copy", copied)
         patch.setattr(VirtualDevices, "place_of", lambda *_: "cpu:0")
         patch.setattr(VirtualDevices, "use", nothing)
-        patch.setattr(VirtualDevices, "adopt", nothing)
+        patch.setattr(VirtualDevices, "claim", nothing)
         loss.backward()
     added = [grad for grad in model.gradients if grad in sent]
     return ["added to what is sent"] if added else [] if sent else ["nothing sent"]
