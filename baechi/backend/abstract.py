@@ -12,9 +12,9 @@ from baechi.records.timeline import Timeline
 
 
 class AbstractBackend(ABC):
-    """The devices of a cluster: where tensors lie, streams of work, and who waits for what.
+    """The devices of a cluster: where tensors lie, streams of work, and waits between them.
 
-    A place is a text: a device's name, or whatever else tensors lie on, such as the host. Streams
+    A place is a string: a device's name, or another location of tensors, such as the host. Streams
     and events are the backend's own; the host has none, and None stands for them.
     """
 
@@ -26,7 +26,7 @@ class AbstractBackend(ABC):
 
     def __init__(self) -> None:
         self.outstanding: dict[str, dict[Any, Any]] = {}
-        """By place and stream, the event after the last transfer that left: nothing waited for it yet."""
+        """By place and stream, the event after the last send that no stream has waited for yet."""
 
     # --- places
 
@@ -63,7 +63,7 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def draw_at(self, device: torch.device) -> None:
-        """What is drawn on a device next goes on where the numbers of the others ended.
+        """Before a device draws: give its generator the state of the one that drew last.
 
         Args:
             device: as torch knows it.
@@ -71,15 +71,15 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def draw_everywhere(self) -> None:
-        """In a step: all devices would draw the same next."""
+        """In a step: give the generators of all devices the state of the one that drew last."""
 
     @abstractmethod
     def drawing_again(self) -> AbstractContextManager[None]:
-        """While code runs again, with the states that the generators of all devices had before."""
+        """While code runs again (checkpointing) with the earlier states of all generators."""
 
     @abstractmethod
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor belongs nowhere yet: made in the step, of nothing that has a place.
+        """Whether a tensor has no place yet: made in the step from no tensor that has one (a mask).
 
         Args:
             tensor: any tensor.
@@ -87,7 +87,7 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def claim(self, tensor: torch.Tensor, place: str) -> bool:
-        """Let a tensor that belongs nowhere yet belong to its first user.
+        """Give a tensor without a place to the device of its first user.
 
         Args:
             tensor: any tensor.
@@ -111,7 +111,7 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
-        """Memory for weights that have none, with nothing in it; what shares storage goes on sharing it.
+        """Allocate uninitialized memory for weights on `meta`; those that share storage go on sharing it.
 
         Args:
             tensors: parameters and buffers on `meta`, with all that share storage with them.
@@ -124,7 +124,7 @@ class AbstractBackend(ABC):
     @property
     @abstractmethod
     def session(self) -> object:
-        """Who counts memory now; when it is another one than before, `count` tells it what is there."""
+        """The object that counts memory now. If it changed, call `count` for the tensors already there."""
 
     @abstractmethod
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -184,7 +184,7 @@ class AbstractBackend(ABC):
 
         Args:
             tensor: a tensor that another stream allocated.
-            stream: who uses it.
+            stream: the stream that uses it.
         """
 
     @abstractmethod
@@ -209,7 +209,7 @@ class AbstractBackend(ABC):
         """Wait until nothing runs on the devices.
 
         Returns:
-            What time it is then, in seconds.
+            The clock's time then, in seconds.
         """
 
     # --- threads
@@ -234,30 +234,29 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
-        """While a model runs; what it gives measures the step, and its backward, when asked later.
+        """Enclose the run of a model, and measure the step with its backward.
 
         Returns:
-            A context manager; None comes from it where nothing is measured.
+            A context manager. It yields a function that returns the timeline, or None without measuring.
         """
 
     @abstractmethod
     def at(
         self, place: str, layer: str | None = None
     ) -> AbstractContextManager[Callable[[Any], None] | None]:
-        """What this thread launches inside runs at a place, and belongs to a layer.
+        """Run what this thread launches inside at a place, and attribute it to a layer.
 
         Args:
             place: a device's name, or another place.
-            layer: its name, with the number of its call; empty for glue. None leaves open whose it is.
+            layer: its name, with the number of its call; empty for glue; None if unknown.
 
         Returns:
-            A context manager; what comes from it, if anything, is to be told inside what the layer
-            returned.
+            A context manager. If it yields a function, call that inside with the layer's result.
         """
 
     @abstractmethod
     def enter_layer(self, layer: str) -> str:
-        """What this thread launches from now on belongs to a layer, in reports and in errors.
+        """Attribute what this thread launches from now on to a layer, in reports and in errors.
 
         Args:
             layer: its name, with the number of its call; empty for none.

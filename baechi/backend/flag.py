@@ -4,10 +4,10 @@ from typing import Protocol
 
 
 class Flag(Protocol):
-    """Down until somebody sets it; as `threading.Event`, which is one."""
+    """Down until a thread sets it. `threading.Event` is a flag."""
 
     def set(self) -> None:
-        """Raise it: whoever waits goes on."""
+        """Raise the flag: the waiting threads continue."""
 
     def is_set(self) -> bool:
         """Whether it is up."""

@@ -1,4 +1,4 @@
-"""Transfers that have not left yet: what writes a tensor, or what it does not name, comes after them."""
+"""Pending sends: a write to a tensor, or one whose target is unknown, waits until they have read it."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
 
 
 def note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, stream: Any, left: Any) -> None:
-    """A transfer reads a tensor: what writes it later comes after that.
+    """Note that a transfer reads a tensor: a later write waits for it.
 
     Args:
         tensor: what is sent.
@@ -20,14 +20,14 @@ def note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, strea
     """
     backend.outstanding.setdefault(source, {})[stream] = left
     mark = mark_of(tensor)
-    if mark is None:  # an input of the model's, or of anyone's making
+    if mark is None:  # an input of the model, or made outside of it
         mark = Mark(source)
         set_mark(tensor, mark)
     mark.sent[stream] = left
 
 
 def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
-    """Let what computes from now on where a tensor lies come after the transfers that read it.
+    """Make the compute stream where a tensor lies wait for the transfers that read it.
 
     Args:
         tensor: a tensor that is about to be written in place.

@@ -1,26 +1,28 @@
 """A transfer: a tensor goes from one place to another, and its gradient comes back.
 
     source   ..[producer]--e1                  tx and rx run beside compute; every arrow is a wait
-                             \\                 that is asked for, none comes by itself
+                             \\                 that the code asks for; none is implicit
     tx       ................`[send]
     rx       ................[receive]--e2
                                           \\
     target   .............................`[consumer]..
 
 For autograd it is two nodes. `_Depart` is made right after the producer, `_Arrive` right before the
-first consumer, and backward runs them at these points in reverse: the gradient leaves as soon as the
-consumers have made it, and only the producer's backward waits for it. (With one node either sending
-or waiting would stand in the way of other work.) Between them goes a token, a tensor of the source
-with the shape of the copy and the memory of one element: autograd runs a node in the thread of the
-device on which its output lies, and takes gradients only where their inputs lie. The copy travels
-beside it.
+first consumer, and backward runs them at these points in reverse. The gradient leaves as soon as the
+consumers have made it, and only the producer's backward waits for it. (With a single node, the send or
+the wait would block other work.)
+
+A token connects the two nodes: a tensor on the source with the shape of the copy and the memory of one
+element. Autograd needs it for two reasons. It runs a node in the thread of the device on which the
+node's output lies, and it accepts a gradient only on the device of the matching input. The copy itself
+is passed outside autograd.
 
     forward   producer ──▶ _Depart ──token, on the source──▶ _Arrive ──copy, on the target──▶ consumer
     backward  producer ◀── _Depart ◀──sent, on the source─── _Arrive ◀──gradient, on the target─ consumer
                            (the source's thread)             (the target's thread)
 
-Held: the source until tx is past it, the copy until compute is past it; the allocators of both ends
-are told (`use`), so that neither memory is handed out again before.
+Memory stays allocated until its last reader is done: the source until tx has read it, the copy until
+compute has. `use` (`record_stream`) tells the allocators of both ends.
 """
 
 from dataclasses import dataclass
@@ -38,18 +40,19 @@ from baechi.torchlib.tensors.layout import over, real_device
 
 @dataclass(slots=True, eq=False)
 class Way:
-    """From where to where, and what to wait for at the ends.
+    """The two ends of a transfer, and what to wait for at each.
 
     Args:
         backend: the devices.
         source: where the tensor lies.
         target: where it goes.
-        left: the source has been read.
-        arrived: the copy is there.
-        token: stands for the copy between the nodes; None if autograd has no part in it.
+        left: event: the source has been read.
+        arrived: event: the copy is there.
+        token: stands for the copy between the nodes; None if autograd does not record the transfer.
         back: the gradient's way.
-        made_on: the stream that the gradient was made on, which may add to it in place.
-        held: the gradient, while it is being sent: autograd adds in place to what nothing else holds.
+        made_on: the stream that the gradient was made on, where autograd may add to it in place.
+        held: the gradient, while it is being sent. The extra reference keeps autograd from adding to it
+            in place: it does so only with a reference count of one.
     """
 
     backend: AbstractBackend
@@ -64,7 +67,7 @@ class Way:
 
 
 def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple[torch.Tensor, Way]:
-    """Send a tensor to a place, beside computing. Only `arrive` may use the copy.
+    """Send a tensor to a place, on streams beside those that compute. Only `arrive` may use the copy.
 
     Args:
         tensor: any tensor.
@@ -77,7 +80,7 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
     way = Way(backend, backend.place_of(tensor), target)
     if not (torch.is_grad_enabled() and tensor.requires_grad):
         return _send(tensor, way), way
-    # for what torch.func transforms it is a constant
+    # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant
     with without_transforms(), backend.at(way.source):
         copied = _send(tensor, way)
         way.token = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
@@ -85,7 +88,7 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
 
 
 def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
-    """What computes at the target from now on may use a copy.
+    """Let work that is issued at the target from now on use the copy.
 
     Args:
         copied: what `depart` returned.
@@ -125,7 +128,7 @@ def transfer(
         return dual
     if beside and takes_two_nodes(tensor):
         return arrive(*depart(tensor, backend, target))
-    # what a functorch tensor wraps may be differentiated, forward or backward, though nothing says so
+    # the inner tensor of a functorch wrapper may need a derivative, though the wrapper does not say so
     wrapped = is_wrapped(tensor)
     if wrapped or (torch.is_grad_enabled() and tensor.requires_grad):
         copied: torch.Tensor = _Transfer.apply(tensor, backend, target, beside)  # type: ignore[no-untyped-call]
@@ -134,7 +137,7 @@ def transfer(
 
 
 def takes_two_nodes(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can depart and arrive; duals, functorch's wrappers, sparse ones go in one step.
+    """Whether a tensor can use two nodes; duals, functorch's wrappers and sparse ones use one.
 
     Args:
         tensor: any tensor.
@@ -151,15 +154,15 @@ def _is_dual(tensor: torch.Tensor) -> bool:
 
 
 def _send(tensor: torch.Tensor, way: Way, *, gradient: bool = False) -> torch.Tensor:
-    """Send a tensor; what writes it later waits.
+    """Send a tensor. A later write to it waits until it has been read.
 
-    A gradient is held instead: only autograd writes it, in place, and only if nothing else holds it.
-    (Autograd does not if Python has looked at its storage, so nothing is noted there.)
+    A gradient needs no such note: `Way.held` keeps autograd from writing it. (The note is on its storage,
+    and autograd would never again add in place once Python has looked at that.)
     """
     backend = way.backend
     source = backend.place_of(tensor)
     tx, rx = backend.transfer_streams(source, way.target)
-    backend.wait(tx, backend.record(backend.compute_stream(source)))
+    backend.wait(tx, backend.record(backend.compute_stream(source)))  # tx reads after the producer wrote
     copied = backend.copy(tensor, way.target, (tx, rx), gradient=gradient)
     backend.use(tensor, tx)
     way.arrived = backend.record(rx)
@@ -168,7 +171,7 @@ def _send(tensor: torch.Tensor, way: Way, *, gradient: bool = False) -> torch.Te
         return copied
     if tx is not None:
         note_sent(tensor, backend, source, tx, way.left)
-    elif rx is not None and backend.reads_later(tensor):
+    elif rx is not None and backend.reads_later(tensor):  # pinned host memory: rx reads it later
         note_sent(tensor, backend, source, rx, way.arrived)
     return copied
 
@@ -180,13 +183,14 @@ def _receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived
 
 
 class _Depart(torch.autograd.Function):
-    """The copy is made; its gradient comes back to here, and what computes here waits for it."""
+    """The source's end. In backward the compute stream here waits for the gradient that came back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
         with without_dispatch_modes():
+            # the token: strides of zero give it the shape of the copy for one element of memory
             one = torch.empty(1, dtype=tensor.dtype, device=real_device(tensor))
             return over(one, tensor.shape, (0,) * tensor.dim())
 
@@ -195,20 +199,20 @@ class _Depart(torch.autograd.Function):
         grad, way = grads[0], ctx.way
         if grad is not None and way.back is not None:
             _receive(grad, way.backend, way.source, way.back.arrived)
-            # from now on autograd may add to the gradient that was sent, in place
+            # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
             way.backend.wait(way.made_on, way.back.left)
             way.back = way.held = way.made_on = None
         return grad, None
 
 
 class _Arrive(torch.autograd.Function):
-    """The copy itself, as its consumers see it; their gradient leaves from here."""
+    """The target's end: the copy, as its consumers see it. In backward their gradient leaves from here."""
 
     @staticmethod
     def forward(ctx: Any, token: torch.Tensor, copied: torch.Tensor, way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
-        with without_dispatch_modes():  # the same memory, and no view: it may be written in place
+        with without_dispatch_modes():  # shares the copy's memory, but is no view: it may be written in place
             return over(copied, copied.shape, copied.stride(), int(copied.storage_offset()))
 
     @staticmethod
@@ -216,21 +220,22 @@ class _Arrive(torch.autograd.Function):
         grad, way = grads[0], ctx.way
         if grad is None or way.backend.place_of(grad) == way.source:
             return grad, None, None
-        way.backend.claim(grad, way.target)
+        way.backend.claim(grad, way.target)  # autograd made it here, but the backend has no mark of it
         if not takes_two_nodes(grad) or (torch.is_grad_enabled() and grad.requires_grad):
+            # a sparse gradient, or one that double backward records, is sent and received here at once
             return transfer(grad, way.backend, way.source), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
         way.made_on = way.backend.compute_stream(way.target)
         sent = _send(grad, way.back, gradient=True)
         if (
             torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
-        ):  # autograd looks for NaN in what each node returns
+        ):  # it reads this node's output at once, before `_Depart` has waited
             _receive(sent, way.backend, way.source, way.back.arrived)
         return sent, None, None
 
 
 class _Transfer(torch.autograd.Function):
-    """The whole way in one node: on the streams that compute, and for tensors that wrap others."""
+    """A transfer in one node: on the streams that compute, and for functorch's wrappers."""
 
     generate_vmap_rule = True
 

@@ -1,8 +1,8 @@
 """Devices that torch itself knows, such as CUDA's: a place is what `str(tensor.device)` says.
 
-A card can be split in several devices, `"cuda:0/0"`, `"cuda:0/1"` (and the CPU, `"cpu/0"`). Torch does
-not tell these apart: in which of them a tensor lies is a mark on its storage. A tensor without one
-lies on the card, in none of them: somebody outside of the model made it.
+A GPU can be split into several devices, `"cuda:0/0"`, `"cuda:0/1"` (and the CPU, `"cpu/0"`). Torch does
+not tell these apart, so a mark on a tensor's storage names its part. A tensor without a mark was made
+outside the model: it lies on the GPU, but in no part.
 """
 
 import threading
@@ -40,7 +40,7 @@ class TorchDevices(AbstractBackend):
 
     Args:
         names: device names, such as `"cuda:0"`, or `"cuda:0/0"` for a part of it.
-        driver: who is asked about accelerators.
+        driver: answers questions about accelerators.
     """
 
     host = "cpu"
@@ -99,7 +99,7 @@ class TorchDevices(AbstractBackend):
         in_backward = current_graph_task_id() != -1
         if (mark is None or mark.place is not None) and not (mark is None and in_backward):
             return False
-        if mark is None:  # autograd made it, and it says nowhere for whom
+        if mark is None:  # autograd made it, and does not say for which part
             mark = Mark()
             set_mark(tensor, mark)
         made_on, used_on = self.compute_stream(str(tensor.device)), self.compute_stream(place)
@@ -113,7 +113,7 @@ class TorchDevices(AbstractBackend):
         result = []
         device = self._streams.device(place)
         for tensor in tensors:
-            if tensor.layout != torch.strided:  # which has several storages; nobody shares them
+            if tensor.layout != torch.strided:  # sparse: several storages, which no other tensor shares
                 result.append(tensor.data.to(device))
                 continue
             storage = tensor.untyped_storage()
@@ -126,7 +126,7 @@ class TorchDevices(AbstractBackend):
         return result
 
     def _take(self, weight: torch.Tensor, place: str) -> None:
-        """A weight lies at a place now; a part of a card uses it on a stream that did not allocate it."""
+        """Mark where a weight lies. A part of a GPU uses it on a stream that did not allocate it."""
         set_mark(weight, Mark(place, WEIGHT))
         own = self._streams.own(place)
         if own is not None:
@@ -168,7 +168,7 @@ class TorchDevices(AbstractBackend):
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
         if stream is not None:
-            with without_transforms():  # no transform has a rule for it, and none needs one
+            with without_transforms():  # no transform has a rule for record_stream, and none needs one
                 self._driver.use(unwrapped(tensor), stream)
 
     def copy(

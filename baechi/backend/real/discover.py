@@ -13,7 +13,7 @@ from baechi.records.device import Device, Link
 from baechi.units import parse_bytes
 
 RESERVE_BYTES = 512 * 2**20
-"""Kept free on each card: the driver's context grows, and the allocator rounds up."""
+"""Kept free on each GPU: the driver's context grows, and the allocator rounds up."""
 
 _COPY_S = 5e-6
 _NO_WAY = Link(latency_s=0.0, bytes_per_s=1e18)
@@ -24,7 +24,7 @@ def has_accelerator(driver: Driver = DRIVER) -> bool:
     """Whether this process sees an accelerator.
 
     Args:
-        driver: who is asked.
+        driver: answers questions about accelerators.
     """
     return driver.count() > 0
 
@@ -33,9 +33,9 @@ def discover(split: int = 1, cpu: int | str | None = None, driver: Driver = DRIV
     """The visible accelerators with the memory that is free on each, less a reserve.
 
     Args:
-        split: in how many devices to split each card.
+        split: into how many devices to split each GPU.
         cpu: how much memory the CPU gives as a device beside them, bytes or text; None: it is none.
-        driver: who is asked.
+        driver: answers questions about accelerators.
 
     Returns:
         A cluster; a device whose model has a datasheet gets its rates and link from there. Links
@@ -46,7 +46,7 @@ def discover(split: int = 1, cpu: int | str | None = None, driver: Driver = DRIV
         BaechiError: torch sees no accelerator.
     """
     if isinstance(split, bool) or not isinstance(split, int) or split < 1:
-        raise ValueError(f"split is {split!r}: a card is split in at least 1 device")
+        raise ValueError(f"split is {split!r}: a GPU is split into at least 1 device")
     if not has_accelerator(driver):
         raise BaechiError(
             "no accelerator is visible: use baechi.Cluster.virtual(2) to run on emulated devices, "
@@ -63,7 +63,7 @@ def discover(split: int = 1, cpu: int | str | None = None, driver: Driver = DRIV
 
 
 def _devices(index: int, split: int, driver: Driver) -> list[Device]:
-    """A card, or the parts of it. Each part has the rates of the card: a kernel alone has it all."""
+    """A GPU, or its parts. Each part has the rates of the GPU: a kernel that runs alone gets all of it."""
     reported = driver.name(index)
     kind = next((k for k in known_kinds() if _matches(k, reported)), reported)
     rates = datasheet(kind) if kind in known_kinds() else {}
@@ -74,7 +74,7 @@ def _devices(index: int, split: int, driver: Driver) -> list[Device]:
 
 
 def _links(devices: list[Device], driver: Driver) -> dict[tuple[str, str], Link]:
-    """Links that are not the usual one of these cards: through the host, within a card."""
+    """Links that differ from the usual one of these GPUs: through the host, and within a GPU."""
     found: dict[tuple[str, str], Link] = {}
     for device in devices:
         way = _NO_WAY if device.name == "cpu" else Link()

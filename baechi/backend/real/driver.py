@@ -2,7 +2,7 @@
 
 Everything goes through torch's interface for any accelerator (`torch.accelerator`, `torch.Stream`,
 `torch.Event`), or through the module of the accelerator's own type where that lacks a question: so
-cards of other makers are not excluded.
+accelerators of other vendors are not excluded.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Driver:
         return str(self._module().get_device_name(index))
 
     def free_bytes(self, index: int) -> int:
-        """Bytes of an accelerator that nobody uses now."""
+        """Free bytes of an accelerator now, over all processes."""
         return int(self._module().mem_get_info(index)[0])
 
     def can_peer(self, source: int, target: int) -> bool:

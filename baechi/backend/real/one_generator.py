@@ -3,9 +3,9 @@
     code        dropout on cuda:0      dropout on cuda:1           the step is over
     generator   draws on cuda:0 ─────▶ goes to cuda:1, draws ────▶ goes back to cuda:0
 
-Each device has a generator of its own, so a model that drops on two devices would drop other units than
-on one. Where code goes on another device the state goes first, from the generator that drew last. Between
-steps the first device's counts, as it does for a model that lies there whole.
+Each device has a generator of its own, so dropout on two devices would drop other units than on one. When
+code moves to another device, the state of the generator that drew last is copied there first. Between
+steps the first device's generator counts, as for a model that lies there whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class OneGenerator:
         self._in_step = False
 
     def bring(self, device: torch.device | None) -> None:
-        """What is drawn on a device from now on goes on where another one's numbers ended.
+        """Give a device's generator the state of the one that drew last.
 
         Args:
             device: where code runs next; None: on the first one.
@@ -54,7 +54,7 @@ class OneGenerator:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """It begins with the first device's generator, which has the state in the end."""
+        """A step starts from the first device's generator, and returns the state to it at the end."""
         self._holder, self._handed, self._in_step = self._first, None, True
         try:
             yield
@@ -64,7 +64,7 @@ class OneGenerator:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """While code runs again with the states of then: all were the same, or the first one's counted."""
+        """While code runs again with restored states: the first device's generator counts at the start."""
         before = self._holder
         self._holder, self._handed = self._first, None
         try:
@@ -73,6 +73,6 @@ class OneGenerator:
             self._holder, self._handed = before, None
 
     def spread(self) -> None:
-        """All devices have the state that counts, if a step is under way; else the first one has it."""
+        """In a step, copy the current state to all devices. Outside of one, the first device has it."""
         for device in self._devices if self._in_step else ():
             self.bring(device)

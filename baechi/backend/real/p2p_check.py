@@ -1,7 +1,7 @@
 """Each pair of devices is tested before anything is sent: a known pattern, there and compared.
 
-Some machines copy between cards wrongly and say nothing (with the input-output memory management unit
-on, say). On such a pair everything goes through the host.
+Some machines corrupt peer copies between GPUs without an error (for example with the IOMMU enabled).
+For such a pair all transfers go through the host.
 
     source --direct--> target          the pattern arrives as it was
     source --> host --> target         it does not

@@ -1,4 +1,4 @@
-"""When what ran in one step on real devices: by events on streams, by the host's clock without.
+"""Measures one step on real devices: by events on streams; by the host's clock where there are none.
 
     stream    --|start|==layer==|end|--------     an event before and after, on the stream that
     tx        --------------|start|~~copy~~|end|  computes or sends; read when everything is over
@@ -26,15 +26,15 @@ from baechi.torchlib.tensors.storage import storage_object
 
 _SPANS_KEPT = 100_000
 _MAKER = "_baechi_maker"
-"""Which layer made a storage, hung on it."""
+"""The attribute of a storage that names the layer that made it."""
 
 _LEAF = 2**63
-"""Nodes that add to a leaf's gradient are numbered beyond all others."""
+"""`AccumulateGrad` nodes have sequence numbers above all others."""
 
 Note = Callable[[Any], None]
 
 _Ran = tuple[SpanKind, str, str, Phase, Stopwatch, Any, Any]
-"""What of which layer ran where, in which phase; whose watch says from when to when."""
+"""Kind, layer, place and phase of what ran; the stopwatch of its device, and its start and end there."""
 
 
 class StepClock:
@@ -59,7 +59,7 @@ class StepClock:
 
     @contextmanager
     def layer(self, place: str, name: str) -> Iterator[Note]:
-        """Around a layer, or glue, at a place: what it yields is to be told what that returned.
+        """Around a layer, or glue, at a place. It yields a function: call it with the layer's result.
 
         Args:
             place: where it runs.
@@ -111,7 +111,7 @@ class StepClock:
         return timeline_of(ran, self._peaks or self._peak_bytes(), counters)
 
     def stop(self) -> None:
-        """Another step begins: the peaks are what they are now."""
+        """End the step when another one begins: its peaks are those of now."""
         self._peaks = self._peak_bytes()
 
     def _peak_bytes(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ class Stopwatch:
 
     Args:
         device: the device.
-        driver: who is asked.
+        driver: answers questions about accelerators.
     """
 
     def __init__(self, device: torch.device, driver: Driver = DRIVER) -> None:

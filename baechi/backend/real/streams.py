@@ -73,7 +73,7 @@ class TorchStreams:
 
     Args:
         names: the devices' names.
-        driver: who makes streams.
+        driver: makes streams.
     """
 
     def __init__(self, names: Sequence[str], driver: Driver) -> None:
@@ -92,8 +92,8 @@ class TorchStreams:
     def compute(self, place: str) -> Any:
         """The stream on which this thread computes at a place; None if it has none.
 
-        What lies on a card that is split, and nobody has said in which part, may have been made on
-        any of its streams: the caller's stream waits for them all.
+        A tensor on a split GPU without a known part may have been made on any of its streams. So the
+        caller's stream waits for all of them.
         """
         own = self._own.get(place)
         if own is not None:
@@ -110,7 +110,7 @@ class TorchStreams:
         return current
 
     def transfer(self, source: str, target: str) -> tuple[Any, Any]:
-        """The streams on which an ordered pair of places sends and receives; one within a card."""
+        """The streams on which an ordered pair of places sends and receives; one stream within a GPU."""
         if (source, target) not in self._transfer:
             ends = [self.device(end) for end in (source, target)]
             tx, rx = [self.driver.new_stream(d) if self.has_streams(d) else None for d in ends]
@@ -127,7 +127,7 @@ class TorchStreams:
         return _Current(self.driver, device, self.compute(place)) if self.has_streams(device) else _NOTHING
 
     def own(self, place: str) -> Any:
-        """The stream that a part of a card has for itself; None if a place is no such part."""
+        """The stream of a part of a GPU; None if the place is no such part."""
         return self._own.get(place)
 
     def has_streams(self, device: torch.device) -> bool:
@@ -158,8 +158,8 @@ class TorchStreams:
     @contextmanager
     def _on(self, own: Any) -> Iterator[None]:
         before = self.driver.current_stream(own.device)
-        # code of one part that runs a layer of another, with nobody between them who says what it
-        # reads (a fused stack): all of it in the order of the code
+        # code on one part calls a layer on another part, and the runtime does not see what that layer
+        # reads (a fused stack): the streams of both parts keep the order of the code
         nested = before != own and before in self._of_card[str(own.device)]
         if nested:
             own.wait_event(before.record_event())
@@ -170,7 +170,7 @@ class TorchStreams:
 
     @contextmanager
     def _between_all(self, card: str) -> Iterator[None]:
-        """On the caller's stream, after and before whatever runs in the parts of a card."""
+        """On the caller's stream: after earlier work of all parts of a GPU, and before later work."""
         stream = self.compute(card)
         yield
         for part in self._of_card[card]:
@@ -178,8 +178,8 @@ class TorchStreams:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """While a model runs: its own streams begin after what the caller did, and the caller goes on
-        after them."""
+        """While a model runs: its streams wait for the caller's stream first, and the caller's stream
+        waits for them at the end."""
         self._callers = self.callers()
         for card, streams in self._of_card.items():
             begun = self.driver.current_stream(self.device(card)).record_event()

@@ -40,7 +40,7 @@ _NOTHING = nullcontext()
 
 
 class VirtualDevices(AbstractBackend):
-    """The devices of an emulated cluster; whatever has no mark lies on the host.
+    """The devices of an emulated cluster; a tensor without a mark lies on the host.
 
     Args:
         names: device names, such as `"cpu:0"`.
@@ -106,7 +106,7 @@ class VirtualDevices(AbstractBackend):
         return [tensor.data for tensor in tensors]
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
-        with without_dispatch_modes():  # making room is nobody's operation
+        with without_dispatch_modes():  # an allocation is no operation of the model
             made = blank_tensors(tensors, _CPU)
         return self.move_weights(made, place)
 
@@ -152,7 +152,7 @@ class VirtualDevices(AbstractBackend):
     def copy(
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
     ) -> torch.Tensor:
-        with without_dispatch_modes():  # a transfer is nobody's operation
+        with without_dispatch_modes():  # a transfer is no operation of the model
             copied = copy_with_layout(tensor, _CPU)
         emulator = current.at_work()
         if emulator is not None:

@@ -1,10 +1,10 @@
 """How full each emulated device is, as CUDA's caching allocator would have it.
 
-A block belongs to the stream that was current when it was made, and is free for that stream as soon
-as nobody holds it. So when it dies, every use on another stream must be known to be over there, or
-must have been said (`use`, as `Tensor.record_stream`); a block of which that was said comes back
-when the host's clock has passed its last use. Before a device is called full, the host waits for
-all such blocks. Sizes are exact: nothing is rounded up, nothing is lost between blocks.
+A block belongs to the stream that was current at its allocation. When its last tensor dies, that stream
+may reuse it at once. So each use on another stream must be known to be over by then, or must have been
+announced (`use`, as `Tensor.record_stream`). A block with an announced use returns when the host's clock
+has passed that use. Before the allocator reports out of memory, the host waits for all such blocks.
+Sizes are exact: there is no rounding and no fragmentation.
 """
 
 from collections import deque
@@ -47,7 +47,7 @@ class Allocator:
         self._limit_bytes = [device.memory_bytes for device in devices]
         self._live_bytes = [0] * len(devices)
         self._peak_bytes = [0] * len(devices)
-        # by the streams that used a block: what a stream did first is over first, so heads tell enough
+        # by the streams that used a block: streams run in order, so only the head of each queue is checked
         self._pending: list[dict[tuple[Stream, ...], deque[_Pending]]] = [{} for _ in devices]
         self._streams = streams
         self._clock = clock
@@ -143,10 +143,10 @@ class Allocator:
             block.size_bytes += grown_bytes
 
     def died(self, block: Block) -> None:
-        """Nobody holds a block any more.
+        """Free a block whose last tensor died; called from `Block.__del__`.
 
         Args:
-            block: the block; an early end is kept in `fault`, since nobody can be told right here.
+            block: the block. A race is kept in `fault`: Python drops exceptions raised in `__del__`.
         """
         if not self._open:
             return
@@ -163,7 +163,7 @@ class Allocator:
             self._live_bytes[device] -= block.size_bytes
 
     def close(self) -> None:
-        """The emulation is over: what dies from now on is nobody's business."""
+        """End the emulation: blocks that die from now on are not counted."""
         self._open = False
 
     def _count(self, mark: Mark, stream: Stream) -> Block:
@@ -175,7 +175,7 @@ class Allocator:
             self._reclaim()
         limit_bytes, pending = self._limit_bytes[device], self._pending[device]
         if self._live_bytes[device] + size_bytes > limit_bytes and pending:
-            host = self._issuer(device)
+            host = self._issuer(device)  # as CUDA's allocator synchronizes before it reports no memory
             host.now_s = max([host.now_s, *[self._clock.finish(queue[-1][0]) for queue in pending.values()]])
             self._take_back(device, host.now_s)
         live_bytes = self._live_bytes[device]

@@ -1,4 +1,4 @@
-"""Memory of emulated devices, storage by storage: who read it, who wrote it, who may free it."""
+"""Memory of emulated devices, storage by storage: its reads, its last write, when it may be freed."""
 
 from typing import Protocol
 
@@ -7,10 +7,10 @@ from baechi.errors import StreamRaceError
 
 
 class Owner(Protocol):
-    """Who counts blocks."""
+    """What counts blocks."""
 
     def died(self, block: "Block") -> None:
-        """Nobody holds a block any more."""
+        """Free a block whose last tensor died."""
 
 
 class Block:
@@ -19,7 +19,7 @@ class Block:
     Args:
         stream: the stream that was current when it was allocated.
         size_bytes: how large it is.
-        owner: who counts it, and is told when nobody holds it any more.
+        owner: counts it; its `died` is called when the last tensor in it dies.
     """
 
     __slots__ = ("issued_s", "owner", "reads", "size_bytes", "stream", "used", "write")
@@ -28,7 +28,8 @@ class Block:
         self.stream = stream
         self.size_bytes = size_bytes
         self.owner = owner
-        # what was in this memory before is over when all that is on its stream now is
+        # the allocator may hand out memory that earlier work on this stream still uses: other streams
+        # must wait for that work before they touch the block
         self.write = Access(stream, stream.epoch, "allocation", "")
         self.reads: dict[Stream, Access] = {}
         self.used: dict[Stream, None] = {}
@@ -38,7 +39,7 @@ class Block:
         self.owner.died(self)
 
     def read(self, access: Access) -> None:
-        """Somebody reads it.
+        """Note a read, and check it.
 
         Raises:
             StreamRaceError: the last write may not be over.
@@ -48,7 +49,7 @@ class Block:
         self.reads[access.stream] = access
 
     def written(self, access: Access) -> None:
-        """Somebody writes it.
+        """Note a write, and check it.
 
         Raises:
             StreamRaceError: the last write, or a read since, may not be over.
@@ -68,7 +69,7 @@ class Block:
             self.used[stream] = None
 
     def unsaid_use(self) -> Access | None:
-        """A use on another stream that may not be over, and of which nothing was said."""
+        """A use on another stream that may not be over and was not announced with `use`."""
         for access in (self.write, *self.reads.values()):
             if not any(stream.knows(access) for stream in (self.stream, *self.used)):
                 return access

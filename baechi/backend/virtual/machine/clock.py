@@ -1,9 +1,8 @@
 """Logical time: when each kernel and transfer starts and ends.
 
-The host issues in program order and runs ahead; what it issued is timed when somebody asks, in the
-order in which things get ready, since that is the order in which engines and channels serve
-(`baechi.cost.machine`). Nothing issued later can be ready before the host's clock, so everything
-up to there is final.
+The host issues in program order and runs ahead. Jobs are timed on request, in the order in which they
+get ready: engines and channels serve in that order (`baechi.cost.machine`). A job issued later cannot
+be ready before the host's clock, so all times up to there are final.
 """
 
 from collections.abc import Iterable
@@ -53,7 +52,7 @@ class Job:
 
 
 class Clock:
-    """Times tasks.
+    """Computes when jobs start and end.
 
     Args:
         machine: the engines and channels they share.
@@ -88,7 +87,7 @@ class Clock:
             self._queue(job)
 
     def settle(self, until_s: float) -> None:
-        """Time whatever is ready by then."""
+        """Time all jobs that are ready by then."""
         while self._ready and self._ready[0][0] <= until_s:
             self._time(heappop(self._ready)[2])
 
@@ -96,7 +95,7 @@ class Clock:
         """Time these tasks, and all that comes before them; returns when the last one ends."""
         last_s = 0.0
         for job in jobs:
-            while not job.timed:
+            while not job.timed:  # earlier ready ones first: they may take the engine before it
                 self._time(heappop(self._ready)[2])
             last_s = max(last_s, job.end_s)
         return last_s
@@ -119,7 +118,7 @@ class Clock:
         else:
             span = self._machine.send(job.device, job.target, job.ready_s, int(job.amount))
         job.start_s, job.end_s = span
-        waiters, job.waiters = job.waiters or (), None
+        waiters, job.waiters = job.waiters or (), None  # None marks it as timed
         self.untimed -= 1
         for other in waiters:
             other.ready_s = max(other.ready_s, job.end_s)

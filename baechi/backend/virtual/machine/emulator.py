@@ -1,14 +1,14 @@
-"""An emulated cluster at work: where storages lie, what runs when, who may touch what, who is full.
+"""An emulated cluster at work: where storages lie, what runs when, which access is a race, what is full.
 
     Emulation        sees every operation (a dispatch mode)      ┐
     VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
-                                                                       ├── Thread    who issues
+                                                                       ├── Thread    what issues
                                                                        ├── Stream    in which order
                                                                        ├── Clock     when
                                                                        ├── Block     whose memory
                                                                        └── StepRecord
 
-Numbers are not its business: operations run at once on ordinary tensors of the host.
+It computes no values: operations run at once on ordinary tensors of the host.
 """
 
 import threading
@@ -191,7 +191,7 @@ class Emulator:
         host.now_s += self._launch_s
         job = Job(source, target, size_bytes, what, layer, phase)
         tx, rx = streams
-        if tx is not None and rx is not None:
+        if tx is not None and rx is not None:  # the copy occupies both streams: each waits for the other
             tx.wait(rx.record())
         sending = None if tx is None else Access(tx, tx.advance(host), what, layer)
         if tx is not None and rx is not None:
@@ -218,7 +218,7 @@ class Emulator:
         record.jobs.append(job)
         self._clock.submit(job, host.now_s, after)
         if self._on_host and (job.device if job.target == COMPUTE else job.target) in self._on_host:
-            host.now_s = max(host.now_s, self._clock.finish([job]))
+            host.now_s = max(host.now_s, self._clock.finish([job]))  # the host computes it itself
         if self._clock.untimed > _SETTLE_EVERY and not self.thread.in_backward:
             self._clock.settle(self.thread.host.now_s)
 
@@ -244,7 +244,7 @@ class Emulator:
         return self.allocator.allocate(tensors, device, stream, lambda: self._described(what))
 
     def take_in(self, tensors: Iterable[torch.Tensor], device: int, what: str) -> None:
-        """Tensors that belonged nowhere belong to a device, which runs the kernels that made them.
+        """Give unplaced tensors to a device, which runs the kernels that made them.
 
         Args:
             tensors: the tensors.
@@ -294,7 +294,7 @@ class Emulator:
         self.allocator.close()
 
     def raise_fault(self) -> None:
-        """Raise what was found when nobody could be told."""
+        """Raise the race that the allocator found in `__del__`, where an exception would be lost."""
         fault, self.allocator.fault = self.allocator.fault, None
         if fault is not None:
             raise fault

@@ -1,4 +1,4 @@
-"""Who issues work on emulated devices: the host's threads, and backward's.
+"""The issuers of work on emulated devices: the host's threads, and those of backward.
 
 Backward has one issuing clock for each device, as CUDA's engine has one thread for each. A node is
 issued when its inputs have been; when backward is over, the thread that called it goes on after the
@@ -51,8 +51,8 @@ class Thread:
         self.streams: dict[int, Stream] = {}
         self._backwards: list[_Backward] = []
         self._task = FORWARD
-        # by sequence number: autograd nodes made from there on belong to a layer of a step. What was
-        # measured of a step is as large as the step, so it is not kept for those whom nobody can ask
+        # by sequence number: autograd nodes made from there on belong to a layer of a step. The records
+        # are weak references: a record is as large as its step, and the caller may have dropped it
         self._starts: deque[int] = deque(maxlen=_OWNERS_KEPT)
         self._owners: deque[tuple[str, ReferenceType[StepRecord]]] = deque(maxlen=_OWNERS_KEPT)
 
@@ -62,7 +62,7 @@ class Thread:
         return current_graph_task_id() != FORWARD
 
     def issuer(self, device: int) -> Host:
-        """Who issues the next thing for a device.
+        """The clock of the thread that issues the next job for a device.
 
         Args:
             device: the device's place in the cluster.
@@ -98,7 +98,7 @@ class Thread:
         """
         node: Any = current_autograd_node()
         number = sequence_number(node) if node is not None else _LEAF
-        if number >= _LEAF:
+        if number >= _LEAF:  # `AccumulateGrad`: torch gives it the largest number
             return self.layer, None
         place = bisect_right(self._starts, number) - 1
         if place < 0:
@@ -107,10 +107,10 @@ class Thread:
         return layer, record() or StepRecord((), 0.0)
 
     def _enter(self, job: int) -> None:
-        """The thread is in another backward than before, or in none: those that ended hand over."""
+        """Note that the backward changed. One that ended passes its clocks to the backward around it."""
         while self._backwards and self._backwards[-1].job != job:
             if job > self._backwards[-1].job:
-                break  # one that began inside
+                break  # ids grow: a larger one began inside this backward
             ended = self._backwards.pop()
             outer = self._backwards[-1].start if self._backwards else self.host
             for host in ended.hosts.values():

@@ -25,7 +25,7 @@ class StepRecord:
         self.start_s = start_s
         self.last = last or {}
         self.peak_bytes: Mapping[str, int] = {}
-        self.jobs: deque[Job] = deque(maxlen=_TASKS_KEPT)  # nobody who runs no steps fills the memory
+        self.jobs: deque[Job] = deque(maxlen=_TASKS_KEPT)  # bounded: work outside steps would grow it
 
     def next(self, start_s: float) -> "StepRecord":
         """The record of the step after this one.

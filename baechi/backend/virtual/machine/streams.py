@@ -39,7 +39,7 @@ class Host:
         self.version = 0
 
     def learn(self, seen: Mapping[int, int]) -> None:
-        """Know what somebody else knows."""
+        """Merge another vector clock into this one."""
         _join(self.seen, seen)
         self.version += 1
 
@@ -80,19 +80,19 @@ class Stream:
         return self.name
 
     def advance(self, host: Host) -> int:
-        """One more thing is put on it, after all that the host has waited for; returns its epoch."""
+        """Issue one job on it, after all that the host has waited for; returns the job's epoch."""
         self.follow(host)
         self.epoch += 1
         return self.epoch
 
     def follow(self, host: Host) -> None:
-        """Whatever the host has waited for is over before anything that it puts here from now on."""
-        if self._host is not host or self._version != host.version:
+        """Order all work issued from now on after everything that the host has waited for."""
+        if self._host is not host or self._version != host.version:  # else it was merged before
             _join(self.seen, host.seen)
             self._host, self._version = host, host.version
 
     def knows(self, access: "Access") -> bool:
-        """Whether an access is over before whatever is put here next."""
+        """Whether an access is over before the next work issued on this stream."""
         return access.stream is self or access.epoch <= self.seen.get(access.stream.number, 0)
 
     def record(self) -> "Event":
@@ -101,8 +101,9 @@ class Stream:
         return Event({**self.seen, self.number: self.epoch}, (*last, *self.awaited))
 
     def wait(self, event: "Event") -> None:
-        """Whatever is put here from now on comes after the event."""
+        """Order all work issued on this stream from now on after the event."""
         _join(self.seen, event.seen)
+        # a job already waits for the one before it on its stream
         self.awaited += [job for job in event.jobs if job is not self.last]
 
 

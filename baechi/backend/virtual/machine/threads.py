@@ -1,8 +1,8 @@
 """Threads of the host on an emulated cluster: one runs at a time, so that a program repeats exactly.
 
 A thread runs until it waits or ends; then the run token goes to the one with the earliest logical clock
-among those that can go on, on a tie to the one that is first in the plan, then to the one that asked
-first. Who waited for a flag knows what its setter knew, and is no earlier than that.
+among those that can continue. A tie goes to the one first in the plan, then to the one that asked first.
+A thread that waited for a flag takes over its setter's vector clock, and its time if that is later.
 """
 
 import math
@@ -36,7 +36,7 @@ class VirtualFlag:
     """A flag of the emulated host.
 
     Args:
-        run_token: who runs.
+        run_token: decides which thread runs.
         host: the calling thread's clock.
     """
 
@@ -48,7 +48,7 @@ class VirtualFlag:
         self._waiting: list[_Runner] = []
 
     def set(self) -> None:
-        """Raise it: whoever waits can go on."""
+        """Raise the flag: the waiting threads can continue."""
         if self._up is None:
             host = self._host()
             self._up = Host(host.now_s, host.seen)
@@ -63,14 +63,14 @@ class VirtualFlag:
         """Wait until it is up.
 
         Raises:
-            RuntimeError: every thread waits, so nobody could raise it.
+            RuntimeError: every thread waits, so none can raise the flag (a deadlock).
         """
         if self._up is None:
             runner = self._baton.runner(self._host())
             self._waiting.append(runner)
             try:
                 self._baton.give_up(runner)
-            except BaseException:  # Ctrl-C: it waits no more
+            except BaseException:  # Ctrl-C: this thread waits no more
                 self._waiting = [other for other in self._waiting if other is not runner]
                 raise
         assert self._up is not None
@@ -81,7 +81,7 @@ class VirtualFlag:
 
 
 class RunToken:
-    """Who runs, and who could."""
+    """Decides which thread runs: the one with the token. Others wait until it is passed to them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -140,23 +140,23 @@ class RunToken:
             runner: the calling thread.
 
         Raises:
-            RuntimeError: nobody can.
+            RuntimeError: every thread waits (a deadlock).
         """
         self._pass_on(runner)
         try:
             runner.turn.wait()
-        except BaseException:  # Ctrl-C: it goes on unasked
+        except BaseException:  # Ctrl-C: this thread continues without the token
             with self._lock:
                 runner.runs = True
                 self._ready = [entry for entry in self._ready if entry[1] is not runner]
             raise
         if self._stuck:
-            raise RuntimeError("every thread of the emulated host waits for another: nobody can go on")
+            raise RuntimeError("every thread of the emulated host waits for another: none can continue")
 
     def finish(self, host: Host) -> None:
-        """Let all others run until they end, or wait for what nobody will raise: those are told."""
+        """Run all other threads until they end. Those that would wait for ever get an error."""
         self.runner(host)
-        last = _Runner(Host(math.inf), 0)
+        last = _Runner(Host(math.inf), 0)  # an infinite clock: it is chosen after all others
         while self._ready:
             self.ready([last])
             self._pass_on(last)
@@ -175,7 +175,7 @@ class RunToken:
                 self._ready.remove(chosen)
                 chosen[1].runs = True
                 chosen[1].turn.set()
-            elif not any(other.runs for other in self._runners):
+            elif not any(other.runs for other in self._runners):  # a deadlock: each wakes, and raises
                 self._stuck = True
                 for other in self._runners:
                     other.turn.set()
