@@ -1,4 +1,4 @@
-"""Modules of torch: their `forward`, their arguments, and what hangs on them.
+"""Modules of torch: their `forward`, their arguments, and their state.
 
 In:    a module as the user wrote it.
 Out:   its `forward` replaced and put back, its arguments, its tables of objects.

@@ -80,7 +80,7 @@ class Arguments:
 
 
 def _refuse_hidden_tensors(values: Any, known: Iterable[torch.Tensor]) -> None:
-    """Nobody could fill in a tensor inside an object; and torch cannot copy a fake one."""
+    """Refuse tensors inside other objects: they cannot be replaced there, and torch cannot copy fake ones."""
     seen = {id(tensor) for tensor in known}
     waiting = [values]
     while waiting:

@@ -64,11 +64,11 @@ class _Keeper:
         self.seen: dict[int, Any] = {}
 
     def keep(self, value: Any) -> None:
-        """Note a value and everything that hangs on it."""
+        """Note a value and everything reachable from it."""
         waiting = [value]
         while waiting:
             item = waiting.pop()
-            ours = type(item).__module__.startswith("baechi.")  # a runtime is no state of the model's
+            ours = type(item).__module__.startswith("baechi.")  # our runtime is no state of the model
             if id(item) not in self.seen and not ours and not isinstance(item, _NOT_STATE):
                 self.seen[id(item)] = item
                 waiting.extend(self._note(item))
@@ -84,7 +84,7 @@ class _Keeper:
                 undo()
 
     def _note(self, item: Any) -> list[Any]:
-        """Note one thing; returns what hangs on it."""
+        """Note one object; returns what it refers to."""
         if isinstance(item, torch.Tensor):
             self._note_tensor(item)
             return []

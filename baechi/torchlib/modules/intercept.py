@@ -1,4 +1,4 @@
-"""Standing in for a module's `forward`, and stepping back out without a trace."""
+"""Replacing a module's `forward`, and restoring it exactly."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ _ORIGINAL = "_baechi_forward"
 
 
 def replace_forward(module: nn.Module, call: Callable[..., Any]) -> None:
-    """Let `call(module, *args, **kwargs)` answer in place of the module's `forward`.
+    """Replace a module's `forward` by `call(module, *args, **kwargs)`.
 
     A `functools.partial` over a module-level function is copied and pickled with its module (a
     closure would go on computing with the source's weights). The instance's `__dict__` is written
@@ -43,7 +43,7 @@ def restore_forward(module: nn.Module) -> None:
 
 
 def without_replacement(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module as they would be without a stand-in; the module is left alone.
+    """The attributes of a module as without a replaced `forward`; the module is not changed.
 
     Args:
         module: a module, with or without a stand-in.
@@ -59,7 +59,7 @@ def without_replacement(module: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def forward_restored(module: nn.Module) -> Iterator[None]:
-    """Be without a stand-in for a while.
+    """Restore the original `forward` for a while.
 
     Args:
         module: a module; one without a stand-in is left alone.
@@ -73,7 +73,7 @@ def forward_restored(module: nn.Module) -> Iterator[None]:
 
 
 def original_forward(module: nn.Module) -> Callable[..., Any]:
-    """The `forward` that a stand-in hides.
+    """The original `forward`, which the replacement hides.
 
     Args:
         module: a module with a stand-in.
@@ -85,7 +85,7 @@ def original_forward(module: nn.Module) -> Callable[..., Any]:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Whether something stands in for the module's `forward`.
+    """Whether the module's `forward` is replaced.
 
     Args:
         module: a module.

@@ -1,10 +1,10 @@
-"""Whether a module's weights are there."""
+"""Whether a module's weights have memory."""
 
 from torch import nn
 
 
 def is_on_meta(module: nn.Module) -> bool:
-    """Whether a parameter or buffer is on the `meta` device: it has a shape, and nothing in it.
+    """Whether a parameter or buffer is on the `meta` device: it has a shape, but no memory.
 
     Args:
         module: any module.

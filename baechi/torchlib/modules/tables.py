@@ -1,8 +1,8 @@
-"""Tables: what Python objects keep other objects in, and code may change. Noted, compared, filled again.
+"""Tables: the mutable containers of Python objects. Their content is noted, compared and restored.
 
-A table is a dict (that of an object's attributes, too), a list, a set, a deque, the variable of a
-closure, or the slots of an object. Only the base type's own methods are used, so a subclass that does
-more when it is written to is not told.
+A table is a dict (also an object's `__dict__`), a list, a set, a deque, the variable of a closure, or
+the slots of an object. Only methods of the base type are called (`dict.update(table, ...)`): a subclass
+may override `__setitem__`, and restoring must not run that code.
 """
 
 import types
@@ -36,7 +36,7 @@ def tables_of(item: Any) -> list[Any]:
     if isinstance(item, (dict, list, set, deque, types.CellType)):
         tables.append(item)
     attributes = getattr(item, "__dict__", None)
-    if type(attributes) is dict:
+    if type(attributes) is dict:  # a class has a mappingproxy, which cannot be written
         tables.append(attributes)
     kind: Any = type(item)
     names = slot_names(kind)
@@ -52,6 +52,8 @@ def slot_names(kind: Any) -> tuple[str, ...]:
     Args:
         kind: the class.
     """
+    # types written in C have member descriptors too, but no `__slots__`: those are not ours to write.
+    # The descriptors are read, not `__slots__` itself: there private names (`__x`) are not mangled yet
     with_slots = [one for one in kind.__mro__ if "__slots__" in vars(one)]
     return tuple(
         name
@@ -101,6 +103,7 @@ def differ(one: Any, other: Any) -> bool:
     if len(one) != len(other):
         return True
     if isinstance(one, dict):
+        # keys by equality, as dicts do; values by identity, since `==` of two tensors is a tensor
         pairs = zip(one.items(), other.items(), strict=True)
         return any((a is not b and a != b) or left is not right for (a, left), (b, right) in pairs)
     if isinstance(one, set):
@@ -109,13 +112,13 @@ def differ(one: Any, other: Any) -> bool:
 
 
 def refill(table: Any, content: Any) -> None:
-    """Let a table hold what it held once.
+    """Restore the content of a table.
 
     Args:
         table: the table.
         content: what `content_of` returned.
     """
-    if isinstance(table, OrderedDict):
+    if isinstance(table, OrderedDict):  # methods of dict would bypass its own record of the order
         OrderedDict.clear(table)
         for key, value in content.items():
             OrderedDict.__setitem__(table, key, value)
@@ -132,7 +135,7 @@ def refill(table: Any, content: Any) -> None:
         deque.extend(table, content)
     elif isinstance(table, Slots):
         _refill_slots(table, content)
-    elif content:
+    elif content:  # the variable of a closure; it is empty below if it had no value
         table.cell_contents = content[0]
     else:
         del table.cell_contents
@@ -141,6 +144,6 @@ def refill(table: Any, content: Any) -> None:
 def _refill_slots(slots: Slots, content: dict[str, Any]) -> None:
     for name in slots.names:
         if name in content:
-            object.__setattr__(slots.owner, name, content[name])  # frozen ones, too
+            object.__setattr__(slots.owner, name, content[name])  # works for frozen dataclasses, too
         elif hasattr(slots.owner, name):
             object.__delattr__(slots.owner, name)

@@ -1,4 +1,4 @@
-"""Torch functions, as a model's code calls them and a function mode is told of them."""
+"""Torch functions, as a model's code calls them and a function mode receives them."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 def function_name(func: Any) -> str:
-    """The name of what a function mode is told of: an operator's without its overload.
+    """The name of what a function mode receives: an operator's without its overload.
 
     Args:
         func: a torch function, or an operator.
@@ -23,7 +23,7 @@ def function_name(func: Any) -> str:
 
 
 def reads_property(func: Any) -> bool:
-    """Whether a function mode is told that code reads a property of a tensor.
+    """Whether a function mode receives a read of a tensor's property.
 
     Args:
         func: a torch function, or an operator.
@@ -82,7 +82,7 @@ def touched(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[tor
         kwargs: its keyword arguments.
     """
     found = written_in_place(func, name, args, kwargs)
-    if isinstance(func, OpOverload):  # a custom operator, whatever its name
+    if isinstance(func, OpOverload):  # a custom operator: its name follows no rule
         found += writes_of(facts_of(func), args, kwargs)
     elif rule_of(name).writes:
         found += tensors_in(args[1:], kwargs)  # builtins have no signature: it is some of these
@@ -99,7 +99,7 @@ def _position(func: Any, argument: str) -> int | None:
 
 
 def _ways_to_ask(name: str) -> list[Any]:
-    """What a function mode is told when code asks a tensor this."""
+    """What a function mode receives when code reads this property of a tensor."""
     if not hasattr(torch.Tensor, name):
         return []  # this torch has no such attribute
     asked = getattr(torch.Tensor, name)

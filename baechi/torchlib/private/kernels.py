@@ -26,4 +26,4 @@ def _choices() -> tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...]:
 
 
 KERNEL_CHOICES = _choices()
-"""Pairs: one asks, one sets. A choice that this torch does not offer is left out: nobody can make it."""
+"""Pairs of functions: one gets a choice, one sets it. Choices that this torch lacks are left out."""

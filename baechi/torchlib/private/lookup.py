@@ -12,7 +12,7 @@ import torch
 from baechi.errors import BaechiError
 
 RAISES: Any = object()
-"""There is no substitute: whoever uses a name that torch lacks gets a `BaechiError`."""
+"""There is no substitute: using a name that torch lacks raises a `BaechiError`."""
 
 _missing: dict[str, str] = {}
 _found: list[str] = []

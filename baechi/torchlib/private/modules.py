@@ -49,7 +49,7 @@ _FLAGS = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forw
 
 
 def remove_forward_hooks(module: nn.Module, functions: Collection[Callable[..., Any]]) -> None:
-    """Take forward hooks off a module of which nobody kept the handles (it may be a copy).
+    """Remove forward hooks by function, where their handles are lost (the module may be a copy).
 
     Args:
         module: the module.

@@ -50,7 +50,7 @@ class Place:
         return getattr(self.owner, self.name) if own is _ABSENT else own
 
     def put(self, ours: Any) -> None:
-        """Let something of ours stand there.
+        """Replace what is there.
 
         Args:
             ours: a function; a `classmethod` or a `property`, where torch has one.
@@ -63,7 +63,7 @@ class Place:
         self._stands = True
 
     def take_back(self) -> None:
-        """Let what stood there before stand there again."""
+        """Restore what was there before."""
         if self._stands:
             self._stands = False
             self._restore(self._before)
@@ -144,7 +144,7 @@ PARALLEL_CALL = _place(DistributedDataParallel, "forward", "refuse emulated devi
 TENSOR_SET = _place(torch.Tensor, "set_", "bring what is set to where a tensor lies")
 """No mode sees it. Without it torch refuses what lies on another device."""
 
-FAKE_DEVICE = _place(FakeTensor, "device", "see who asks a fake tensor for its device")
+FAKE_DEVICE = _place(FakeTensor, "device", "see which fake tensor is asked for its device")
 FAKE_DEEPCOPY = _place(FakeTensor, "__deepcopy__", "copy fake tensors, which have no memory, deeply")
 
 

@@ -1,4 +1,4 @@
-"""Tensors and storages: what hangs on them that torch shows only to itself."""
+"""Tensors and storages: their attributes that torch keeps private."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +66,7 @@ def hook_tables(tensor: torch.Tensor) -> tuple[Any, Any]:
 
 
 def set_hook_tables(tensor: torch.Tensor, tables: tuple[Any, Any]) -> None:
-    """Hang tables of hooks on a tensor. Without it, a weight would lose its hooks when it moves.
+    """Attach tables of hooks to a tensor. Without it, a weight would lose its hooks when it moves.
 
     Args:
         tensor: any tensor.

@@ -25,7 +25,7 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
     Returns:
         A new storage, never an alias, outside autograd.
     """
-    with torch.no_grad(), without_torch_function():  # nobody's function, glue mode's neither
+    with torch.no_grad(), without_torch_function():  # hidden from function modes, the runtime's too
         wrapped = is_wrapped(tensor)  # inside vmap, grad, ...
         if wrapped or tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
             return _plain_copy(tensor, device)
@@ -105,7 +105,7 @@ def over(memory: torch.Tensor, shape: Sequence[int], strides: Sequence[int], off
 
 
 def real_device(tensor: torch.Tensor) -> torch.device:
-    """Where torch itself has a tensor, whatever an emulated cluster answers.
+    """The device where torch itself keeps a tensor, not the emulated device.
 
     Args:
         tensor: any tensor.

@@ -36,15 +36,15 @@ class Mark:
     """What is known of a storage.
 
     Args:
-        place: where it lies, where torch cannot tell: on an emulated cluster, or in a part of a card;
-            None if it belongs nowhere yet.
+        place: where it lies, if torch does not know: on an emulated cluster, or in a part of a GPU; None
+            if it has no place yet.
         made: the turn in the step at which a layer or glue last wrote it; `WEIGHT` is before them
-            all, `UNSET` if nobody has said.
+            all, `UNSET` if unknown.
         size_bytes: how large it is, where an emulated cluster counts it.
         block: what an emulated cluster knows of it.
-        sent: by stream, the event after the last transfer there that read it; whoever writes it
-            waits for these.
-        due: kernels that made it while it belonged nowhere, which its first user's device is charged for.
+        sent: by stream, the event after the last transfer there that read it; a later
+            write waits for these.
+        due: kernels that made it while it had no place; its first user's device is charged for them.
         writes: how often a step said that it writes it (`x.data.add_(1)` moves no version of `x`).
     """
 
@@ -77,7 +77,7 @@ def remove_mark(tensor: torch.Tensor) -> None:
 
 
 def note_write(tensor: torch.Tensor) -> None:
-    """Say that a tensor was written, or is about to be: not all tensors count that themselves."""
+    """Count a write on a tensor's mark: not every tensor has a version counter."""
     mark = mark_of(tensor)
     if mark is not None:
         mark.writes += 1
@@ -88,7 +88,7 @@ def stamp(tensor: torch.Tensor, place: str | None, turn: int, *, renew: bool) ->
 
     Args:
         tensor: an output of a layer or of glue.
-        place: where it ran; None if the result belongs nowhere yet.
+        place: where it ran; None if the result has no place yet.
         turn: the turn in the step.
         renew: whether the storage was written now; else only one without a turn gets it, since a
             view is as old as what it is a view of.
@@ -120,7 +120,7 @@ def hand_on_age(tensor: torch.Tensor, copied: torch.Tensor, place: str) -> None:
 
 
 def made_at(tensor: torch.Tensor) -> int:
-    """The turn at which a tensor's storage was last written, as far as anybody said."""
+    """The turn at which a tensor's storage was last written; `UNSET` if unknown."""
     mark = mark_of(tensor)
     return UNSET if mark is None else mark.made
 

@@ -1,4 +1,4 @@
-"""Other memory behind a tensor, on any type of device: the object stays, with all that hangs on it.
+"""Other memory behind a tensor, on any type of device: the object stays, with hooks and attributes.
 
     Parameter ──▶ implementation on the host          `tensor.data = ...`, where torch lets it:
         └───────▶ implementation on the device         between the CPU and most types it does not
