@@ -1,8 +1,8 @@
 """From a trace to a layer graph: events become nodes, tensors become edges.
 
-The walk keeps, for each storage, who wrote it last (an edge leads from there to whoever reads it
-next), who read it since (an `order_only` edge leads from each to the next writer), and its holder:
-the node whose device it lies on. Nodes that must share a device are joined on the way:
+For each storage the walk keeps its last writer (with an edge to each later reader), its readers since
+(each with an `order_only` edge to the next writer), and its holder: the node whose device it lies on.
+Nodes that must share a device are joined on the way:
 
 - a layer with the node that holds what it writes in place, or what its output is a view of;
 - layers that hold the same weights, and the calls of one module;
@@ -10,7 +10,7 @@ the node whose device it lies on. Nodes that must share a device are joined on t
 - glue that the runtime does not see as one torch function (an `autograd.Function`, a scripted
   function) with the holders of all its inputs.
 
-Glue that works on model inputs only (masks) is bound to nobody: it runs where the inputs lie.
+Glue that works on model inputs only (masks) is bound to no layer: it runs where the inputs lie.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Builder:
         self.states = {storage.index: StorageState() for storage in trace.storages}
         self.tensors: dict[str, dict[Any, str]] = {}
         self.on_host = self.found.on_host
-        self.homeless = 0  # kernels of what belongs nowhere yet: the host issues them before the next node's
+        self.homeless = 0  # kernels of unplaced tensors: the host issues them before the next node's
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
         self.first_calls: dict[str, str] = {}
@@ -137,7 +137,7 @@ class Builder:
     def _op(self, op: Op, number: int) -> None:
         layer = self.granularity.layer_of(op.call)
         draft = self.drafts[layer.node] if layer is not None else self._glue(op, number)
-        if draft is None:  # made of nothing that has a place: belongs to its first user
+        if draft is None:  # made from no placed tensor: belongs to its first user
             self.homeless += op.kernel
             return
         draft.note(op, number, self.homeless)
@@ -234,7 +234,7 @@ class Builder:
             self.groups.join(state.holder, name)
 
     def _read(self, name: str, use: Use, *, brought: bool = True) -> None:
-        """Note who is read: the last writer; of a weight that was not written, who has it, if it travels."""
+        """Note the node that is read: the last writer; for an unwritten weight its owner, if it travels."""
         storage, state = use.storage, self.states[use.storage.index]
         source = state.writer
         if source is None and storage.input is not None:
@@ -261,7 +261,7 @@ class Builder:
             if earlier is not None and earlier != draft.name:
                 self.found.after[earlier, draft.name] = None
         self._join_holder(draft.name, state)
-        if state.holder is None and not self._from_input(storage):  # made of nothing: it is this one's
+        if state.holder is None and not self._from_input(storage):  # made from no tensor: this node owns it
             draft.made.setdefault(storage.index, (storage, number))
         state.writer, state.made, state.readers = draft.name, number, [draft.name]
         if storage.weight is not None:
@@ -275,7 +275,7 @@ class Builder:
             self.drafts[name].escaped.add(storage.index)
 
     def _place_lent_weights(self) -> None:
-        """Weights that layers were given, and that no layer has: the first has them for the others."""
+        """Weights passed to layers but owned by none: the first of these owns them for the others."""
         for storage in self.trace.weights.values():
             if self.states[storage.index].holder is None and storage.index in self.lent:
                 (first, _), *later = self.lent[storage.index]
@@ -284,7 +284,7 @@ class Builder:
                     self._read(reader, use)
 
     def _place_unread_weights(self) -> None:
-        """Weights that nothing reads still take memory: a node of no time, with a sibling."""
+        """Weights that nothing reads still take memory: they get a node of zero time, beside a sibling."""
         layers = LayersByPath(self.drafts)
         for name, storage in self.trace.weights.items():
             if self.states[storage.index].holder is not None:

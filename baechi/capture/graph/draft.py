@@ -22,8 +22,8 @@ class Draft:
         made: storages that its operations made, each with the event that made it.
         weights: storages of parameters and buffers that it owns.
         escaped: storages of `made` that something outside of it reads or gets.
-        held: storages of `made` that somebody holds beyond their last use: to the end of forward.
-        held_until: the node during which the last of the others is let go, if none of their readers.
+        held: storages of `made` that stay referenced after their last read, to the end of forward.
+        held_until: the node during which the last of the others is released, if none of their readers.
         held_by: of those that pass, the same one by one; empty for what goes with its last reader.
         lent: those of `escaped` that autograd keeps for readers only, not for this node.
         returned: what the model returns of it: bytes, by the place among all that it returns.
@@ -101,7 +101,7 @@ class Draft:
         Args:
             op: the operation.
             event: its number.
-            homeless: kernels that were launched before it and belong to nobody else.
+            homeless: kernels that were launched before it for unplaced tensors.
         """
         self.last = max(self.last, event)
         self.kernels += [event - 1] * homeless + [event] * op.kernel
@@ -113,7 +113,7 @@ class Draft:
             self.made.setdefault(use.storage.index, (use.storage, event))
 
     def runs_backward(self) -> bool:
-        """Whether a gradient goes through it; who makes nothing that others get may hand one on."""
+        """Whether a gradient goes through it; a node without outputs of its own may pass one on."""
         escaped = self._escaped()
         return not escaped or any(storage.requires_grad for storage in escaped)
 

@@ -114,7 +114,7 @@ class Drafted:
         return attributes
 
     def _lives(self) -> dict[str, dict[str, list[Any]]]:
-        """By node with several outputs: by tensor that has its memory for itself, bytes, and who holds it."""
+        """By node with several outputs: by tensor with memory of its own, its bytes and its holder."""
         found: dict[str, dict[str, list[Any]]] = {}
         uses: dict[str, set[tuple[str, int]]] = {}
         for (source, _), tensors in self.edges.items():
@@ -130,13 +130,13 @@ class Drafted:
         return found
 
     def _savers(self, storage: Storage) -> set[str]:
-        """The nodes whose part of autograd keeps some memory; all that use it, if nobody watched."""
+        """The nodes whose backward keeps a storage; all that use it, if saving was not watched."""
         if storage.saved and not storage.savers:
             return set(self.drafts)
         return {self.owners[event].name for event in storage.savers if event in self.owners}
 
     def _say_what_is_written(self) -> None:
-        for draft, storage in self.written:  # a layer's own statistics are nobody else's business
+        for draft, storage in self.written:  # a layer's own statistics (BatchNorm) concern no other layer
             others = self.read_by.get(storage.index, set()) - {draft.name}
             if storage.weight is None or others:
                 handed = any(use.storage is storage for use in self.given[draft.name])
@@ -144,7 +144,7 @@ class Drafted:
                 draft.writes = "given" if known and draft.writes != "other" else "other"
 
     def _say_what_is_held(self) -> None:
-        """What variables, caches and the caller hold longer than somebody reads it."""
+        """Note what variables, caches and the caller hold after its last read."""
         end = len(self.trace.events)
         nodes = sorted(self.drafts.values(), key=lambda draft: draft.last)
         lasts = [draft.last for draft in nodes]
@@ -191,11 +191,11 @@ class Drafted:
 
 
 def _node_at(until: int, draft: Draft, nodes: Sequence[Draft], lasts: Sequence[int]) -> str:
-    """The node during which what a draft made is let go; none if that is the draft itself."""
+    """The node during which a draft's output is released; `""` if that is the draft itself."""
     if until <= draft.last:
         return ""
     place = min(bisect_left(lasts, until), len(nodes) - 1)
     begun = nodes[place].first + (nodes[place].kind == "layer")  # glue begins with its operation
     if until < begun and nodes[place - 1] is not draft:
-        place -= 1  # it goes before that one has begun to work
+        place -= 1  # released before that node begins its work
     return nodes[max(place, 0)].name

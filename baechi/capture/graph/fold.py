@@ -26,7 +26,7 @@ from baechi.capture.watch.trace import Boundary, Call, Op, Trace
 from baechi.records.graph import LayerGraph
 
 MOST_LAYERS = 8
-"""A module with more layers that do heavy work is decomposed, whatever it does itself."""
+"""A module with more layers that do heavy work is decomposed, even if it does work of its own."""
 
 MOST_RECURRENT_LAYERS = 2
 """Recurrence over more layers than these is decomposed: they could run as a pipeline."""

@@ -9,7 +9,7 @@ class Groups:
         self._rank: dict[str, int] = {}
 
     def add(self, name: str) -> None:
-        """Make a node known; the order of adding decides who is first in a group."""
+        """Add a node; the order of adding decides which is first in a group."""
         if name not in self._parent:
             self._parent[name] = name
             self._rank[name] = len(self._rank)

@@ -1,14 +1,14 @@
-r"""How much the backward of a layer adds to what is there when it begins, step by step.
+r"""How much memory the backward of a layer adds to what was allocated before, step by step.
 
     adds      ___/''''\__/''\_____/''      what it makes, less what autograd kept for it alone
-    lets go        out    lent   sum       what was there before, and may go meanwhile
+    releases       out    lent   sum       what was allocated before, and may be freed meanwhile
 
-A step is a stretch between two such moments. Whether what was there may go depends on where it lies and
-comes from, so on the placement:
+A step is a stretch between two such releases. Whether the memory is really freed depends on which
+device holds it and where it came from, so on the placement:
 
     out     the gradient of its output, unless another device sent it
     lent    what autograd keeps for it of its inputs, unless that was sent, or is a copy
-    sum     the gradient of an input that others made before: added to its own, if it is here
+    sum     the gradient of an input that other layers made before: added to its own, if on this device
 """
 
 from bisect import bisect_left
@@ -39,7 +39,7 @@ class Sum(NamedTuple):
 
 
 def sums(part: Part, weights: set[int]) -> list[Sum]:
-    """The sums of a gradient that a part made, or hands on, and one that was there and nobody else reads.
+    """The sums of a layer's own gradient and one from other layers that only the sum reads.
 
     Args:
         part: operations.
@@ -51,7 +51,7 @@ def sums(part: Part, weights: set[int]) -> list[Sum]:
     for number, op in part:
         there = [s for s in op.reads if s.index not in made and s.index not in read]
         own = [s for s in op.reads if s.index in made]
-        if not own:  # it hands on what it got: the newer one
+        if not own:  # the layer passes a gradient on unchanged (a residual): its own is the newer one
             there.sort(key=lambda storage: storage.index)
             there, own = there[:1], there[1:]
         if op.adds and len(there) == len(own) == len(op.makes) == 1 and op.makes[0].index not in weights:
@@ -65,6 +65,7 @@ def gradients_of_weights(trace: Trace) -> set[int]:
     Args:
         trace: the run.
     """
+    # from the final gradients back through the additions that led to them
     found = set(trace.gradients)
     for op in reversed(trace.backward or ()):
         if op.adds and any(storage.index in found for storage in op.makes):
@@ -75,21 +76,23 @@ def gradients_of_weights(trace: Trace) -> set[int]:
 def steps(
     part: Part, kept: Iterable[Storage], going: Iterable[tuple[str, Storage]], added: Sequence[Sum]
 ) -> list[list[Any]]:
-    """What a part adds to what is there, at most, between the moments when it lets something go.
+    """The most memory that a part adds, in each stretch between two releases.
 
     Args:
         part: its operations.
         kept: what autograd kept for it alone.
-        going: what else it lets go: `"out"` or `"lent"`, and the memory.
+        going: what else it releases: `"out"` or `"lent"`, and the memory.
         added: its sums.
 
     Returns:
-        Steps: the part of its kernels that was launched before, bytes, and what goes when it begins: its
-        kind, or `""`, and bytes. Before a `"sum"` goes, at `"add"`, the sum is there beside both.
+        Steps, each with four entries: the fraction of its kernels launched before, the bytes added, and
+        the kind (or `""`) and bytes of what is released when the step begins. At `"add"`, just before
+        `"sum"`, the sum is allocated beside both of its terms.
     """
     if not part:
         return []
     first, last = part[0][0], part[-1][0]
+    # second entry: the order within one event; memory is freed first, then made, then a sum's term goes
     moments = [(s.died, 0, kind, s.size_bytes) for kind, s in going if s.died is not None]
     for one in added:
         moments += [(one.event, 1, "add", one.total.size_bytes), (one.event, 2, "sum", one.there.size_bytes)]
@@ -111,13 +114,13 @@ def steps(
             found.append([launched, level, kind, size_bytes])
             continue
         level += size_bytes
-        if level > found[-1][1]:
+        if level > found[-1][1]:  # a new maximum within this step
             found[-1][:2] = launched, level
     return found
 
 
 def given_back(part: Part, made: Container[int]) -> list[Storage]:
-    """What others made in backward, and what is let go while a part runs: gradients that it read.
+    """Gradients that other layers made, that a part read, and that are released while it runs.
 
     Args:
         part: operations.
@@ -132,9 +135,13 @@ def given_back(part: Part, made: Container[int]) -> list[Storage]:
 
 
 def _lives(part: Part, added: Sequence[Sum]) -> Iterable[tuple[Storage, int]]:
-    """What a part makes, and when; without sums, whose own gradient lives as long."""
+    """What a part makes, and when, as if it made no sums.
+
+    Whether a sum is made depends on the placement. Without it, the own gradient lives until the sum would
+    have died; with it, the steps `"add"` and `"sum"` account for the difference.
+    """
     died: dict[int, int | None] = {}
-    for one in reversed(added):  # an own one may be a sum itself
+    for one in reversed(added):  # last first: the own term of a later sum may be an earlier sum
         died[one.own.index] = died.pop(one.total.index, one.total.died)
     totals = {one.total.index for one in added}
     for number, op in part:

@@ -38,7 +38,7 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
     try:
         ones = [torch.ones_like(loss) for loss in losses]
         gradients = torch.autograd.grad(losses, leaves, ones, allow_unused=True)
-    except Exception as error:  # the model's own backward met fake tensors: costs are guessed then
+    except Exception as error:  # a custom backward failed on fake tensors: costs are then estimated
         logger.info("backward is estimated from forward: it does not run here (%s)", error)
         watch.trace.backward = None
         return
@@ -61,7 +61,7 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
     """
     facts = facts_of(func)
     result = func(*args, **kwargs)
-    if func.namespace == "prim":  # a question
+    if func.namespace == "prim":  # a query, such as `prim.device`: no work
         return result
     given, made = flat([*args, *kwargs.values()]), flat([result])
     if facts.aliases and given:

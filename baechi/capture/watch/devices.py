@@ -1,4 +1,4 @@
-"""Whose device the model's code asked for.
+"""Which tensor's `device` the model's code read.
 
 While a model is captured all tensors have one device, so its value does not tell. But each question
 gets an object of its own as its answer, and that is recognized when it comes back:
@@ -15,13 +15,13 @@ from baechi.capture.watch.trace import Storage
 
 
 class Devices:
-    """The answers so far; they are kept, so that no other object gets the identity of one."""
+    """The device objects handed out so far. They are kept alive, so that no `id` is used twice."""
 
     def __init__(self) -> None:
         self._answers: dict[int, tuple[torch.device, Storage]] = {}
 
     def answer(self, device: torch.device, storage: Storage) -> torch.device:
-        """An answer that is recognized.
+        """A new device object that `owner` recognizes.
 
         Args:
             device: the device.
@@ -32,7 +32,7 @@ class Devices:
         return own
 
     def owner(self, device: Any) -> Storage | None:
-        """The memory of the tensor whose device this is; None if nobody asked for it.
+        """The memory of the tensor whose device this is; None if the code did not read it from a tensor.
 
         Args:
             device: what a function was told as its device, if anything.

@@ -1,7 +1,7 @@
-"""Watching a model run: stand-ins see module calls, two modes see functions and operations.
+"""Watching a model run: replaced `forward`s see module calls, two modes see functions and operations.
 
 model(inputs)
-  └─ stand-in for each forward        -> Boundary(enter), Boundary(exit)
+  └─ `_called`, for each forward      -> Boundary(enter), Boundary(exit)
        └─ TorchFunctionMode           -> which torch function the code called (glue's name)
             └─ autograd
                  └─ TorchDispatchMode -> Op: what was read, written, made; flops and bytes
@@ -77,9 +77,8 @@ def watching(
         stack.callback(watch.put_weights_back)
         stack.enter_context(compiler_aside())
         for module in model.modules():
-            stack.enter_context(
-                forward_restored(module)
-            )  # an activation that another model shares may have one
+            # a module that another model shares (an activation) may have a replaced forward already
+            stack.enter_context(forward_restored(module))
             module.__dict__[_WATCH] = watch
             stack.callback(module.__dict__.pop, _WATCH, None)
             replace_forward(module, _called)
@@ -98,7 +97,7 @@ def watching(
 
 
 def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for a module's forward: note the way in and the way out."""
+    """Replace a module's forward: note the call's beginning and end around it."""
     watch: Watch = module.__dict__[_WATCH]
     if watch.trace.backward is not None:  # a checkpointed region runs again
         return original_forward(module)(*args, **kwargs)
@@ -120,8 +119,9 @@ def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         watch.trace.events.append(Boundary("exit", call, watch.uses(result), alone))
         return result
     finally:
+        # an autograd.Function is one node only up to a module call inside it: code after that is noted anew
         whole = function is not None and function.whole
-        watch.call, watch.function = outer, None if whole else function  # it ends where a module begins
+        watch.call, watch.function = outer, None if whole else function
 
 
 def _is_leaf(module: nn.Module) -> bool:
@@ -134,17 +134,18 @@ def _saver(watch: Watch) -> Any:
         storage = watch.storage_of(tensor)
         storage.saved = True
         events = watch.trace.events
-        # what an operation read is kept when its node has a number, what it made when it is over
+        # An input is saved while the operation runs, an output after its Op was noted. Only in the second
+        # case has the last Op the newest sequence number: then it is the saver, else the next event is
         last = events[-1] if events else None
         over = isinstance(last, Op) and last.sequence == next_sequence_number()
         storage.savers.add(len(events) - over)
-        return tensor.detach()  # itself, an output would hold the node that holds it, for ever
+        return tensor.detach()  # unpacked, an output would refer to its own node: a cycle that is never freed
 
     return save
 
 
 class _Functions(TorchFunctionMode):
-    """Notes the torch function that the model's own code calls; what it calls in turn is inside it."""
+    """Notes the torch function that the model's code calls. Functions called inside it are not noted."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -157,6 +158,7 @@ class _Functions(TorchFunctionMode):
             return _answered(watch, args[0], result) if isinstance(result, torch.device) else result
         name = function_name(func) or type(func).__name__
         reads = watch.uses(args, kwargs)
+        # a factory such as `arange(n, device=x.device)` reads no tensor, but runs where `x` lies
         beside = None if reads else watch.devices.owner(kwargs.get("device"))
         watch.function = Function(name, reads, beside=beside)
         try:
@@ -166,7 +168,7 @@ class _Functions(TorchFunctionMode):
 
 
 def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch.device:
-    """The device of a tensor, as the model's code is told it."""
+    """The device of a tensor, as an object that `watch.devices` recognizes if it is passed on."""
     if watch.function is not None or watch.call is None or watch.trace.backward is not None:
         return device
     return watch.devices.answer(device, watch.storage_of(tensor))
@@ -174,7 +176,7 @@ def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch
 
 @contextmanager
 def _fake_devices(watch: Watch) -> Iterator[None]:
-    """Notes who is asked for its device among fake tensors, which answer without telling any mode."""
+    """Notes reads of a fake tensor's device, a Python property that no mode sees."""
     original: property = FAKE_DEVICE.now()
 
     def device(self: FakeTensor) -> torch.device:
@@ -192,7 +194,7 @@ def _custom_functions(watch: Watch) -> Iterator[None]:
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         inside = watch.function is not None or watch.trace.backward is not None
-        if inside or cls is CheckpointFunction:  # whose inside is the model's code
+        if inside or cls is CheckpointFunction:  # inside it runs the model's code
             return original.__get__(None, cls)(*args, **kwargs)
         watch.function = Function(cls.__name__, watch.uses(args, kwargs), whole=True)
         try:
@@ -208,7 +210,7 @@ class _Operations(TorchDispatchMode):
     """Notes what each operation reads, writes and makes."""
 
     supports_higher_order_operators = True
-    """Else torch refuses them before we hear of it."""
+    """Without this torch raises its own error before ours."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -222,6 +224,7 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if self.watch.trace.backward is not None:
             return note_backward(self.watch, func, args, kwargs)
+        # outside of any module call there is nothing to attribute the operation to
         if func.namespace == "prim" or self.watch.call is None:
             return self.watch.values.run(func, args, kwargs, [])
         watch = self.watch
@@ -234,7 +237,7 @@ class _Operations(TorchDispatchMode):
         result = watch.values.run(func, args, kwargs, writing)
         result = with_workspace(func, args, kwargs, result)
         made = flat([result])
-        if facts.aliases and given:
+        if facts.aliases and given:  # a view: no new memory, no kernel, so no event
             for tensor in made:
                 watch.alias(tensor, reads[0].storage)
             return result

@@ -53,7 +53,7 @@ def run_once(model: nn.Module, inputs: Inputs, *, training: bool, arguments: Kep
         return _run_hooked(model, inputs, training=training, fake=True, arguments=arguments)
     except CaptureError:  # it could not be watched with real tensors either
         raise
-    except Exception as refused:  # whatever the model's code raises when it meets a fake tensor
+    except Exception as refused:  # the model's code may raise anything on a fake tensor
         if is_on_meta(model):
             raise CaptureError(
                 f"the model is on the meta device and does not run with fake tensors ({_line(refused)}): "

@@ -29,10 +29,10 @@ class Storage:
         saved: whether autograd kept it for backward.
         savers: numbers of the operations for whose backward it was kept.
         requires_grad: whether a tensor in it takes part in backward.
-        died: number of the event (those of backward counted on) at which nobody held it any more;
-            None if it outlived the run.
+        died: number of the event at which its last reference died (numbers continue through
+            backward); None if it outlived the run.
         names: how many tensors in it the model's code holds now.
-        forgotten: number of the event at which the last of these went, whatever autograd keeps.
+        forgotten: number of the event at which the last of these died; autograd may keep the storage.
     """
 
     index: int
@@ -110,7 +110,7 @@ class Function:
         reads: the tensors it was given.
         whole: whether all of them must lie on one device (an `autograd.Function`, whose backward
             reads what its forward saved).
-        beside: of a function without tensors that was told a device (`torch.arange(n,
+        beside: of a function without tensors that was given a device (`torch.arange(n,
             device=x.device)`): the memory of the tensor whose device that is.
     """
 
@@ -176,7 +176,7 @@ class BackwardOp:
         flops, moved_bytes, kernel: as for `Op`.
         reads: storages that it read.
         spans: by storage that it read, what a copy of the tensor there takes, if it is no dense one.
-        adds: whether it is an addition: of two gradients, as a rule.
+        adds: whether it is an addition, usually of two gradients.
     """
 
     sequence: int
@@ -202,7 +202,7 @@ class Trace:
         events: what happened, in code order.
         weights: storage of each parameter and buffer, by qualified name (ties have several names).
         modules: class name of every module, by qualified name.
-        uncounted: operators that compute a lot, and nobody knows how much.
+        uncounted: operators that compute a lot, but have no formula for their flops.
         backward: what the backward did, in its order; None if it did not run.
         gradients: storages of the gradients of parameters, when backward was over.
     """
@@ -218,7 +218,7 @@ class Trace:
 
     @property
     def now(self) -> int:
-        """The number of the next event, those of backward counted on."""
+        """The number of the next event; numbers continue through backward."""
         return len(self.events) + len(self.backward or ())
 
     @property

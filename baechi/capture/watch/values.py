@@ -44,7 +44,7 @@ class Values:
         self._spoiled: dict[int, torch.Tensor] = {}
 
     def note(self, fake: torch.Tensor, real: torch.Tensor) -> None:
-        """Say what an input's value is, if it is one of those that models decide by.
+        """Record an input's value, if models may branch on it.
 
         Args:
             fake: what stands for it.
@@ -141,7 +141,7 @@ class Values:
         return value
 
     def _spoil(self, tensor: torch.Tensor) -> None:
-        """It is written with something unknown, and so is whatever shares its memory."""
+        """Drop the known value of a tensor, and of all that share its memory: unknown data was written."""
         value = vars(tensor).get(_VALUE) if type(tensor) is FakeTensor else None
         if value is not None:
             self._spoiled[storage_address(value.untyped_storage())] = value
@@ -153,7 +153,7 @@ class Values:
 
 
 def _may_be_known(tensor: torch.Tensor) -> bool:
-    """Whether models decide by such tensors: integers and truth values, and not many."""
+    """Whether models branch on such tensors: small ones of integers or booleans."""
     kind = tensor.dtype
     return (
         not (kind.is_floating_point or kind.is_complex)
@@ -171,7 +171,7 @@ def _apart() -> Iterator[None]:
 
 @contextmanager
 def told_to_libraries(values: Values) -> Iterator[None]:
-    """Transformers makes masks where it cannot ask whether they matter: here it can ask what is known.
+    """Let the transformers library read known values, to decide whether a mask is needed.
 
     Args:
         values: what is known.

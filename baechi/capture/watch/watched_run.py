@@ -94,7 +94,7 @@ class Watch:
         return record
 
     def attach(self, holder: Any, record: Storage) -> None:
-        """Hang a record on a storage object, and note when the last tensor lets go of it."""
+        """Attach a record to a storage object, and note when its last tensor releases it."""
         setattr(holder, _RECORD, record)
         self.marked.append((weakref.ref(holder), record))
         weakref.finalize(holder, self._died, record).atexit = False
@@ -119,7 +119,7 @@ class Watch:
         return Use(storage, view, size_bytes, tensor.requires_grad, self._number_of(tensor, storage))
 
     def _number_of(self, tensor: torch.Tensor, storage: Storage) -> int:
-        """A number for the very tensor; weights have none, since nothing is to be left on them."""
+        """A number for the tensor object; weights get none, since a capture leaves no attribute on them."""
         if storage.weight is not None:
             return 0
         number: int | None = vars(tensor).get(_NUMBER)
@@ -139,7 +139,7 @@ class Watch:
         return tuple(self.use(tensor) for tensor in tensors_in(*values))
 
     def note_arguments(self, call: Call, args: Any, kwargs: Any) -> None:
-        """Write down what a module is called with, if somebody wants to know.
+        """Write down what a module is called with, if arguments are collected.
 
         Args:
             call: the call.
@@ -149,7 +149,7 @@ class Watch:
         if self._arguments is not None:
             try:
                 self._arguments[call.node] = Arguments.of(args, kwargs)
-            except TypeError as error:  # something that nobody can copy
+            except TypeError as error:  # an object that cannot be copied
                 logger.debug("what %s is called with cannot be kept: %s", call.node, error)
 
     def refuse(self, operator: str) -> NoReturn:
