@@ -2,7 +2,7 @@
 
 A layer's index is its place in the topological order that every stage uses: code order where that
 is topological (it is, for captured graphs), else the topological order nearest to it. So indexes
-decide ties, and equal graphs are treated equally whatever sets and hashes do.
+decide ties, and equal graphs are treated equally: the order of sets and hashes plays no part.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ FROM_HOST = -1
 
 
 NOBODY = -1
-"""Who holds what no variable holds."""
+"""The holder of a tensor that no variable holds."""
 
 
 class Returned(NamedTuple):

@@ -1,11 +1,11 @@
-"""What the devices of a cluster share, and who gets it when: the one rule, simulated and emulated.
+"""What the devices of a cluster share, and the order in which it serves: one rule for simulator and emulator.
 
     host      issues kernels one after the other; each takes `launch_s`
     engine    one for each device: all its streams compute on it, one kernel at a time
     channel   carries one transfer at a time (`baechi.cost.channel`)
 
-Who is ready first is served first; who is ready at the same time, in the order of issue. So both
-ask in the order of time: the simulator's event loop, and the emulator's.
+The job that is ready first is served first; ties are served in the order of issue. This class does not
+sort: its callers, the event loops of simulator and emulator, must ask in this order.
 """
 
 from baechi.cost.channel import Channels
@@ -14,7 +14,7 @@ from baechi.records import Cluster
 
 
 class Machine:
-    """The engines and channels of a cluster. Devices are their place in it, the host comes after the last.
+    """The engines and channels of a cluster. Devices are given by index; the host comes after the last.
 
     Args:
         cluster: the devices.
@@ -23,14 +23,15 @@ class Machine:
     def __init__(self, cluster: Cluster) -> None:
         self._links = link_table(cluster)
         self._channels = Channels(cluster)
+        # one number is enough: callers ask in the order of readiness, so no gap is filled later
         self._free_s = [0.0] * (len(cluster) + 1)
 
     def compute(self, device: int, ready_s: float, duration_s: float) -> tuple[float, float]:
-        """Run something on a device's engine.
+        """Run a kernel or a layer on a device's engine.
 
         Args:
             device: which one.
-            ready_s: when everything that it needs is there and the host has issued it.
+            ready_s: when its inputs are there and the host has issued it.
             duration_s: how long it runs.
 
         Returns:
@@ -57,14 +58,15 @@ class Machine:
 
 
 def issue_s(now_s: float, duration_s: float, launch_s: float) -> tuple[float, float]:
-    """The host issues the kernels of a layer.
+    """When the host issues the kernels of a layer.
 
     Args:
-        now_s: when it comes to it.
+        now_s: when the host reaches the layer.
         duration_s: how long it takes to issue all of them.
         launch_s: how long it takes to issue one.
 
     Returns:
         When the first kernel may start, and when the last has been issued.
     """
+    # the first kernel runs while the host issues the others; a graph without host times has 0 s here
     return now_s + min(launch_s, duration_s), now_s + duration_s

@@ -10,7 +10,7 @@ After the design document, section 1.3.1; (a) parameters, (b) output, (c) gradie
 Kept is what autograd keeps, and what is held.
 
 Gradients of parameters come with the layer's backward, which gives back what autograd kept: the step
-before ended with `zero_grad()`, which drops them. Who adds them up over several steps has them always
+before ended with `zero_grad()`, which drops them. With gradient accumulation they are always there
 (`graph.graph["accumulate"]`).
 
 Autograd keeps part of (b) only. An output, or the part of it, that autograd does not keep lives in
@@ -18,7 +18,7 @@ training as outputs do in inference: until the last layer that reads it has run.
 temporary where it is larger than (d). What arrives from other devices counts there as long as it
 lives; it depends on the placement, so it is in no table.
 
-Held is what the model's code holds to the end, though nobody reads it any more: a cache, variables,
+Held is what the model's code holds to the end, though no layer reads it any more: a cache, variables,
 what it returns.
 
 When backward is over the optimizer steps. It makes temporary tensors as large as what it works on:
@@ -50,7 +50,7 @@ class Footprint(NamedTuple):
         largest_update_bytes: those of the largest weight.
         next_update_bytes: those of its second largest weight.
         gradient_bytes: those of `resident_bytes` that are there from its backward on: gradients of
-            parameters, and what of `saved_bytes` somebody holds when backward is over, too (a cache).
+            parameters, and the part of `saved_bytes` still held after backward (a cache).
     """
 
     resident_bytes: int

@@ -2,8 +2,8 @@
 
     end  >=  when a kernel was issued  +  what that one and all behind it take
 
-For most layers the last kernel decides, or the first (all of the work); where a large one comes late in
-a layer that the host is slow to issue, that one.
+For most layers the last kernel decides, or the first (with all of the work behind it). If the host is
+slow to issue a layer and a large kernel comes late, that kernel decides.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,9 @@ def tails_of(layers: Sequence[LayerCosts], phase: Phase, launch_s: float) -> lis
 
 
 def last_part(tail: Tail, work_s: float, host_s: float, launch_s: float) -> float:
-    """The part of a layer's work that is left, as it were, when its last kernel has been issued.
+    """The fraction of a layer's work that remains when its last kernel has been issued.
+
+    It is the fraction that gives the same end as the kernel that decides.
 
     Args:
         tail: of the layer.

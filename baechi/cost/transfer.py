@@ -23,7 +23,7 @@ class Tensor(NamedTuple):
         size_bytes: what travels, the largest of its edges.
         consumers: the layers that read it, in code order.
         ahead: whether it is sent as soon as it is made, to every device that will read it; else when
-            somebody there asks for it.
+            a layer there asks for it.
         has_grad: whether a gradient comes back.
         keepers: those of the consumers whose part of autograd may keep it.
         key: what tells it from other tensors of its source, where there are any.

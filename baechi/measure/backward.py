@@ -1,6 +1,6 @@
-"""Seconds of backward by whose it is: hooks before and after each autograd node read the clock.
+"""Seconds of backward by owner: hooks before and after each autograd node read the clock.
 
-So what the engine itself takes is nobody's, and short layers are not drowned in it.
+So the engine's own time is charged to no layer, where it would exceed that of short ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def clocked_backward(
 
     Args:
         outputs: where it begins.
-        owner_of: whose the node of a sequence number is; None for nobody's.
+        owner_of: the owner of the node with a sequence number; None if it has none.
         watch: of the device that runs it.
 
     Returns:

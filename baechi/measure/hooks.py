@@ -4,7 +4,7 @@ Forward: a stand-in for each layer's `forward` reads the clock. Backward: every 
 autograd graph has a sequence number; those made while a layer ran are its own.
 
     layer          a        b            c
-    sequence    0 . . 3  4 . . 9   (10) 11 . 14        (10) is glue: its backward is nobody's
+    sequence    0 . . 3  4 . . 9   (10) 11 . 14        (10) is glue: its backward has no owner
 """
 
 import logging

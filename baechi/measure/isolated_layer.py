@@ -65,7 +65,7 @@ def time_alone(
         Its seconds; no backward where nothing requires a gradient.
 
     Raises:
-        Exception: whatever it raises; it may not run on made-up values.
+        Exception: any error of the layer, which may not accept made-up values.
     """
     with _copied(layer, watch.device) as alone, random_state_kept():
         torch.manual_seed(0)
@@ -123,7 +123,7 @@ class _Maker:
         self._made: list[torch.Tensor] = []
 
     def fresh(self) -> tuple[Any, Any]:
-        """Arguments for one call, as if somebody had computed them: they may be written in place."""
+        """Arguments for one call, as outputs of other layers would be: they may be written in place."""
         made = iter(self._made)
         args, kwargs = self._arguments.filled(lambda blank: self._next(blank, made))
         return tuple(map(self._there, args)), {key: self._there(value) for key, value in kwargs.items()}

@@ -2,7 +2,7 @@
 
 Layers of one class that do the same operations on the same shapes take the same time: eighty equal
 blocks cost what one costs. A layer that does not run by itself (it needs an object that cannot be
-copied, or indices that nobody can guess) gets its estimate, scaled as the others' are.
+copied, or indices of unknown range) gets its estimate, scaled as those of the others are.
 """
 
 import logging

@@ -3,8 +3,8 @@
     code      look-up (cpu)   left.0   left.1   left.2   cat
     launched  left.0   left.1   left.2   look-up (cpu)   cat
 
-Work for an accelerator only queues up there, and the host goes on; a layer on `"cpu"` has run when the
-host goes on. So it lets go first whatever the plan starts elsewhere before that layer is over.
+A layer on an accelerator is only queued, and the host continues at once. A layer on `"cpu"` blocks the
+host until it has run. So all layers that the plan starts elsewhere before its end are launched first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +25,8 @@ def who_goes_first(plan: Plan, order: Sequence[str], parents: Parents) -> dict[s
         parents: by layer, those whose outputs it reads, or that it must follow.
 
     Returns:
-        Nothing of layers that need not let anybody go first. No layer waits for itself by any way: all
-        of it is one order, that of the times at which the plan starts layers, or ends the host's.
+        Layers without such a predecessor are left out. There is no cycle: all entries follow one order,
+        by the time at which the plan starts a layer, or ends it if it is on the host.
     """
     on_host = plan.cluster.on_host
     if not any(plan.device_of[layer] in on_host for layer in order):

@@ -13,10 +13,10 @@ from baechi.order.launch_order import LaunchOrder
 class Progress:
     """The GPU-topo criterion of the design document (section 1.3.2), while a step runs.
 
-    A layer is *clear* when `isNotWaiting` holds for it: all that come before it on its device were
-    reached, the one right before it is clear, and so are its parents, and those that it lets go
-    first. Once clear, always clear; so each device needs one pointer only, to the first layer that is
-    not clear or was not reached.
+    A layer is *clear* when `isNotWaiting` holds for it. All layers before it on its device were reached;
+    the one right before it is clear; so are its parents and the layers that must launch before it
+    (`order.first`). A clear layer stays clear, so each device needs one pointer only: to the first layer
+    that is not clear or was not reached.
 
     Args:
         order: the plan's order, and the code's.
@@ -55,7 +55,7 @@ class Progress:
         return layer in self._clear
 
     def _advance(self) -> None:
-        """Clear whatever can be; a layer that got clear on one device may clear one on another."""
+        """Clear every layer that can be; a newly clear layer may clear one on another device."""
         moved = True
         while moved:
             moved = any([self._advance_queue(number) for number in range(len(self._queues))])

@@ -1,9 +1,9 @@
 """Whose turn it is on each device: the runtime's side of the GPU-topo criterion.
 
-`Progress` says beforehand who need not wait. Here the same order is kept by what has really launched:
-a layer may launch when everything before it on its device has launched, or was skipped because the
-code went past it; one that the host computes, when those that it lets go first have, too. What was
-launched out of turn (somebody needed its value) is simply over.
+`Progress` says beforehand which layers need not wait. `Turns` keeps the same order by what has really
+launched. A layer may launch when all layers before it on its device have launched, or were skipped
+because the code went past them. A layer on the host also waits for `order.first`. A layer that launched
+out of turn, because its value was needed, counts as launched.
 """
 
 from baechi.order.launch_order import LaunchOrder
@@ -23,7 +23,7 @@ class Turns:
         self._place = order.places
         self._code_place = order.code_places
         self._next = [0] * len(self._queues)
-        self._told = [-1] * len(self._queues)  # whose turn somebody was told of
+        self._told = [-1] * len(self._queues)  # by queue, the last position reported as up
         self._reached: set[str] = set()
         self._launched: set[str] = set()
         self._host_place = -1
@@ -77,20 +77,20 @@ class Turns:
         return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
 
     def end(self) -> list[str]:
-        """The code is over: whatever was not reached was skipped."""
+        """End the step: layers that the code did not reach count as skipped."""
         self._host_place = len(self._code_place)
         return self.skip()
 
     def _is_up(self, queue: int, position: int) -> bool:
         if self._next[queue] > position:
-            return True  # it was skipped, and is reached after all: nobody waits for its turn any more
+            return True  # skipped, but reached after all: no layer waits for its turn any more
         if self._pass(queue) != position or not self._others_went(queue, position):
             return False
         self._told[queue] = position
         return True
 
     def _up(self, queue: int) -> list[str]:
-        """The layer that is next, if it was reached and nobody was told yet that it is its turn."""
+        """The next layer, if it was reached and its turn was not reported yet."""
         position = self._pass(queue)
         if position == self._told[queue] or position == len(self._queues[queue]):
             return []
@@ -101,7 +101,7 @@ class Turns:
         return [layer]
 
     def _others_went(self, queue: int, position: int) -> bool:
-        """Whether those that the layer lets go first have launched, or were skipped."""
+        """Whether the layers in `order.first` of this one have launched, or were skipped."""
         first = self._first.get(self._queues[queue][position], ()) if self._first else ()
         return all(self._is_over(other) for other in first)
 

@@ -76,7 +76,7 @@ class AbstractRecord(ABC):
 
     @classmethod
     def _built(cls, body: Mapping[str, Any], source: str) -> Self:
-        """The record of a body that anybody may have written."""
+        """The record of an untrusted body, for example one from a file."""
         try:
             return cls.from_body(body)
         except RecordError:

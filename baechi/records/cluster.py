@@ -186,12 +186,12 @@ class Cluster(AbstractRecord):
     def discover(cls, split: int = 1, cpu: int | str | None = None) -> "Cluster":
         """The accelerators that this process sees, with the memory that is free on each.
 
-        512 MiB of each card are left out of account. Links that `baechi.measure.links` saved for
+        512 MiB of each GPU are kept free. Links that `baechi.measure.links` saved for
         these devices are taken; others are guessed from datasheets.
 
         Args:
-            split: in how many devices to split each card, with equal parts of its memory and a
-                stream each, so that several devices can be tried on one card.
+            split: into how many devices to split each GPU, with equal parts of its memory and a
+                stream each, so that several devices can be tried on one GPU.
             cpu: how much memory the CPU gives as a device beside them, bytes or text; unless given,
                 nothing is placed there.
 

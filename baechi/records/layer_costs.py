@@ -113,7 +113,7 @@ class LayerCosts(AbstractAttributes):
         Sequence[Sequence[Any]],
         "quadruples",
         "`backward_rise_bytes` in the course of backward: the part of its kernels launched before; bytes; "
-        "what may be let go then; bytes of that.",
+        "what may be released then; bytes of that.",
     ] = ()
     tail: Annotated[
         Sequence[Sequence[float]],

@@ -44,7 +44,7 @@ class Timeline(AbstractRecord):
         peak_bytes: by device, over the whole step, optimizer state included.
         counters: such as `{"transfers": 12, "transfer_bytes": 4096}`.
         live_bytes: by device, pairs of seconds and of the bytes that it held from then on; empty
-            where nobody noted them.
+            where they were not recorded.
 
     Raises:
         RecordError: a span ends before it starts, or a figure is negative.
