@@ -110,12 +110,12 @@ def _row(
 
 
 def _cell(make: Callable[[], Plan]) -> tuple[Cell, str]:
-    """What was made, and who says that he made it."""
+    """The predicted step as a cell, and the name of the placer that made the plan."""
     try:
         plan = make()
     except (PlacementError, PlanError) as error:
         return Cell(None, str(error)), ""
-    alone = len(plan.candidates) == 1  # of several candidates, notes tell of others
+    alone = len(plan.candidates) == 1  # of several candidates, the first note may concern another one
     return Cell(plan.timeline.makespan_s, plan.candidates[0].note if alone else ""), plan.placer
 
 

@@ -105,7 +105,7 @@ def host_costs(*, rounds: int = 30) -> list[HostCost]:
     for number in range(rounds + 3):
         for name, model in ways:
             taken_s = _timed(model, x)
-            if number >= 3:  # the first ones fill memories
+            if number >= 3:  # the first ones fill caches
                 seconds[name].append(taken_s)
     plain_s = median(seconds["plain"])
     waited = {name: _waited(model) for name, model in ways}

@@ -12,7 +12,7 @@ _AFTER_S = 1.0
 
 @contextmanager
 def progress(what: str, console: Console | None = None) -> Iterator[None]:
-    """Show a bar with the time that has passed while something runs; nothing where nobody looks.
+    """Show a bar with the time that has passed while something runs; nothing if the output is no terminal.
 
     Args:
         what: what is being done, such as `"placing"`.

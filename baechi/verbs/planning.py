@@ -24,10 +24,10 @@ from baechi.units import format_bytes
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
 _TIGHTENINGS = 8
-"""So often a plan whose simulated peaks are too high is made again with so much less memory."""
+"""Maximum retries. Each places again, with the budget smaller by the excess of the simulated peaks."""
 
 _LOOSENINGS, _LOOSE_TIGHTENINGS = (0.05, 0.15, 0.3, 0.5), 4
-"""Parts by which a placer that found no room is told that devices are larger; as above, with those."""
+"""If a placer finds no room: fractions to enlarge its budget by, and maximum retries with each."""
 
 _ALL = 2**62
 
@@ -95,7 +95,7 @@ def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:
 
 
 def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *, thorough: bool) -> Plan:
-    """Place; where the placer finds no room, by memory alone, if it is one that does such things."""
+    """Place. If a placer for several devices finds no room, place by memory alone."""
     try:
         return _by_its_rule(graph, cluster, placer)
     except PlacementError as error:
@@ -108,10 +108,10 @@ def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *,
 
 
 def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
-    """Place as the placer does; where it finds no room, as if there were more.
+    """Place by the placer's own rule. If it finds no room, retry with a larger memory budget.
 
-    Placers keep memory by a ledger of their own, which may count too much or too little; the
-    simulator, which knows when things happen, has the last word.
+    The ledger of a placer may count too much or too little memory. The simulator knows when tensors
+    live, so its peaks decide whether a plan fits.
     """
     if placer == "single":
         return _on_one_device(graph, cluster)
@@ -134,7 +134,7 @@ def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
 def _tightened(
     graph: LayerGraph, cluster: Cluster, make: Callable[..., Plan], budget: Cluster, times: int
 ) -> Plan:
-    """Place on devices of other memory; where the simulated peak is above what there really is, with less."""
+    """Place within a budget; while a simulated peak exceeds a device's memory, reduce it and retry."""
     for _ in range(times):
         plan = make(graph, budget)
         if plan.cluster is not cluster:
@@ -147,7 +147,7 @@ def _tightened(
 
 
 def _on_one_device(graph: LayerGraph, cluster: Cluster) -> Plan:
-    """Everything on the fastest of the devices that hold it, as the simulator sees it."""
+    """Place everything on one device: the one with the shortest simulated step among those that hold it."""
     make = find("single")
     try:
         plan = make(graph, cluster)
@@ -166,7 +166,7 @@ def _on_one_device(graph: LayerGraph, cluster: Cluster) -> Plan:
         try:
             plan = replace(make(graph, replace(cluster, devices=only)), cluster=cluster)
         except PlacementError:
-            continue  # something is pinned elsewhere
+            continue  # a layer is pinned to another device
         if not _excess_bytes(plan):
             plans.append(plan)
     if not plans:
@@ -185,7 +185,7 @@ def _excess_bytes(plan: Plan) -> dict[str, int]:
 
 
 def within_memory(plan: Plan) -> Plan:
-    """The plan itself, if its simulated peaks keep every device's memory.
+    """The plan itself, if its simulated peaks fit every device's memory.
 
     Args:
         plan: any plan.
