@@ -13,9 +13,9 @@ consumers have made it, and only the producer's backward waits for it. (With a s
 the wait would block other work.)
 
 A token connects the two nodes: a tensor on the source with the shape of the copy and the memory of one
-element. Autograd needs it for two reasons. It runs a node in the thread of the device on which the
-node's output lies, and it accepts a gradient only on the device of the matching input. The copy itself
-is passed outside autograd.
+element. Autograd needs it for two reasons. It runs a node in the thread of the device of the
+node's output. And it accepts a gradient only on the device of the matching input. The copy itself is
+passed outside autograd.
 
     forward   producer ──▶ _Depart ──token, on the source──▶ _Arrive ──copy, on the target──▶ consumer
     backward  producer ◀── _Depart ◀──sent, on the source─── _Arrive ◀──gradient, on the target─ consumer

@@ -1,8 +1,8 @@
 """While a cluster is emulated, tensors say where they lie: `x.device` is `cpu:1`, and `x.to` moves.
 
 The devices of an emulated cluster answer as torch devices `cpu:k`; the host as plain `cpu`. Torch
-keeps such an index in what it is asked (`zeros(3, device=x.device)`) and drops it in what it makes,
-and it computes `to`, `cpu`, `tolist`, `numpy` and `torch.tensor(device=)` without a hook for
+keeps such an index in its arguments (`zeros(3, device=x.device)`) and drops it in its results. It
+computes `to`, `cpu`, `tolist`, `numpy` and `torch.tensor(device=)` without a hook for
 us. So these few are replaced while a cluster is emulated. (A function mode could answer as well, but
 torch's fused kernels round differently where one is on.)
 """

@@ -23,14 +23,14 @@ from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
 _NO_DEVICE = -1
 
 _MOST_DUE = 100
-"""What is written again and again, and never used by a device, does not remember more kernels."""
+"""Maximum kernels kept for a tensor without a place, which may be written again and again."""
 
 
 class Operations:
-    """Runs operations, natively and at once, and tells the emulator.
+    """Runs operations at once on the host, and reports them to the emulator.
 
     Args:
-        emulator: who keeps the clocks.
+        emulator: keeps the clocks.
         place_of_device: the place in the cluster of a torch device.
     """
 
@@ -137,8 +137,8 @@ class Operations:
         """Where an operation runs, if on a device.
 
         Returns:
-            The device; if none, whether its results belong nowhere yet; and what belonged nowhere
-            before, and belongs to its first user now.
+            The device; if none, whether its results stay without a place; and the inputs without a
+            place, which belong to this first user now.
         """
         place: str | None = None
         thread = self._emulator.thread
@@ -164,13 +164,13 @@ class Operations:
                 return self._place_of_device(device), False, homeless
         if homeless and not on_host:
             return _NO_DEVICE, True, homeless
-        # torch's own code says nothing of pinning: what it makes in passing is on the device at hand
+        # torch's internal calls do not pass `pin_memory`: their temporaries lie on the current device
         by_torch = not given and "pin_memory" not in kwargs
         fresh = not given or facts.rule.fresh
         return _NO_DEVICE, fresh and (by_torch or thread.depth > 0 or thread.in_backward), homeless
 
     def _put_nowhere(self, func: Any, facts: Facts, call: Any, tensors: Any) -> None:
-        """What an operation made belongs to its first user, who will have run the operation, too."""
+        """Leave results without a place; their first user's device is charged for the operation, too."""
         (args, kwargs, _), (given, made) = call, tensors
         due = list(dict.fromkeys([one for tensor in given for one in getattr(mark_of(tensor), "due", ())]))
         if is_kernel(func, args, kwargs):
@@ -195,7 +195,7 @@ class Operations:
     def _written(
         self, facts: Facts, args: Any, kwargs: dict[str, Any], read: dict[int, Block]
     ) -> Iterable[Block]:
-        """What it writes in place; taken out of what it reads."""
+        """What it writes in place; removed from `read`."""
         if not facts.writes:
             return ()
         written = self._blocks_of(writes_of(facts, args, kwargs))

@@ -57,7 +57,7 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
 
 
 def _lent(drafts: Iterable[Draft], owners: Mapping[int, Draft]) -> dict[str, list[Storage]]:
-    """By node, memory that others made and that autograd keeps for it alone."""
+    """By node, memory that other nodes made and that autograd keeps for its backward only."""
     found: dict[str, list[Storage]] = {}
     for draft in drafts:
         for storage in [draft.made[index][0] for index in sorted(draft.lent)]:

@@ -1,7 +1,7 @@
 """From a trace to a layer graph: events become nodes, tensors become edges.
 
-For each storage the walk keeps its last writer (with an edge to each later reader), its readers since
-(each with an `order_only` edge to the next writer), and its holder: the node whose device it lies on.
+For each storage the walk keeps its last writer, which gets an edge to each later reader. It keeps the
+readers since; each gets an `order_only` edge to the next writer. And it keeps the holder of its device.
 Nodes that must share a device are joined on the way:
 
 - a layer with the node that holds what it writes in place, or what its output is a view of;

@@ -1,10 +1,10 @@
-"""What a device has still to do of a layer when the host has issued so much of it.
+"""How much of a layer's work remains on the device, by how much of it the host has issued.
 
     issued    |--1--|--2--|--3--|--4--|         the host issues one kernel after the other
     runs           1     2     [...3...][.4.]   a large one late keeps the device busy beyond the last
 
-A layer ends no sooner than any of its kernels was issued and all from that one on have run. Which of
-them decides depends on how fast device and host are; only the corners of the convex hull ever do.
+For each kernel, the layer cannot end before that kernel was issued and all from it on have run. Which
+kernel decides depends on the speed of device and host. Only corners of the convex hull can decide.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def late_kernels(work: Sequence[float]) -> list[list[float]]:
 
 
 def _turns(corners: Sequence[tuple[float, float]], point: tuple[float, float]) -> bool:
-    """Whether the way over two corners to a point turns down."""
+    """Whether the path over two corners to a point turns down: then the second corner is on the hull."""
     if len(corners) < 2:
         return True
     (x0, y0), (x1, y1) = corners

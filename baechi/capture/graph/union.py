@@ -3,8 +3,8 @@
     one     a ─ b ─ d          union   a ─ b ─ d      a node that ran with several inputs has
     other   a ─ c ─ d                  └─ c ──┘       the largest amounts of all of them
 
-Layers are known by name. Glue is numbered in each run as it comes, so it is the same in two runs if
-it calls the same function in the same module and reads the same nodes.
+Layers are known by name. Functional ops (glue) are numbered anew in each run. So two of them are
+the same node if they call the same function in the same module and read the same nodes.
 """
 
 from collections.abc import Iterable, Mapping

@@ -31,15 +31,15 @@ _NOT_STATE = (
 def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["_Keeper"]:
     """Put everything back that running the model may change, also after an exception.
 
-    Everything that hangs on the model's modules, however deep: attributes, registered tables,
+    Everything reachable from the model's modules: attributes, registered tables,
     containers, plain objects; which memory each tensor has, and what is in it; gradients; and the
     states of random generators.
 
     Args:
         model: the model.
-        contents: whose numbers are kept, too: "all" tensors', those of all but parameters
-            ("no parameters"), or of "none".
-            (A run with fake tensors may write buffers: torch runs operations on real tensors alone for real.)
+        contents: which tensors' values are restored: of "all", of all but parameters ("no parameters"),
+            or of "none". (A run with fake tensors may write buffers: torch really runs an operation
+            whose inputs are all real.)
 
     Yields:
         What was found.

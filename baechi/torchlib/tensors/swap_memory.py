@@ -64,7 +64,7 @@ def _detached(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
 
 
 def _end(before: Any, tensor: torch.Tensor, where: torch.device) -> None:
-    """The node that added to a weight's gradient is another one now: it takes the hooks, the old one raises.
+    """Move the hooks of a weight's `AccumulateGrad` node to its new node. The old node raises an error.
 
     The new node lives as long as the old one, which a graph holds, or the code that put hooks on it.
     """
