@@ -53,10 +53,10 @@ class IndexedGraph:
         keepers: by tensor, those whose part of autograd may keep it.
         ahead: by tensor, whether it is sent as soon as it is made.
         reads, makes: by layer, tensors; inputs of the model are read and not made.
-        borrows: by layer, whether it hands on memory of its inputs (a view, a write in place).
-        before, after: by layer, the layers that it is only ordered behind, and in front of.
+        borrows: by layer, whether its output is memory of its inputs (a view, a write in place).
+        before, after: by layer, its neighbours by `order_only` edges: it must follow, or precede, them.
         returned: what the model returns, in its order.
-        lets_go: by layer, those whose output variables hold until it has run.
+        lets_go: by layer, the layers whose outputs are released when it has run (`held_until`).
         lives: by tensor of a layer with several, if its memory is its own: bytes, and the layer until whose
             end a variable holds it, or `NOBODY`.
         members: by group, its layers; groups are ordered by their first layer.
@@ -207,7 +207,7 @@ def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
 
 
 def _borrows(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
-    """Whether layers hand on more than the new memory they made; what they return counts as 1 byte."""
+    """Whether layers output more bytes than they allocated; what the model returns counts as 1 byte."""
     return [made > costs.output_bytes for costs, made in zip(layers, made_bytes, strict=True)]
 
 
@@ -226,7 +226,7 @@ def _graded(
     makes: Sequence[Sequence[int]],
     returned: Sequence[Returned],
 ) -> list[tuple[int, ...]]:
-    """By tensor, the readers that send a gradient back: those that a loss depends on, if one is known."""
+    """By tensor, the readers that send a gradient back. If losses are known: those that a loss depends on."""
     losses = {tensor.maker for tensor in returned if tensor.is_loss}
     if not losses and all([tensor.has_grad for tensor in found]):
         return [tuple(readers) for readers in consumers]

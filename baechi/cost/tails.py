@@ -12,8 +12,8 @@ from baechi.records.layer_costs import LayerCosts
 from baechi.records.timeline import Phase
 
 Tail = Sequence[Sequence[float]]
-"""The kernels of a layer that may decide: pairs of the part of the issuing that is over with them, from
-the first kernel to the last, and of the part of the work that is left then."""
+"""The kernels of a layer that may decide, as pairs. First the fraction of the issuing that is over with
+a kernel, from the first kernel to the last. Then the fraction of the work that remains at that time."""
 
 
 def host_s_of(layers: Sequence[LayerCosts], phase: Phase) -> list[float]:

@@ -1,9 +1,9 @@
 """What travels between devices, and how long that takes.
 
 A tensor travels to a device once, however many layers read it there: transfers are keyed by
-(source layer, tensor, target device). The original charged every edge by itself, in time and in
-memory. Edges that only order two layers carry nothing; edges from inputs are uploads from the host.
-What the model returns goes to the host, where its inputs come from (`returned` of a node).
+(source layer, tensor, target device). The original charged time and memory for every edge. Edges that
+only order two layers carry nothing; edges from inputs are uploads from the host. What the model returns
+goes to the host, where its inputs come from (`returned` of a node).
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ class Tensor(NamedTuple):
         ahead: whether it is sent as soon as it is made, to every device that will read it; else when
             a layer there asks for it.
         has_grad: whether a gradient comes back.
-        keepers: those of the consumers whose part of autograd may keep it.
-        key: what tells it from other tensors of its source, where there are any.
+        keepers: the consumers for whose backward autograd may keep it.
+        key: distinguishes it from other tensors of its source, if there are any.
     """
 
     source: str

@@ -1,6 +1,6 @@
 """Seconds by running the model as it is: the design document's profiler (section 1.3.1, item 3).
 
-Forward: a stand-in for each layer's `forward` reads the clock. Backward: every node of the
+Forward: a replaced `forward` of each layer reads the clock. Backward: every node of the
 autograd graph has a sequence number; those made while a layer ran are its own.
 
     layer          a        b            c
@@ -67,10 +67,11 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
         )
     samples: list[_Round] = []
     with left_as_found(model, contents="all"), torch.set_grad_enabled(graph.training):
-        if model.training != graph.training:  # else parts may be in another mode, as capture ran them
+        # only on a difference: `train` sets all modules, and capture kept those frozen in another mode
+        if model.training != graph.training:
             model.train(graph.training)
         for weight in model.parameters():
-            weight.grad = None  # what was there is put back, and nothing is added to it
+            weight.grad = None  # the old gradient is restored afterwards, and nothing is added to it
         for _ in range(rounds):
             samples.append(_one_round(model, inputs, graph))
     kept = samples[rounds // 4 :]

@@ -1,8 +1,8 @@
 """Seconds layer by layer: each distinct layer runs once, alone, so no model is too large.
 
 Layers of one class that do the same operations on the same shapes take the same time: eighty equal
-blocks cost what one costs. A layer that does not run by itself (it needs an object that cannot be
-copied, or indices of unknown range) gets its estimate, scaled as those of the others are.
+blocks cost what one costs. Some layers do not run alone: they need an object that cannot be
+copied, or indices of unknown range. Those get their estimate, scaled by the ratio of the others.
 """
 
 import logging
@@ -86,7 +86,7 @@ def _measured(
         return None
     try:
         return time_alone(layer, arguments, training=training, rounds=rounds, watch=watch)
-    except Exception as error:  # the model's own code met made-up values: nothing of ours failed
+    except Exception as error:  # the model's own code failed on made-up values: no error of ours
         logger.warning(
             "layer %s is estimated: it does not run alone (%s: %s)", name, type(error).__name__, error
         )

@@ -46,7 +46,7 @@ def _by_time(plan: Plan, order: Sequence[str], parents: Parents) -> list[str]:
     on_host, time_of = plan.cluster.on_host, dict.fromkeys(order, 0.0)
     for span in plan.timeline.spans:
         if span.kind == "compute" and span.phase == "forward" and span.layer in time_of:
-            # once more as long, so that accelerators which are faster than planned do not run dry
+            # twice its time, so that accelerators that are faster than planned do not run out of work
             lasting_s = span.end_s - span.start_s if span.where in on_host else 0.0
             time_of[span.layer] = span.start_s + 2 * lasting_s
     place = {layer: index for index, layer in enumerate(order)}

@@ -4,8 +4,8 @@ After the design document, section 1.3.2:
 
 - `naive`: every layer waits in a thread of its own;
 - `global-topo`: a layer may launch at once if everything before it in the plan's order was reached;
-- `gpu-topo`: if it need not wait for any other layer (`isNotWaiting`), where only the order on its
-  own device counts, and its parents in the graph.
+- `gpu-topo`: a layer may launch at once if `isNotWaiting` holds for it: only the order on its own
+  device counts, and its parents in the graph.
 """
 
 from typing import Literal
@@ -26,7 +26,7 @@ def waiting_layers(order: LaunchOrder, criterion: Criterion = "gpu-topo") -> lis
         criterion: which rule decides.
 
     Returns:
-        In code order. With threads each of them is one.
+        In code order. With threads, each of them takes a thread.
 
     Raises:
         ValueError: an unknown criterion.

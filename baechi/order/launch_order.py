@@ -12,7 +12,7 @@ from baechi.records.plan import Plan
 
 @dataclass(frozen=True)
 class LaunchOrder:
-    """Who launches after whom.
+    """Which layer launches after which.
 
     Args:
         device_of: by layer, its device.
@@ -33,16 +33,16 @@ class LaunchOrder:
     def of(cls, plan: Plan, *, stateful: Collection[str] = ()) -> "LaunchOrder":
         """The launch order of a plan.
 
-        Glue is no layer here: it follows its inputs. What a layer reads through glue it reads. Nor is
-        a node that stands for weights that nothing reads: it never launches.
+        Functional ops (glue) are no layers here: each runs after its inputs, and its inputs count as read
+        by its readers. A node for weights that nothing reads is no layer either: it never launches.
 
         Args:
             plan: the plan.
             stateful: modules whose calls must keep the code's order (they write their own buffers).
 
         Returns:
-            The plan's order; where it runs against the code's order of a stateful module, the order
-            nearest to it that does not.
+            The plan's order. If it breaks the code's order of a stateful module, the nearest order
+            that does not.
         """
         graph = plan.graph
         layers = [name for name, costs in graph.placed_costs() if costs.kind == "layer" and not costs.unread]
@@ -112,7 +112,7 @@ def _chain_calls(
 
 
 def _restore_order(order: tuple[str, ...], parents: dict[str, dict[str, None]]) -> tuple[str, ...]:
-    """The order, with each layer moved behind its parents where it is not."""
+    """The nearest order in which each layer comes after its parents."""
     place = {name: index for index, name in enumerate(order)}
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from([name for name in order if name in parents])

@@ -41,7 +41,7 @@ class Progress:
         return layer in self._clear
 
     def reach(self, layer: str) -> bool:
-        """The host comes to a layer.
+        """Note that the host reaches a layer.
 
         Args:
             layer: the layer.

@@ -29,7 +29,7 @@ class Turns:
         self._host_place = -1
 
     def reach(self, layer: str) -> bool:
-        """The host comes to a layer.
+        """Note that the host reaches a layer.
 
         Args:
             layer: its name, with the number of its call.
@@ -54,13 +54,13 @@ class Turns:
         return place is None or self._is_up(*place)
 
     def launch(self, layer: str) -> list[str]:
-        """A layer launches.
+        """Note that a layer launches.
 
         Args:
             layer: its name.
 
         Returns:
-            Whose turn it is now, of those that were reached and wait.
+            The layers whose turn it is now, of those that were reached and wait.
         """
         place = self._place.get(layer)
         if place is None:
@@ -73,7 +73,7 @@ class Turns:
         return up
 
     def skip(self) -> list[str]:
-        """The host has gone on: whose turn came because others were skipped."""
+        """The layers whose turn came because the host went past others, which were skipped."""
         return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
 
     def end(self) -> list[str]:
@@ -111,7 +111,7 @@ class Turns:
         return layer not in self._reached and self._code_place[layer] < self._host_place
 
     def _pass(self, queue: int) -> int:
-        """Go past what has launched or was skipped; returns the place that is next."""
+        """Move past the layers that have launched or were skipped; returns the next position."""
         layers, position = self._queues[queue], self._next[queue]
         while position < len(layers):
             if not self._is_over(layers[position]):
