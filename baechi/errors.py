@@ -114,7 +114,7 @@ class CheckpointError(RecordError):
 
 
 class PlacementError(FatalError):
-    """No placement was found that keeps every device's memory.
+    """No placement was found that fits every device's memory.
 
     Attributes:
         layer: the layer (or the first layer of the group) that found no place; None if unknown.

@@ -1,4 +1,4 @@
-"""Without the garbage collector, which would go through many new objects again and again, all in use."""
+"""Pauses of the garbage collector, which would scan many new objects in vain, since all are in use."""
 
 import functools
 import gc
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The same function; no cycles are looked for while it runs.
+    """The same function, run without the garbage collector.
 
     Args:
         function: one that makes many objects and keeps them to its end.
@@ -32,8 +32,8 @@ def uncollected(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 @contextmanager
 def only_new_ones() -> Iterator[None]:
-    """The garbage collector looks for cycles among objects made meanwhile, not among all that there are."""
-    if gc.get_freeze_count():  # the caller has set objects aside: that stays as it is
+    """Limit the garbage collector to objects made meanwhile: all earlier ones are frozen."""
+    if gc.get_freeze_count():  # the caller froze objects: `unfreeze` would release those, too
         yield
         return
     gc.freeze()

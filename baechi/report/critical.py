@@ -1,14 +1,14 @@
 """The critical path of a step: the spans that, one after the other, make it as long as it is.
 
-Read backwards from the span that ends last. What a span waited for is, of the following, what ended
-last before it began:
+The path is read backwards from the span that ends last. Each span waited for one of these, the one
+that ended last before the span began:
 
     data    what it reads: an earlier layer, a transfer; in backward, gradients
     queue   its device, or its channel, was busy with something else
     turn    (of a backward) the last of forward
 
-What lies between the two is a wait for the host, which had not issued the kernel yet; at the turn,
-work around the model as well.
+A gap between the two is a wait for the host, which had not issued the kernel yet. At the turn the gap
+may also be work around the model, such as the loss.
 """
 
 from bisect import bisect_right
@@ -22,7 +22,7 @@ from baechi.records.timeline import Phase, Span, Timeline
 
 Cause = Literal["start", "data", "queue", "turn"]
 
-_CLOSE = 1e-9  # of the step: times nearer than this are one
+_CLOSE = 1e-9  # as a fraction of the step: times nearer than this count as equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Stretch:
         span: what ran.
         cause: what it waited for.
         idle_s: from the end of what it waited for to its start.
-        issuing_s: for how long of it the host was still issuing its kernels, and the device waited.
+        issuing_s: the part of it during which the device waited for the host to issue its kernels.
     """
 
     span: Span
@@ -43,7 +43,7 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """How long it ran, for itself."""
+        """How long it ran, without waits for the host."""
         return self.span.end_s - self.span.start_s - self.issuing_s
 
     @property
@@ -74,7 +74,7 @@ def critical_path(plan: Plan, timeline: Timeline) -> tuple[Stretch, ...]:
 
 
 class _Index:
-    """A timeline, by what can be before what."""
+    """The spans of a timeline, indexed by what each may have waited for."""
 
     def __init__(self, plan: Plan, timeline: Timeline) -> None:
         self._plan = plan
@@ -100,7 +100,7 @@ class _Index:
         self._turn = max(forward, key=lambda span: span.end_s, default=None)
 
     def before(self, span: Span) -> tuple[Stretch, Span | None]:
-        """What a span waited for: as a stretch of the path, and where the path goes on."""
+        """The stretch of a span, with its cause; and the span before it on the path."""
         start_s = span.start_s
         known = [s for s in self._sources(span) if s.end_s <= start_s + self._close_s]
         data = _last(known) if known else self._guess(span)

@@ -1,11 +1,11 @@
-"""What a step would take if nothing but the order of its layers held it up."""
+"""The time of a step if dependencies between layers were its only limit."""
 
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 
 
 def dependencies_s(plan: Plan) -> float:
-    """How long a step would take if each layer ran as soon as those before it have, wherever they are.
+    """How long a step would take if each layer ran as soon as its inputs are made, on any device.
 
     Args:
         plan: the plan; its layers take what they take on their devices, transfers nothing.
@@ -26,6 +26,6 @@ def dependencies_s(plan: Plan) -> float:
 
 
 def _parents(graph: LayerGraph, name: str, phase: str) -> list[str]:
-    """What a layer depends on; an order of forward is none of backward."""
+    """What a layer depends on. `order_only` edges hold in forward, not in backward."""
     parents = graph.predecessors(name)
     return [p for p in parents if phase == "forward_s" or not graph.edge_costs(p, name).order_only]

@@ -12,7 +12,7 @@ from baechi.report.tables import Table
 from baechi.units import format_bytes, format_seconds, format_share
 
 _WORDS = 4
-_SAME = 1e-9  # of a step: times nearer than this are one
+_SAME = 1e-9  # as a fraction of a step: times nearer than this count as equal
 
 
 @dataclass(frozen=True)

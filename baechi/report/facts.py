@@ -29,8 +29,8 @@ class DeviceFacts:
         layers, glue: how many.
         weight_bytes: parameters and buffers.
         grad_bytes, optimizer_bytes: in training, gradients of parameters, and what the optimizer keeps.
-        kept_bytes: what autograd and the model's code keep; it goes as gradients come.
-        accumulate: whether gradients are there beside it, from the step before.
+        kept_bytes: what autograd and the model's code keep; backward releases it as gradients arrive.
+        accumulate: whether gradients of the step before are there, too (gradient accumulation).
         peak_bytes, limit_bytes: the most that it holds, and what it may.
         busy_s: how long it computes.
     """
@@ -51,7 +51,7 @@ class DeviceFacts:
 
     @property
     def passing_bytes(self) -> float:
-        """What of the peak is none of the others: outputs, copies from elsewhere, what layers need to run."""
+        """The rest of the peak: outputs, copies from other devices, temporary memory of layers."""
         both = self.grad_bytes, self.kept_bytes
         turn = sum(both) if self.accumulate else max(both)
         return max(0.0, self.peak_bytes - self.weight_bytes - self.optimizer_bytes - turn)

@@ -19,7 +19,7 @@ from baechi.units import format_bytes, format_seconds, format_share
 
 Bound = Literal["nothing", "transfer", "host", "work", "serial"]
 
-_SERIAL = 0.8  # of what the critical path computes: if dependencies alone take that long
+_SERIAL = 0.8  # fraction of the critical path's compute time: serial if dependencies alone take that long
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Reading:
         bound: what bounds it.
         where: the device or link that bounds it most; empty if none does.
         compute_s, transfer_s, host_s: what the critical path consists of.
-        dependencies_s: what the step would take if no device were ever busy and no link slow.
+        dependencies_s: what the step would take if only dependencies between layers limited it.
         why: why the step is not faster, one sentence.
         fullest: which device is the fullest, one sentence.
         change: what would make it faster, one sentence.

@@ -19,7 +19,7 @@ from baechi.records.cluster import HOST
 from baechi.records.timeline import Span, Timeline
 
 AROUND = "(around the model)"
-"""What work that belongs to no layer is called."""
+"""The name of work that belongs to no layer."""
 
 _Event = dict[str, Any]
 _THREADS = 1000  # numbers of threads of one process

@@ -165,7 +165,7 @@ def _largest(
     cluster: Cluster,
     optimizer: str | None,
 ) -> int | None:
-    """The largest batch that fits; None if what looks like the batch cannot be doubled."""
+    """The largest batch that fits; None if the assumed batch dimension cannot be doubled."""
     try:
         double = capture(_resized(inputs, size, 2 * size))
     except CaptureError as error:
@@ -190,7 +190,7 @@ def _largest(
 
 
 def _up(fitting: Callable[[int], bool]) -> int:
-    """The largest batch that fits: doubled until one does not, then halved in."""
+    """The largest batch that fits: doubled until one does not fit, then found by bisection."""
     if not fitting(1):
         return 0
     low, high = 1, 2
@@ -202,7 +202,7 @@ def _up(fitting: Callable[[int], bool]) -> int:
 
 
 def _down(fitting: Callable[[int], bool], largest: int) -> int:
-    """The largest batch that fits and is not above one: in strides that double, then halved in."""
+    """The largest batch that fits, up to a given one: by strides that double, then by bisection."""
     low, high, stride = largest, largest + 1, 1
     while low and not fitting(low):
         low, high, stride = max(0, low - stride), low, 2 * stride
@@ -210,7 +210,7 @@ def _down(fitting: Callable[[int], bool], largest: int) -> int:
 
 
 def _halved_in(fitting: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number that fits, of those from one that does to below one that does not."""
+    """The largest number that fits, by bisection between one that fits and one that does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fitting(middle) else (low, middle)
@@ -218,7 +218,7 @@ def _halved_in(fitting: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _between(one: LayerGraph, double: LayerGraph, size: int, batch: int) -> LayerGraph:
-    """The graph of another batch: every number of bytes on the line through the two that are known."""
+    """The graph of another batch: all bytes are linear in the batch, through the two known graphs."""
     part = (batch - size) / size
 
     def at(first: float, second: float) -> int:

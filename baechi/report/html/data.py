@@ -124,7 +124,7 @@ def _rows(plan: Plan, timeline: Timeline) -> list[tuple[str, str]]:
 
 
 def _row(plan: Plan, span: Span) -> tuple[str, str]:
-    """The row of a span: a device and `""`, or whom it receives from, if that can overlap."""
+    """The row of a span: its device, and `""` for computing or the label of the receiving row."""
     source, travels, target = span.where.partition(">")
     if not travels:
         return source, ""

@@ -14,7 +14,7 @@ from baechi.records.graph import LayerGraph
 from baechi.report.folding import module_of
 
 ALL_SHOWN = 60
-"""Up to as many layers are all shown from the start."""
+"""Up to this many layers, the tree is shown unfolded."""
 
 _SHOWN = 70
 _RUN = 3
