@@ -127,6 +127,8 @@ class Walker(Protocol):
 
     def receive(self, number: int) -> None:
         """The host waits for a gradient."""
+
+
 def go_back(
     stage: IndexedPlan,
     walker: Walker,
