@@ -66,9 +66,7 @@ class Double:
         if double is None:
             double = self._doubles[id(module)] = object.__new__(type(module))
             own = vars(double)
-            for name, value in without_replacement(
-                module
-            ).items():  # unwrapped: no layer launches
+            for name, value in without_replacement(module).items():  # unwrapped: no layer launches
                 own[name] = self._value(value)
         return double
 
