@@ -63,7 +63,7 @@ class Attempt:
 def evaluate(
     task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int] | None = None
 ) -> Evaluated | None:
-    """Simulate a placement, if it can fit.
+    """Simulate a placement, and return it only if it fits.
 
     Args:
         task: the placement problem.
