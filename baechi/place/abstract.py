@@ -1,4 +1,4 @@
-"""What a placer is."""
+"""The interface of placers."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from baechi.records import Cluster, LayerGraph, Plan
 
 
 class Placer(Protocol):
-    """Anything that can be called like this. It gets records, gives a record, and does nothing else."""
+    """A callable with this signature. It takes records, returns a record, and has no side effects."""
 
     def __call__(self, graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:
         """Choose devices and orders.
@@ -18,7 +18,7 @@ class Placer(Protocol):
                 unless given.
 
         Returns:
-            A plan that keeps every device's memory. Equal arguments give equal plans.
+            A plan that fits every device's memory. Equal arguments give equal plans.
 
         Raises:
             PlacementError: no such plan was found.

@@ -1,10 +1,10 @@
-"""The best that is found: every placer, orders by bottom level, then a search, by the predicted step.
+"""The `auto` placer: all placers, orders by bottom level, then a search for the shortest predicted step.
 
 one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by bottom level
-    └─ if none finds room, by memory alone   `tight`
-    └─ a search from the best of them        `rounds`; every plan there is, where they are few
-          └─ the best of all                 the first of several equals; so one device wins
-                                             unless more are faster
+    └─ if none fits, by memory alone         `tight`
+    └─ a search from the best of them        `rounds`; or every plan, if there are few
+          └─ the best of all                 the first of several equal ones, so one device wins
+                                             unless several are faster
 """
 
 from collections.abc import Callable, Sequence
@@ -42,16 +42,16 @@ def best(
     Args:
         graph: the layer graph.
         cluster: the devices.
-        place: makes the plan of the placer with that name, one that keeps memory.
+        place: returns the plan of the placer with a name; the plan fits in memory.
         rehearse: predicts the step of a placement.
         effort: how long to search, in units of the default; 0 not at all, `"max"` until nothing improves.
-        enough_s: a step that no plan can beat.
+        enough_s: a lower bound on the step; the search stops there.
 
     Returns:
         The best plan, with every candidate's predicted step and peaks.
 
     Raises:
-        PlacementError: no placement was found; it says why.
+        PlacementError: no placement was found; the error says why.
     """
     task = Task(graph, cluster)
     check = partial(rehearsed, task, rehearse)
@@ -78,10 +78,10 @@ def best(
 
 
 def check_effort(effort: object) -> None:
-    """Refuse what is no effort.
+    """Refuse an invalid effort.
 
     Args:
-        effort: what somebody gave.
+        effort: the value to check.
 
     Raises:
         ValueError: it is neither a whole number of at least 0 nor `"max"`.
@@ -92,7 +92,7 @@ def check_effort(effort: object) -> None:
 
 
 def _the_best(task: Task, rehearse: Rehearsal, enough_s: float) -> list[Attempt]:
-    """The best plan there is, if few placements are possible and few simulations find it."""
+    """The optimal plan, if there are few placements and few simulations find it; else nothing."""
     if len(task.cluster) ** len(task.indexed.members) > FEW_PLACEMENTS:
         return []
     try:
@@ -104,7 +104,7 @@ def _the_best(task: Task, rehearse: Rehearsal, enough_s: float) -> list[Attempt]
 def _search(
     task: Task, check: Check, tries: Sequence[Attempt], enough_s: float, effort: Effort
 ) -> list[Attempt]:
-    """What a search finds."""
+    """The candidates that the search finds."""
     from baechi.place.search import Rounds  # the compiler that it needs takes half a second to import
 
     return Rounds(task, check, tries, enough_s).run(effort)
@@ -115,7 +115,7 @@ def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Attempt]:
     indexed, devices = task.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
     index = {layer: number for number, layer in enumerate(indexed.names)}
     device_of = [devices[plan.device_of[indexed.names[members[0]]]] for members in indexed.members]
-    order, timeline = tuple([index[layer] for layer in plan.order]), plan.timeline  # simulated to be kept
+    order, timeline = tuple([index[layer] for layer in plan.order]), plan.timeline  # reuse its simulation
     peaks = tuple([timeline.peak_bytes[device] for device in plan.cluster.names])
     own = Evaluated(tuple(device_of), order, timeline.makespan_s, peaks)
     tries = [Attempt(name, own)]

@@ -1,4 +1,4 @@
-"""Orders by bottom level: on every device, the layer with the longest way to go runs first.
+"""Orders by bottom level: on every device, the layer with the longest remaining path runs first.
 
 The bottom level of a layer is the longest path from its start to the end of the model, transfers
 between the devices that were chosen included (Hu, Operations Research 9(6), 1961; Kwok and Ahmad,
@@ -12,26 +12,26 @@ from baechi.place.task import Task
 
 
 def bottom_level_order(task: Task, device_of: Sequence[int]) -> list[int]:
-    """All layers, each after those it depends on, the most urgent first.
+    """Order all layers topologically, the most urgent first.
 
     Args:
         task: what is placed.
         device_of: by group, its device.
 
     Returns:
-        Layers; of equals the first in topological order.
+        Layers; ties go to the first in topological order.
     """
     return order_by(task, [-level for level in bottom_levels(task, device_of)])
 
 
 def bottom_levels(task: Task, device_of: Sequence[int], *, ordered: bool = True) -> list[float]:
-    """The longest way from the start of each layer to the end.
+    """The longest path from the start of each layer to the end.
 
     Args:
         task: what is placed.
         device_of: by group, its device.
-        ordered: whether a layer that comes behind another without reading from it is on its way.
-            Forward waits for it, backward does not.
+        ordered: whether edges without a tensor, which only order two layers, count as part of a path.
+            Forward waits for them, backward does not.
 
     Returns:
         Seconds by layer, transfers included.

@@ -1,4 +1,4 @@
-"""A placement and what it takes."""
+"""A placement with its predicted step and peaks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Rehearsal = Callable[[Sequence[int], Sequence[int]], tuple[float, list[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A placement and what it takes.
+    """A placement with its predicted step and peaks.
 
     Args:
         device_of: by group, its device.
@@ -34,7 +34,7 @@ class Evaluated:
     peak_bytes: tuple[int, ...]
 
     def fits(self, task: Task) -> bool:
-        """Whether every device has the memory.
+        """Whether it fits in every device's memory.
 
         Args:
             task: what is placed.
@@ -47,8 +47,8 @@ class Attempt:
     """A candidate.
 
     Args:
-        name: who made it.
-        found: where its layers lie, and what it takes.
+        name: the placer or search that made it.
+        found: the placement, evaluated.
     """
 
     name: str
@@ -63,10 +63,10 @@ class Attempt:
 def evaluate(
     task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int] | None = None
 ) -> Evaluated | None:
-    """What a placement takes.
+    """Simulate a placement, and return it only if it fits.
 
     Args:
-        task: what is placed.
+        task: the placement problem.
         rehearse: predicts a step.
         device_of: by group, its device.
         order: layers; by bottom level unless given.
@@ -81,10 +81,10 @@ def evaluate(
 
 
 def rehearsed(task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int]) -> Evaluated:
-    """What a placement takes, whether there is as much memory or not.
+    """Simulate a placement, whether it fits or not.
 
     Args:
-        task: what is placed.
+        task: the placement problem.
         rehearse: predicts a step.
         device_of: by group, its device.
         order: layers.

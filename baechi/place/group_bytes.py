@@ -1,4 +1,4 @@
-"""What the layers that share a device take of it together."""
+"""The bytes that a group of layers takes on its device."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,17 +7,17 @@ from baechi.cost.memory import Footprint, update_peak_bytes
 
 
 class GroupBytes(NamedTuple):
-    """What a group takes of its device, without what it receives from others.
+    """The bytes that a group takes on its device, without tensors received from other devices.
 
     Args:
-        permanent_bytes: of all its layers together.
-        forward_bytes: the most that comes on top while one of them runs forward.
-        final_bytes: what they return from the model, there while backward runs.
-        backward_bytes: the most that comes on top while one of them runs backward.
-        resident_bytes: what is there when the optimizer steps.
-        update_bytes: of all its layers together, when it does.
-        largest_update_bytes: the most of one weight.
-        total_bytes: what the group takes alone on a device.
+        permanent_bytes: permanent bytes of all its layers.
+        forward_bytes: the most bytes on top of these while one of its layers runs forward.
+        final_bytes: model outputs that its layers make, alive while backward runs.
+        backward_bytes: the most bytes on top of these while one of its layers runs backward.
+        resident_bytes: the bytes alive when the optimizer steps.
+        update_bytes: transient bytes of the optimizer's step, for all its weights.
+        largest_update_bytes: the most of these for one weight.
+        total_bytes: the peak if the group were alone on a device.
     """
 
     permanent_bytes: int
@@ -31,11 +31,11 @@ class GroupBytes(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[Footprint], final_bytes: int) -> "GroupBytes":
-        """What a group takes.
+        """Count the bytes of a group.
 
         Args:
-            parts: of its layers.
-            final_bytes: what they return from the model.
+            parts: the footprints of its layers.
+            final_bytes: the bytes of model outputs that they make.
         """
         if len(parts) == 1:
             return cls._alone(parts[0], final_bytes)
@@ -53,7 +53,7 @@ class GroupBytes(NamedTuple):
 
     @classmethod
     def _alone(cls, part: Footprint, final_bytes: int) -> "GroupBytes":
-        """What a single layer takes: as most groups are, so without sums."""
+        """Count the bytes of one layer: a fast path, since most groups have one layer."""
         resident, saved, output, temp, upstream, update, largest, gradient, _ = part
         permanent, forward, backward = resident + saved, output + temp, upstream + temp
         if gradient:

@@ -1,4 +1,4 @@
-"""Topological orders by priority: of the layers that could come next, the first does."""
+"""Topological orders by priority: of the layers that could come next, the one with the least key does."""
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
@@ -7,11 +7,11 @@ from baechi.place.task import Task
 
 
 def order_by(task: Task, keys: Sequence[float]) -> list[int]:
-    """All layers, each after those it depends on.
+    """Order all layers topologically by priority.
 
     Args:
         task: what is placed.
-        keys: by layer, the smaller the sooner; of equals the first in topological order.
+        keys: by layer, the smaller the sooner; ties go to the first in topological order.
 
     Returns:
         Layers.

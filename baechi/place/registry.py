@@ -1,4 +1,4 @@
-"""The placers by name: a new one is its file and a line here."""
+"""The placers by name: a new placer needs a file of its own and a line here."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -39,7 +39,7 @@ def find(placer: str | Callable[..., Any]) -> Placer:
 
     Raises:
         ValueError: no placer has that name, or its seed is no whole number.
-        TypeError: neither a name nor a callable, or one that cannot be called like that.
+        TypeError: it is neither a name nor a callable, or the callable does not take these arguments.
     """
     if callable(placer):
         return _as_placer(placer)
@@ -57,7 +57,7 @@ def find(placer: str | Callable[..., Any]) -> Placer:
 
 
 def uses_several(placer: str | Callable[..., Any]) -> bool:
-    """Whether a placer may be helped where it finds no room: ours, as far as they use several devices.
+    """Whether `tight` may help a placer that finds no plan: one of ours that uses several devices.
 
     Args:
         placer: as `find` takes it.
@@ -78,10 +78,10 @@ def _as_placer(function: Callable[..., Any]) -> Placer:
 
 
 def _takes_optimizer(function: Callable[..., Any]) -> bool:
-    """Whether a placer also takes the optimizer; what cannot be called as a placer is refused."""
+    """Whether a placer also takes the optimizer; a callable with another signature is refused."""
     try:
         how = signature(function)
-    except ValueError:  # what is written in C may not say how it is called
+    except ValueError:  # functions written in C may have no signature
         return False
     takes_optimizer = "optimizer" in how.parameters
     try:

@@ -1,4 +1,4 @@
-"""Who solves linear and integer programs: HiGHS; CBC, which PuLP brings along, where it is missing."""
+"""The solver of linear and integer programs: HiGHS; if it is missing, CBC, which comes with PuLP."""
 
 import functools
 import logging
@@ -9,15 +9,15 @@ logger = logging.getLogger(__name__)
 
 
 def linear_solver() -> pulp.LpSolver:
-    """For linear programs."""
+    """A solver for linear programs."""
     return pulp.HiGHS(msg=False, threads=1) if _has_highs() else pulp.PULP_CBC_CMD(msg=False)
 
 
 def integer_solver(nodes: int) -> pulp.LpSolver:
-    """For integer programs of which any solution will do.
+    """A solver for integer programs that stops at the first solution.
 
     Args:
-        nodes: of branch and bound at most: a limit that is no time, so that equal programs get equal answers.
+        nodes: the limit of branch-and-bound nodes. Unlike a time limit, it gives reproducible answers.
     """
     if _has_highs():
         return _Limited(msg=False, threads=1, mip_max_nodes=nodes, mip_max_improving_sols=1)
@@ -25,7 +25,7 @@ def integer_solver(nodes: int) -> pulp.LpSolver:
 
 
 class _Limited(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP's table lacks what HiGHS says when it stops at a limit other than of time."""
+    """HiGHS, with the statuses of limits other than time, which PuLP's table lacks."""
 
     def findSolutionValues(self, lp: pulp.LpProblem) -> tuple[int, int]:
         """Status, and kind of solution; the values are with the variables."""

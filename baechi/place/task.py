@@ -1,4 +1,4 @@
-"""What a placer has to do, with everything worked out once: indexes, bytes, seconds, pins."""
+"""A placement problem, with all derived tables computed once: indexes, bytes, seconds, pins."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,9 +17,9 @@ ANYWHERE = -1
 class Task:
     """A graph to place on a cluster. Layers, groups, tensors and devices are indexes.
 
-    In training what counts is the whole step, so a layer weighs its forward and its backward, and
-    a tensor the way there and its gradient's way back: backward runs the forward's schedule in
-    reverse, on the same devices and over the reverse links.
+    In training the whole step counts: a layer costs its forward and its backward, and a tensor costs its
+    transfer and that of its gradient back. Backward runs the forward's schedule in reverse, on the same
+    devices and over the reverse links.
 
     Args:
         graph: the layer graph.
@@ -27,7 +27,7 @@ class Task:
         optimizer: whose state counts in training; see `baechi.cost.memory`.
 
     Raises:
-        PlacementError: a pin names no device, or two pins tear a group.
+        PlacementError: a pin names no device, or one group has pins to two devices.
         ValueError: the optimizer is unknown.
     """
 
@@ -53,7 +53,7 @@ class Task:
 
     @cached_property
     def group_bytes(self) -> list[GroupBytes]:
-        """By group: what it takes of its device."""
+        """By group: the bytes that it takes on its device."""
         stays, parts = self._stays(), self.footprints
         groups = []
         for members in self.indexed.members:
@@ -63,12 +63,12 @@ class Task:
 
     @cached_property
     def named(self) -> set[int]:
-        """The layers whose output a variable of the model's code holds for a while."""
+        """The layers whose output is held by a variable of the model's code that ends before forward does."""
         return {maker for makers in self.indexed.lets_go.values() for maker in makers}
 
     @cached_property
     def knows_host(self) -> bool:
-        """Whether the graph says what the host takes, so that memory is counted as the host issues."""
+        """Whether the graph has host times, so that memory is counted when the host issues."""
         return self.graph.says("host_forward_s")
 
     @cached_property
@@ -105,7 +105,7 @@ class Task:
 
     @cached_property
     def followers(self) -> list[list[int]]:
-        """By layer: those that run after it, for a tensor or for the order alone."""
+        """By layer: the layers that depend on it, by a tensor or by an edge without one."""
         indexed = self.indexed
         return [
             sorted({reader for tensor in made for reader in indexed.consumers[tensor]} | set(after))
@@ -123,7 +123,7 @@ class Task:
         return [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward, backward, strict=True)]
 
     def travel_s(self, source: int, target: int, size_bytes: int) -> float:
-        """Seconds that a tensor's travel takes from the step.
+        """Seconds that a tensor's transfer costs in a step; in training, its gradient's as well.
 
         Args:
             source: a device, or the host.
@@ -136,7 +136,7 @@ class Task:
         return there_s + transfer_s(self.links[target][source], size_bytes)
 
     def mean_travel_s(self, size_bytes: int) -> float:
-        """Seconds that a tensor's travel takes from the step, on average over all pairs of devices.
+        """The mean of `travel_s` over all pairs of devices.
 
         Args:
             size_bytes: the tensor's size.
@@ -147,20 +147,20 @@ class Task:
 
     @cached_property
     def _pairs(self) -> tuple[list[int], dict[int, tuple[int, int]]]:
-        """Every pair's way, as a number: pairs with equal links share one; and a pair for each way."""
+        """By pair of devices, a number that pairs with equal links share; and a pair for each number."""
         pairs = [(a, b) for a in self.devices for b in self.devices if a != b]
         number: dict[tuple[Link, Link], int] = {}
         ways = [number.setdefault((self.links[a][b], self.links[b][a]), len(number)) for a, b in pairs]
         return ways, dict(zip(ways, pairs, strict=True))
 
     def plan(self, placer: str, device_of: Sequence[int], order: Sequence[int], note: str = "") -> Plan:
-        """The finished plan.
+        """Make the plan.
 
         Args:
-            placer: who made it.
+            placer: the placer that chose it.
             device_of: by group, its device.
-            order: all layers, each after those it depends on.
-            note: what happened on the way, if anything did.
+            order: all layers in topological order.
+            note: anything unusual that happened, for the user.
         """
         names, group_of, devices = self.indexed.names, self.indexed.group_of, self.cluster.names
         return Plan(
@@ -177,7 +177,7 @@ class Task:
         return self.indexed.group_of[maker] if maker != FROM_HOST else ANYWHERE
 
     def _stays(self) -> list[bool]:
-        """Whether a layer's output is there to the end: nobody reads it, or a view of it is returned."""
+        """By layer, whether its output stays to the end: no layer reads it, or a view of it is returned."""
         indexed = self.indexed
         stays = [not tensors for tensors in indexed.makes]
         for layer in reversed(range(len(indexed))):

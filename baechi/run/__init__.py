@@ -1,4 +1,4 @@
-"""Module and plan -> the module that runs it.
+"""Module and plan -> the same module, which runs the plan.
 
 In:    a module and a `Plan`.
 Out:   the same module: weights moved, each `forward` wrapped.

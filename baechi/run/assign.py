@@ -77,7 +77,7 @@ def assign(
 
 
 def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
-    """Undo `assign`: plain forwards, all weights on one device, with the state of the optimizer it was given.
+    """Undo `assign`: plain forwards, and all weights on one device, with their optimizer's state.
 
     Args:
         model: a distributed model (one that waits for its first call, too).
@@ -110,7 +110,7 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
 
 
 def plan_of(model: nn.Module) -> Plan:
-    """The plan that a distributed model follows.
+    """Return the plan that a distributed model follows.
 
     Args:
         model: a distributed model.
@@ -126,7 +126,7 @@ def plan_of(model: nn.Module) -> Plan:
 
 
 def last_step(model: nn.Module) -> Timeline:
-    """What was measured of a model's last step: its last call, and all that ran until its next one.
+    """Return the measured timeline of a model's last step: its last call, and all that ran after it.
 
     Args:
         model: a distributed model.
@@ -148,7 +148,7 @@ def last_step(model: nn.Module) -> Timeline:
 
 @contextmanager
 def reordering(model: nn.Module, on: bool) -> Iterator[None]:
-    """Let a model launch its layers in the plan's order, or not, for a stretch of code.
+    """Turn launching in the plan's order on or off within a `with` block.
 
     Args:
         model: a distributed model.
@@ -216,7 +216,7 @@ def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> 
 
 
 def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, str]) -> dict[str, str]:
-    """Device of each module that is wrapped as a layer: those of the graph, and leaves it never saw."""
+    """Device of each module wrapped as a layer: layers of the graph, and leaf modules not in the graph."""
     devices = {}
     for node, costs in plan.graph.placed_costs():
         if costs.kind == "layer" and not costs.unread:
@@ -233,7 +233,7 @@ def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, st
 
 
 def _devices_below(devices: dict[str, str]) -> dict[str, set[str]]:
-    """By module, the devices of what is in it, at any depth."""
+    """By module, the devices of its submodules, at any depth."""
     below: dict[str, set[str]] = {}
     for name, device in devices.items():
         for module in _above(name):
@@ -242,7 +242,7 @@ def _devices_below(devices: dict[str, str]) -> dict[str, set[str]]:
 
 
 def _above(name: str) -> Iterator[str]:
-    """The modules that hold a module or a weight, from the inside out, without the root."""
+    """The modules that contain a module or a weight, from the inside out, without the root."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name

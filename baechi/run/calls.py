@@ -27,14 +27,14 @@ from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 @uncompiled
 def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The root, or a part of it that calls layers on several devices.
+    """Run the root, or a submodule that calls layers on several devices.
 
-    Inside a step a part is ordinary code. Called on its own (an encoder used alone, a block that
-    activation checkpointing runs again in backward) it is a step of its own.
+    Inside a step such a submodule is ordinary code. Called on its own it opens a step: an encoder used
+    alone, or a block that activation checkpointing recomputes in backward.
 
     Args:
         module: the module.
-        *args, **kwargs: as the user gave them.
+        *args, **kwargs: as the user passed them.
 
     Returns:
         What the module returns, on the device of the inputs.
@@ -44,11 +44,11 @@ def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @uncompiled
 def call_fused_stack(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A stack of fused layers: like a part, with the glue mode off, which would unfuse them.
+    """Run a stack of fused layers: as `call_root`, with the glue mode off, since it disables fast paths.
 
     Args:
-        module: one of `backend.fast_paths.FUSED_STACKS`.
-        *args, **kwargs: as the model's code gave them.
+        module: a module of a type in `FUSED_STACKS`.
+        *args, **kwargs: as the model's code passed them.
 
     Returns:
         What the module returns.
@@ -58,16 +58,16 @@ def call_fused_stack(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @uncompiled
 def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A layer: bring what it was given to its device, run it there.
+    """Run a layer: bring its arguments to its device, and run it there.
 
-    The actual arguments decide what travels, never the profile.
+    The actual arguments decide which tensors travel, never the profile.
 
     Args:
         module: the module.
-        *args, **kwargs: as the model's code gave them.
+        *args, **kwargs: as the model's code passed them.
 
     Returns:
-        What the layer returns, on its device; on that of the inputs if called outside a step.
+        What the layer returns, on its device; on the inputs' device if called outside a step.
     """
     binding: Binding = module.__dict__[BINDING]
     runtime = binding.runtime
@@ -80,11 +80,11 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @uncompiled
 def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A layer without weights: like `call_layer` in a step of a model that has it, else plain.
+    """Run a layer without weights: as `call_layer` in a step of a model that contains it, else plainly.
 
     Args:
         module: the module.
-        *args, **kwargs: as the model's code gave them.
+        *args, **kwargs: as the model's code passed them.
 
     Returns:
         What the layer returns.
@@ -98,7 +98,7 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
-    """Run in the step that this thread is in, or in one of its own."""
+    """Run in this thread's open step, or in a new step."""
     runtime = _binding(module).runtime
     if current_graph_task_id() != -1:
         runtime.step_until_backward_ends()
@@ -122,7 +122,7 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         glue.step.schedule.force_values(tensors_in(args, kwargs), "a fused stack takes values")
     first = next(tensors_in(args, kwargs), None)
     place = runtime.backend.place_of(first) if first is not None else runtime.backend.host
-    if place in runtime.backend.names:  # what it does between its layers, with a mask
+    if place in runtime.backend.names:  # its own code between its layers (on a mask, say) runs there, too
         (args, kwargs), _ = glue.step.lend((args, kwargs), place)
     with glue.off(), runtime.backend.at(place):
         return original_forward(module)(*args, **kwargs)
@@ -170,7 +170,7 @@ def _inside_another(
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """A layer that is called by another one runs at once; what it returns goes where that one runs."""
+    """Run a layer that another layer calls: at once. Its result goes to the calling layer's device."""
     place = glue.step.inside
     assert place is not None
     if not has_weights(module):

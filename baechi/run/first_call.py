@@ -1,4 +1,4 @@
-"""A model without example inputs is planned at its first call, with that call's inputs."""
+"""Plan a model that was given no example inputs at its first call, with that call's inputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ def plan_at_first_call(model: nn.Module, distribute: Distribute) -> nn.Module:
 
     Args:
         model: the model.
-        distribute: given the model and its first inputs, distributes it.
+        distribute: distributes the model, given the model and its first inputs.
 
     Returns:
         The same model.

@@ -1,4 +1,4 @@
-"""A checkpoint, onto the devices of a distributed model: one tensor at a time, none left on the host."""
+"""Load a checkpoint onto the devices of a distributed model, one tensor at a time through the host."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -52,14 +52,14 @@ def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Modul
             if weights[name].is_meta:
                 _make_room(sharing[storage_object(weights[name])], backend, homes[name])
             weights[name].copy_(value)
-            del value  # the next one is read only when nobody holds this one
+            del value  # release it before the next one is read, to hold one tensor on the host at a time
     if isinstance(backend, TorchDevices):
         flatten_recurrent(model)
     return model
 
 
 def _sharing(weights: Mapping[str, torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
-    """Weights by the memory that is theirs."""
+    """Weights by the storage that they share."""
     sharing: dict[Any, list[torch.Tensor]] = {}
     for weight in {id(weight): weight for weight in weights.values()}.values():
         sharing.setdefault(storage_object(weight), []).append(weight)
@@ -67,7 +67,7 @@ def _sharing(weights: Mapping[str, torch.Tensor]) -> dict[Any, list[torch.Tensor
 
 
 def _make_room(weights: list[torch.Tensor], backend: AbstractBackend, place: str) -> None:
-    """Memory on a device for weights on `meta` that share theirs; they stay the same objects."""
+    """Allocate a device's memory for `meta` weights of one storage; they stay the same objects."""
     for weight, real in zip(weights, backend.room_for(weights, place), strict=True):
         exchange(weight, real)
 
@@ -123,7 +123,7 @@ def _missing(
 
 
 def _is_whole(weight: torch.Tensor) -> bool:
-    """Whether a weight is all that is in its storage, so that views of it have their values with it."""
+    """Whether a weight fills its storage, so that loading it also sets the values of all its views."""
     return weight.numel() * weight.element_size() == storage_bytes(weight)
 
 

@@ -1,4 +1,4 @@
-"""What a distributed model carries with it: the plan, the devices, and the step in flight."""
+"""The state of a distributed model: its plan, its devices, and the open step of each thread."""
 
 import functools
 import itertools
@@ -37,15 +37,15 @@ Reorder = bool | Literal["host", "threads"]
 
 
 class Runtime:
-    """One distributed model's runtime.
+    """The runtime of one distributed model.
 
     It holds no module: wrappers find it through their module, so a deep copy of the model gets a
     runtime of its own and computes with its own weights.
 
     Args:
         plan: where each layer runs.
-        reorder: whether layers launch in the plan's order; `"host"` (as True) and `"threads"` say who
-            launches what had to wait.
+        reorder: whether layers launch in the plan's order; `"host"` (as True) and `"threads"` choose the
+            thread that launches a layer which had to wait.
         stateful: modules whose calls keep the code's order, since they have buffers.
     """
 
@@ -73,7 +73,10 @@ class Runtime:
 
     @property
     def glue(self) -> GlueMode | None:
-        """The mode of the step that this thread is in; None outside a step."""
+        """The glue mode of this thread's open step; None outside a step.
+
+        Reading it closes a step that `step_until_backward_ends` opened for a backward that is over.
+        """
         glue: GlueMode | None = getattr(self._thread, "glue", None)
         backward = getattr(self._thread, "backward", None)
         if backward is not None and backward != current_graph_task_id():
@@ -82,22 +85,22 @@ class Runtime:
         return glue
 
     def only_reads(self, module: str, *, training: bool) -> bool:
-        """Whether a layer is known to write nothing that others read.
+        """Whether a layer is known to write nothing that other code reads.
 
         Args:
             module: its module.
-            training: whether it is in training now: what was captured for inference says nothing of that.
+            training: whether it is in training mode now. A capture for inference does not cover that.
         """
         return module in self._only_read and (self._in_training or not training)
 
     @cached_property
     def order(self) -> LaunchOrder:
-        """The plan's order, and the code's."""
+        """The launch order of the plan, and that of the code."""
         return LaunchOrder.of(self.plan, stateful=self.stateful)
 
     @cached_property
     def may_wait(self) -> bool:
-        """Whether some layer waits when the code runs as it did when it was captured."""
+        """Whether some layer must wait if the code runs as it was captured."""
         return bool(waiting_layers(self.order))
 
     def schedule(self, glue: GlueMode) -> Schedule | None:
@@ -151,11 +154,11 @@ class Runtime:
             self.counts = schedule.counts
 
     def step_until_backward_ends(self) -> None:
-        """Open a step in this thread for as long as the backward that it is in.
+        """Open a step in this thread until the running backward ends.
 
-        Activation checkpointing runs code of the model again in backward, below any module call:
-        a layer is the first that we see of it, and the glue after it needs the mode. The engine
-        takes modes off the stack after each autograd node, so it may have to go on again.
+        Activation checkpointing recomputes the model's code in backward, outside any call of the root. The
+        first thing the runtime sees of it is a layer, and functional ops (glue) after it need the mode. The
+        autograd engine takes modes off the stack after each node, so the mode may have to be set again.
         """
         if self.glue is None:
             self._thread.glue = GlueMode(Step(self.backend, self))
@@ -166,7 +169,7 @@ class Runtime:
             glue.__enter__()  # type: ignore[no-untyped-call]
 
     def _backward_ended(self, thread: int) -> None:
-        # the engine may call from another thread: then the next look at `glue` closes the step
+        # The engine may call this in another thread. Then the next read of `glue` closes the step.
         if thread == threading.get_ident() and getattr(self._thread, "backward", None) is not None:
             self._close_backward()
 
@@ -185,13 +188,13 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Binding:
-    """What ties a module to its runtime.
+    """A module's link to its runtime.
 
     Args:
         runtime: the runtime, shared by all modules of a model.
         name: the module's qualified name.
-        device: where a layer with weights runs (those without are in `shares`); None for the root
-            and for parts, which call layers on several devices.
+        device: where a layer with weights runs; `shares` has those without. None for the root and other
+            modules that call layers on several devices.
     """
 
     runtime: Runtime
@@ -207,13 +210,13 @@ class Binding:
 
 @contextmanager
 def _modes_off(glue: GlueMode) -> Iterator[None]:
-    """What launches inside is no code of the model's, and none of the layer that asked for it."""
+    """Take the modes off: a layer launched in this context belongs to no code that runs around it."""
     with glue.off(), reach_aside():
         yield
 
 
 def bind(module: nn.Module, binding: Binding) -> None:
-    """Tie a module to a runtime."""
+    """Link a module to a runtime."""
     module.__dict__[BINDING] = binding
 
 
@@ -223,21 +226,21 @@ def unbind(module: nn.Module) -> None:
 
 
 def binding_of(module: nn.Module) -> Binding | None:
-    """What ties a module to its runtime, if something does."""
+    """The module's link to its runtime; None if it has none."""
     binding: Binding | None = module.__dict__.get(BINDING)
     return binding
 
 
 def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runtime:
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
-    runtime.settled = False  # marks of where weights lie do not travel with copies and pickles
+    runtime.settled = False  # copies and pickles lose the marks that say where weights lie
     return runtime
 
 
 def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
-    """Modules that write nothing that others read, and those that write only what they are given.
+    """Modules that write nothing that others read, and modules that write only their arguments.
 
-    Of a module that did not run when the model was captured nothing is known.
+    A module that did not run during capture is in neither set.
     """
     writes: dict[str, set[str]] = {}
     for node, costs in plan.graph.placed_costs():
@@ -250,10 +253,10 @@ def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """By layer, the other devices that read what it returns, in the order in which the code does.
+    """By layer, the other devices that read its output, in the code's order of reading.
 
-    A view of that, or one of several tensors, is another tensor: it travels when somebody asks for it. So
-    does what the host reads, who would wait until it is there.
+    These outputs are sent ahead. A view of an output, or one of several outputs, is sent when it is used.
+    So is an output that the host reads, since the host would block until it arrives.
     """
     on_host, graph = plan.cluster.on_host, plan.graph
     for node in plan.graph.placed():

@@ -1,8 +1,8 @@
-"""Layers without weights, which models that know nothing of each other may share.
+"""Layers without weights, which several independent models may share.
 
 Some libraries make one activation module for the whole process. So such a layer is not tied to one
-runtime: it knows all that run it, keeps none of them alive, and obeys the one whose step is in
-flight in this thread; outside of any step it is plain.
+runtime. It has weak references to all runtimes that run it, and follows the one whose step is open in
+this thread. Outside a step it runs its plain forward.
 """
 
 import copy
@@ -22,10 +22,10 @@ Seat = tuple[str, str]
 
 
 class Shares:
-    """Which runtimes run a layer, and where.
+    """The runtimes that run a layer, and the device of each.
 
     Args:
-        seats: runtimes and where each runs the layer.
+        seats: each runtime with the layer's name and device in it.
     """
 
     def __init__(self, seats: Iterable[tuple[Runtime, Seat]] = ()) -> None:
@@ -36,15 +36,15 @@ class Shares:
         return len(self._seats)
 
     def add(self, runtime: Runtime, seat: Seat) -> None:
-        """Let a runtime run the layer."""
+        """Add a runtime that runs the layer."""
         self._seats[runtime] = seat
 
     def remove(self, runtime: Runtime) -> None:
-        """Let a runtime run it no more."""
+        """Remove a runtime."""
         self._seats.pop(runtime, None)
 
     def current(self) -> tuple[Runtime, Seat] | None:
-        """The runtime whose step is in flight in this thread, and where it runs the layer."""
+        """The runtime whose step is open in this thread, and the layer's name and device in it."""
         for runtime, seat in self._seats.items():
             if runtime.glue is not None:
                 return runtime, seat
@@ -58,13 +58,13 @@ class Shares:
 
 
 def shares_of(module: nn.Module) -> Shares | None:
-    """Who runs a layer, if it has no weights and somebody does."""
+    """The runtimes that run a layer without weights; None if it is not distributed."""
     shares: Shares | None = module.__dict__.get(_NAME)
     return shares
 
 
 def join(module: nn.Module, runtime: Runtime, seat: Seat) -> None:
-    """Let a runtime run a layer without weights."""
+    """Add a runtime to a layer without weights."""
     module.__dict__.setdefault(_NAME, Shares()).add(runtime, seat)
 
 
@@ -72,14 +72,14 @@ def leave(module: nn.Module, runtime: Runtime) -> bool:
     """Undo `join`.
 
     Returns:
-        Whether nobody runs the layer any more.
+        Whether no runtime runs the layer any more.
     """
     shares = shares_of(module)
     if shares is None:
         return True
     shares.remove(runtime)
     if len(shares):
-        gc.collect()  # models that are gone are cycles of modules and wrappers
+        gc.collect()  # deleted models are reference cycles of modules and wrappers
     if len(shares):
         return False
     del module.__dict__[_NAME]

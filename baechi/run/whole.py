@@ -1,8 +1,7 @@
-"""A model that is placed whole on one device (or on none, if it computes nothing): plain, but for its
-inputs, which may come from elsewhere.
+"""Hooks of a model that is placed on one device (or on none, if it computes nothing).
 
-Its `forward` is nobody's business. Two hooks on the root bring what it is given to the device, and
-what it returns back to where that came from, as for a model on several devices.
+Its `forward` is not wrapped. Two hooks on the root move the inputs to the device, and the outputs back to
+where the inputs lay, as for a model on several devices.
 """
 
 import threading
@@ -44,7 +43,7 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     stack = ExitStack()
     runtime.measure = stack.enter_context(runtime.backend.step())
     lent, loans, note = (args, kwargs), Loans(runtime.backend), None
-    if used:  # a model that computes nothing is nowhere
+    if used:  # a model that computes nothing has no device
         note = stack.enter_context(runtime.backend.at(used[0], ""))
         lent, loans = step.lend(lent, used[0])
     _stack().append((step, stack, loans, (args, kwargs), note))

@@ -1,4 +1,4 @@
-"""Plan -> timeline: when what runs where, and how full each device gets.
+"""Plan -> timeline: when each layer and transfer runs, and how many bytes each device holds.
 
 In:    a `Plan`, its graph, its cluster.
 Out:   a `Timeline`, peaks by device, and bounds that no plan can beat.

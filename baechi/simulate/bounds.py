@@ -1,18 +1,18 @@
-"""No step can be shorter, no device can be emptier: what every plan of a graph on a cluster takes at least.
+"""Lower bounds on the step time and on the fullest device, for every plan of a graph on a cluster.
 
-Five reasons for time, each for forward and for backward, which do not overlap:
+Five bounds on time, each for forward and for backward, which do not overlap:
 
 - path: layers that depend on each other run one after the other, each on its fastest device;
 - work: all layers share the devices. Were every layer divisible, devices of speed v would share
   work w in w / sum(v); for times by kind of device the same weights still give a bound (they are a
   feasible solution of the dual of the scheduling program on unrelated machines);
 - group: layers that share a device run there one after the other;
-- forced cut: what hangs together and fits on no device is cut somewhere, and the step is no shorter
-  than the longest path through the tensor where a cut costs least;
+- forced cut: a connected part that no device can hold is cut somewhere. The step is no shorter than
+  the longest path through the tensor where that cut costs least;
 - host: it issues one kernel after the other (`issue_bounds`).
 
-Two for memory: all that stays has to lie somewhere, and every group on one device; when forward is
-over, and when the optimizer steps.
+Two bounds on memory, when forward is over and when the optimizer steps: all that stays has to lie
+somewhere, and every group lies on one device.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def least_peak_bytes(graph: LayerGraph, cluster: Cluster) -> int:
 
     Args:
         graph: the layer graph; its optimizer counts in training.
-        cluster: the devices, whatever memory they have.
+        cluster: the devices; their memory sizes are not looked at.
 
     Returns:
         Bytes: an equal share of all that stays, or the largest group, whichever is more.
@@ -66,7 +66,7 @@ def least_peak_bytes(graph: LayerGraph, cluster: Cluster) -> int:
 
 
 def _kept_bytes(graph: LayerGraph, indexed: IndexedGraph) -> tuple[list[int], list[int]]:
-    """By layer, what is there when forward is over, and when the optimizer steps."""
+    """By layer, the bytes it holds when forward is over, and when the optimizer steps."""
     table = footprints(graph)
     parts = [table[name] for name in indexed.names]
     return (
@@ -104,7 +104,7 @@ def _tails_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]]) -> list[
 
 
 def _must_be_cut(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> list[set[int]]:
-    """Layers that hang together by tensors, and that no device holds."""
+    """Sets of layers that tensors connect, each too large for every device."""
     together: nx.Graph[int] = nx.Graph()
     together.add_nodes_from(range(len(indexed)))
     for maker, readers in zip(indexed.source, indexed.consumers, strict=True):
@@ -117,7 +117,7 @@ def _must_be_cut(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> 
 def _cut_s(
     indexed: IndexedGraph, seconds: Sequence[Sequence[float]], cluster: Cluster, cut: Sequence[set[int]]
 ) -> float:
-    """The longest path through the tensor that is cheapest to cut, of the part where that is dearest."""
+    """The longest path through the cheapest tensor to cut; of several parts, the largest such value."""
     if not cut or len(cluster) < 2:
         return 0.0
     heads_s, tails_s = _heads_s(indexed, seconds), _tails_s(indexed, seconds)

@@ -18,12 +18,12 @@ class Step(NamedTuple):
     """A stretch of a layer's backward.
 
     Args:
-        part: the part of its kernels that was issued before.
-        rise_bytes: what it adds to what is there, at most, if nothing of that goes.
-        kind: what may go when it begins, if the placement lets it: `"out"`, the gradient of its output;
-            `"lent"`, what autograd keeps for it of its inputs; `"sum"`, gradients of its inputs that
-            its own are added to, beside which the sum comes first (`"add"`); `""` nothing.
-        size_bytes: how much that is.
+        part: the fraction of the layer's kernels that were issued before it.
+        rise_bytes: the most bytes it adds to the live bytes, if none of those are freed.
+        kind: what it may free when it begins, if the placement allows: `"out"`, the gradient of the
+            layer's output; `"lent"`, inputs that autograd saved for it; `"sum"`, earlier gradients of
+            its inputs, once added to its own. `"add"` marks where that sum is allocated; `""`: nothing.
+        size_bytes: the bytes freed, or of the sum.
     """
 
     part: float
@@ -37,24 +37,24 @@ _Table = list[list[float | None]]
 
 @dataclass(frozen=True)
 class IndexedPlan:
-    """Where a plan is played. Layers and devices are indexes; the host's is that after the last.
+    """A plan, indexed for simulation. Layers and devices are indexes; the host's is that after the last.
 
     Args:
         graph: the layer graph.
         cluster: the devices.
         indexed: the graph, indexed.
         footprints: by layer.
-        seconds: by phase, device and layer; None where nobody knows.
+        seconds: by phase, device and layer; None where the time is unknown.
         host_s: by phase and layer, what the host takes to issue its kernels.
         tails: by phase and layer, the kernels that may decide when it ends.
-        is_glue: by layer, whether it is glue.
-        lent_bytes: by layer, what autograd keeps of its output for readers only.
-        held_bytes: by layer, what the model's code holds to the end of forward.
+        is_glue: by layer, whether it is a functional op (glue) and not a module.
+        lent_bytes: by layer, bytes of its output that autograd saves for its consumers only.
+        held_bytes: by layer, bytes that the model's code holds to the end of forward.
         span_bytes: by layer, what a copy of the gradient of its output takes, if that has gaps.
-        temp_bytes: by layer, what it needs only while it runs forward.
-        rising_bytes: by layer, what it holds at the most while it runs forward: pairs of the part of its
-            kernels that was issued before, and of bytes; none if it holds all from the beginning.
-        steps: by layer, what its backward adds to what is there (`Step`).
+        temp_bytes: by layer, transient bytes while it runs forward.
+        rising_bytes: by layer, how its bytes rise while it runs forward: pairs of the fraction of its
+            kernels issued so far, and bytes. Empty if it holds all from the beginning.
+        steps: by layer, what its backward adds to the live bytes (`Step`).
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
     """
@@ -96,7 +96,7 @@ class IndexedPlan:
 
     @classmethod
     def empty(cls, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> "IndexedPlan":
-        """What all plans of a graph on a cluster have in common.
+        """Index what all plans of a graph on a cluster have in common.
 
         Args:
             graph: the layer graph.
@@ -129,7 +129,7 @@ class IndexedPlan:
         return replace(whole, _spread=whole._without(on_host)) if on_host else whole
 
     def _without(self, on_host: Sequence[int]) -> "IndexedPlan":
-        """The same where glue that reads inputs only runs on the host, and takes nothing of devices."""
+        """The same plan with glue that reads only inputs on the host, where it takes nothing of a device."""
         table = list(self.footprints)
         seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
         host_s = {phase: list(times) for phase, times in self.host_s.items()}
@@ -211,14 +211,14 @@ class IndexedPlan:
 
 
 def _forward_temp_bytes(graph: LayerGraph, layers: Sequence[LayerCosts]) -> list[int]:
-    """By layer; where phases are not told apart, the most of both."""
+    """By layer; the larger of both phases where the graph does not separate them."""
     if graph.training and graph.says("forward_temp_bytes"):
         return [ceil(costs.forward_temp_bytes) for costs in layers]
     return [ceil(costs.temp_bytes) for costs in layers]
 
 
 def _steps(graph: LayerGraph, layers: Sequence[LayerCosts], parts: Sequence[Footprint]) -> list[list[Step]]:
-    """By layer; if the graph does not say, what it needs and the gradients of its weights."""
+    """By layer; without recorded steps, one step with its transient bytes and its weights' gradients."""
     if not graph.says("backward_rise_bytes"):
         return [[Step(0.0, part.temp_bytes + part.gradient_bytes)] for part in parts]
     return [

@@ -1,8 +1,8 @@
-"""No step can be shorter than its host takes: what issuing takes at least, of a graph that says so.
+"""A lower bound on the step from the host's issue times, for graphs that record them.
 
-One thread sends the inputs, issues a forward, all layers of it, then fetches what the model returns. In
-backward each device has a thread; one comes to a layer when those have been issued that give it gradients,
-wherever they lie. An addition of gradients may be another layer's, so it is left out.
+In forward one thread sends the inputs, issues all layers, then fetches what the model returns. In
+backward each device has a thread. A thread issues a layer after the layers that give it gradients have
+been issued, on any device. An addition of gradients may be counted with another layer, so it is left out.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from baechi.records.timeline import Phase
 
 
 def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, float]:
-    """A time that no host can beat, whatever the plan.
+    """The least time that the host needs to issue a step, under any plan.
 
     Args:
         indexed: the layer graph, indexed.
@@ -57,7 +57,7 @@ def _host_s(indexed: IndexedGraph, phase: Phase) -> list[float]:
 
 
 def _additions(indexed: IndexedGraph) -> list[int]:
-    """By layer, gradients that it adds to what is there if all who read a tensor are on one device."""
+    """By layer, the gradient additions that it makes if all consumers of a tensor share one device."""
     found = [0] * len(indexed)
     for maker, readers in zip(indexed.source, indexed.graded, strict=True):
         for reader in readers[:-1] if maker != FROM_HOST else ():
@@ -66,7 +66,7 @@ def _additions(indexed: IndexedGraph) -> list[int]:
 
 
 def _longest_s(indexed: IndexedGraph, seconds: Sequence[float]) -> float:
-    """The longest path that gradients go."""
+    """The longest path that gradients take through the graph."""
     ends_s = [0.0] * len(indexed)
     for layer, reads in enumerate(indexed.reads):
         makers = [indexed.source[tensor] for tensor in reads if layer in indexed.graded[tensor]]

@@ -1,4 +1,4 @@
-"""The predicted step of a plan: forward, then backward in training, as spans, seconds and bytes."""
+"""Predict a step of a plan: forward, and backward in training, as spans, seconds and bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
     """Predict a step.
 
     Each device runs its layers in the plan's order, each as soon as its inputs are there. An output
-    is sent once to every device that reads it as soon as it is ready; transfers queue on their
-    channels (`baechi.cost.channel`) and overlap with computing. Backward begins when all forward is
-    over, and is the forward turned around: reversed orders, gradients over the reverse links.
+    is sent once to every device that reads it, as soon as it is ready. Transfers queue on their
+    channels (`baechi.cost.channel`) and overlap with computing. Backward begins when all of forward
+    is over. It is the forward in reverse: reversed orders, gradients over the reverse links.
     A layer starts when the host has issued its first kernel, and ends no sooner than the last was
     issued (`host_forward_s`, `host_backward_s`); in backward each device has an issuing host of its own.
 
@@ -63,7 +63,7 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
 
 
 class Rehearsal:
-    """Many plans of one graph on one cluster: what does not change is worked out once.
+    """A simulator for many plans of one graph on one cluster: what they share is computed once.
 
     Args:
         graph: the layer graph; its optimizer counts.
@@ -91,7 +91,7 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class _Played:
-    """A phase that was played."""
+    """A simulated phase."""
 
     phase: Phase
     transfers: Sequence[Transfer]
@@ -119,7 +119,7 @@ def _play(stage: IndexedPlan, memory: Memory, recorder: Recorder | None = None) 
 
 
 def _play_program(stage: IndexedPlan, memory: Memory) -> list[_Played]:
-    """A step of a graph that says what the host takes: so it is known what it does, and when."""
+    """Simulate a step of a graph with host times, so that the host's program is known."""
     around = Machine(stage.cluster), NullWatcher()
     places = launch_places(stage.indexed, stage.is_glue, stage.device_of, stage.place)
     stage = stage.with_plan(stage.device_of, places)
@@ -182,7 +182,7 @@ def _run(
 def _download(
     stage: IndexedPlan, engine: Engine, returned: Sequence[Transfer], machine: Machine, now_s: float
 ) -> float:
-    """The host fetches what the model returns, one after the other, each when its device is through."""
+    """Fetch the model's outputs to the host, one after the other, each when its device has finished."""
     ended_s = {layer: end_s for layer, _, end_s in engine.ran}
     launch_s = stage.cluster.launch_s if stage.knows_host else 0.0
     for number, transfer in enumerate(returned, start=len(engine.transfers)):

@@ -1,10 +1,10 @@
-"""Memory while placing: what a ledger is."""
+"""Memory while placing: the interface of ledgers."""
 
 from typing import Protocol
 
 
 class Ledger(Protocol):
-    """Who is placed where, and the bytes that follow. Layers, groups and devices are indexes.
+    """Records what is placed where, and counts its bytes. Layers, groups and devices are indexes.
 
     A placer asks before it acts: `place` and `run` do not check.
     """
@@ -13,14 +13,14 @@ class Ledger(Protocol):
     """By group, its device, or `ANYWHERE`."""
 
     def needed_bytes(self, device: int) -> int:
-        """What a device needs for all that was placed and has run there.
+        """The bytes that a device needs for all groups placed there and all layers run there.
 
         Args:
             device: a device.
         """
 
     def slack_bytes(self, device: int) -> int:
-        """What a device has left for the next layer that runs there.
+        """The bytes that a device has left for the next layer that runs there.
 
         Args:
             device: a device.
@@ -34,18 +34,18 @@ class Ledger(Protocol):
             device: where it would run; if its group is placed, where that is.
 
         Returns:
-            Above 0: it does not fit. Otherwise, what would be left, negative.
+            Positive: bytes missing. Otherwise it fits, with minus this many bytes left.
         """
 
     def group_short_bytes(self, group: int, device: int) -> int:
-        """How many bytes are missing to place a group, as far as its layers' order does not matter.
+        """How many bytes are missing to place a group, counting only what its layers' order cannot change.
 
         Args:
             group: a group that is not placed.
             device: where it would lie.
 
         Returns:
-            Above 0: it does not fit. Otherwise, what would be left, negative.
+            Positive: bytes missing. Otherwise it fits, with minus this many bytes left.
         """
 
     def place(self, group: int, device: int) -> None:

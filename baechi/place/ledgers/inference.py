@@ -1,12 +1,11 @@
-"""Memory while placing for inference: things come and go, so the ledger follows their lives.
+"""Memory while placing for inference: outputs are allocated and freed, so the ledger tracks lifetimes.
 
-Weights are there always. Output is there from the turn of its layer until all layers that read it
-have run, a copy on another device from the turn after its source until then; a view holds what it
-views as long as it is held itself; output that nobody reads stays. Copies of inputs are there from
-the beginning to the end. A turn is the running of one layer, in the order of placing.
+A turn is the running of one layer, in the order of placing. Weights stay. An output lives from its layer's
+turn until all its consumers have run. A copy on another device lives from the turn after its producer
+until then. A view holds its base. An output without consumers stays. Copies of inputs stay, too.
 
-Devices do not wait for each other's turns, so this is an estimate where they run far apart:
-`baechi.simulate` has the last word, and who calls a placer asks it.
+Devices do not wait for each other's turns, so this is an estimate if their clocks run far apart. The
+caller of a placer checks the plan with `baechi.simulate`.
 """
 
 from baechi.cost.indexed import FROM_HOST
@@ -36,7 +35,7 @@ class InferenceLedger:
         self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
         for makers in indexed.lets_go.values():
             for maker in makers:
-                self._unread_of[maker] += 2  # by its variable, and by itself: the variable may go before it
+                self._unread_of[maker] += 2  # its variable, and the layer itself, which may run later
 
     def needed_bytes(self, device: int) -> int:
         """See `Ledger`."""
@@ -94,13 +93,13 @@ class InferenceLedger:
                 self._let_inputs_go(maker)
 
     def _absent(self, layer: int, device: int) -> list[tuple[int, int]]:
-        """The tensors that must come to a device for a layer, oldest first: (since, tensor)."""
+        """The tensors that must be copied to a device for a layer, oldest first: (since, tensor)."""
         reads = self._task.indexed.reads[layer]
         absent = [(self._since[t], t) for t in reads if not self._on[t] >> device & 1]
         return sorted(absent) if len(absent) > 1 else absent
 
     def _level_with(self, layer: int, device: int) -> int:
-        """How high the level would have got if the layer ran next, its copies coming since they could."""
+        """The peak if the layer ran next, with its copies sent as early as possible."""
         level, copied, highest = self._levels[device], 0, 0
         for since, tensor in self._absent(layer, device):
             copied += self._task.indexed.size_bytes[tensor]
@@ -109,7 +108,7 @@ class InferenceLedger:
         return max(highest, running)
 
     def _let_inputs_go(self, reader: int) -> None:
-        """Free what was read for the last time; through views, what they view."""
+        """Free outputs that were read for the last time, and the bases that only freed views held."""
         indexed = self._task.indexed
         done = [reader]
         while done:
@@ -132,7 +131,7 @@ class InferenceLedger:
             self._levels[device].now_bytes -= indexed.size_bytes[tensor]
 
     def _last_of(self, maker: int) -> bool:
-        """Free a layer's output, if that was the last of its tensors."""
+        """Free a layer's output, if its last tensor was released."""
         self._unread_of[maker] -= 1
         if self._unread_of[maker]:
             return False

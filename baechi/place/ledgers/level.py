@@ -1,7 +1,7 @@
-"""How full a device is along the order of placing, when the past can still rise.
+"""Bytes on a device along the order of placing, when earlier turns can still rise.
 
-A copy is noticed when a layer that reads it is placed, and was there since its source had run. So
-bytes are added from some earlier turn on, and the question is how high the level got since then.
+A copy is known when a layer that reads it is placed, but it lives since its producer has run. So bytes
+are added from an earlier turn on, and the ledger asks for the peak since that turn.
 """
 
 from bisect import bisect_left
@@ -10,8 +10,8 @@ from bisect import bisect_left
 class Level:
     """Bytes in use on a device, turn by turn. A turn is the running of a layer, on any device.
 
-    Only turns that stand higher than all later ones are remembered: no other can be the highest
-    since any turn, and raising keeps that true.
+    Only turns higher than all later ones are stored: no other turn can be the highest since some turn.
+    Raising a suffix of turns keeps that property.
     """
 
     __slots__ = ("_heights", "_turns", "now_bytes")
@@ -23,11 +23,11 @@ class Level:
 
     @property
     def highest_bytes(self) -> int:
-        """The most there ever was."""
+        """The peak of all turns."""
         return self._heights[0] if self._heights else 0
 
     def highest_since(self, turn: int) -> int:
-        """The most there was in a turn and later.
+        """The peak in a turn and all later ones.
 
         Args:
             turn: a turn.
@@ -36,11 +36,11 @@ class Level:
         return self._heights[first] if first < len(self._turns) else self.now_bytes
 
     def mark(self, turn: int, more_bytes: int) -> None:
-        """Note how much is in use in the next turn.
+        """Add the next turn.
 
         Args:
             turn: a turn later than all before.
-            more_bytes: what it takes on top of what is there now.
+            more_bytes: its bytes on top of the live bytes.
         """
         height = self.now_bytes + more_bytes
         while self._heights and self._heights[-1] <= height:
@@ -50,11 +50,11 @@ class Level:
         self._turns.append(turn)
 
     def raise_since(self, turn: int, more_bytes: int) -> None:
-        """Add what was there since a turn, and still is.
+        """Add bytes that have been live since a turn.
 
         Args:
-            turn: the first turn in which it was there.
-            more_bytes: how much.
+            turn: the first turn in which they were live.
+            more_bytes: how many.
         """
         self.now_bytes += more_bytes
         first = bisect_left(self._turns, turn)

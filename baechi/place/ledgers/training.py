@@ -1,17 +1,17 @@
-"""Memory while placing for training: nearly everything stays until backward, so the ledger is static.
+"""Memory while placing for training: most tensors stay until backward, so the ledger has no lifetimes.
 
-A placer knows the order in which each device runs its layers, and only guesses the times. The
-ledger promises what follows from the orders alone:
+A placer knows the order in which each device runs its layers, but only estimates the times. So the
+ledger is an upper bound that follows from the orders alone:
 
-- permanent bytes of all groups placed on a device, the copies that it receives, and the gradients
-  that come back to it from others, are there from the beginning to the end;
-- output that autograd does not keep is there until the last layer on its device that reads it has
-  run, and the one during which its variable goes; if that lies elsewhere, or it is sent away or
-  returned, it stays;
-- one layer at a time needs its temporary bytes;
-- when the optimizer steps, only weights, gradients and its state are there, and its temporary bytes.
+- permanent bytes of all groups placed on a device count all the time. So do the copies that it
+  receives, and the gradients sent back to it;
+- output that autograd does not save counts until its last consumer on the device has run, and the layer
+  during which its variable goes. If that layer is on another device, or the output is sent or returned,
+  it counts to the end;
+- one layer at a time needs its transient bytes;
+- in the optimizer's step only weights, gradients, optimizer state and its transient bytes count.
 
-The peak that `baechi.simulate` finds for the same plan is never above this (`tests/place` try it on
+The peak that `baechi.simulate` finds for the same plan is never higher (`tests/place` checks it on
 random graphs). A tensor that several layers of a device read arrives there once and counts once.
 """
 
@@ -22,19 +22,19 @@ from baechi.place.task import ANYWHERE, Task
 
 
 class _Updates:
-    """What a device needs when the optimizer steps."""
+    """The bytes that a device needs when the optimizer steps."""
 
     def __init__(self) -> None:
         self._resident_bytes = self._total_bytes = self._largest_bytes = 0
 
     def add(self, part: GroupBytes) -> None:
-        """One more group is placed there."""
+        """Add a group that is placed there."""
         self._resident_bytes += part.resident_bytes
         self._total_bytes += part.update_bytes
         self._largest_bytes = max(self._largest_bytes, part.largest_update_bytes)
 
     def needed_bytes(self, part: GroupBytes | None = None) -> int:
-        """What is needed; with one more group, if one is given."""
+        """The bytes needed; with one more group, if one is given."""
         resident, total, largest = self._resident_bytes, self._total_bytes, self._largest_bytes
         if part is not None:
             resident, total = resident + part.resident_bytes, total + part.update_bytes
@@ -65,8 +65,8 @@ class TrainingLedger:
         self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
         for makers in indexed.lets_go.values():
             for maker in makers:
-                self._held[maker] += 2  # by its variable, and by itself: the variable may go before it runs
-        self._asked = (ANYWHERE, ANYWHERE)  # who places a group asked just before whether it fits there
+                self._held[maker] += 2  # its variable, and the layer itself, which may run later
+        self._asked = (ANYWHERE, ANYWHERE)  # (group, device) of the last fit test: `place` usually follows it
         self._answer: tuple[int, dict[int, int]] = (0, {})
 
     def needed_bytes(self, device: int) -> int:
@@ -125,7 +125,7 @@ class TrainingLedger:
                 self._let_inputs_go(maker, device)
 
     def _group_short_bytes(self, group: int, device: int, running_bytes: int) -> int:
-        """How many bytes are missing on the device, or on one that the placement makes grow."""
+        """How many bytes are missing on the device, or on another that the placement adds copies to."""
         part = self._task.group_bytes[group]
         grown, others = self._growth(group, device)
         backward = max(self._backward_bytes[device], part.backward_bytes)
@@ -143,13 +143,13 @@ class TrainingLedger:
         return max(own, *[self.needed_bytes(other) + more - memory[other] for other, more in others.items()])
 
     def _no_longer_named(self, layer: int, device: int) -> list[int]:
-        """The makers of what variables let go with a layer, as far as they run in the same order."""
+        """The layers whose variables end with a layer, as far as they run on the same device."""
         indexed = self._task.indexed
         makers = [m for m in indexed.lets_go.get(layer, ()) if self.device_of[indexed.group_of[m]] == device]
         return [*makers, layer] if layer in self._named else makers
 
     def _let_inputs_go(self, reader: int, device: int) -> None:
-        """Free output on the device that was read for the last time; through views, what they view."""
+        """Free outputs on the device that were read for the last time, and bases that only views held."""
         indexed = self._task.indexed
         done = [reader]
         while done:
@@ -159,7 +159,7 @@ class TrainingLedger:
                     done.append(maker)
 
     def _is_last(self, maker: int, device: int) -> bool:
-        """Whether nobody holds a layer's output any more: then it is freed."""
+        """Release one hold on a layer's output. If it was the last, free the output."""
         self._held[maker] -= 1
         if self._held[maker]:
             return False
@@ -167,7 +167,7 @@ class TrainingLedger:
         return True
 
     def _growth(self, group: int, device: int) -> tuple[int, dict[int, int]]:
-        """Bytes of copies, and of gradients coming back, if the group were placed there: there, elsewhere."""
+        """Bytes of copies and returned gradients that placing a group adds: on its device, and on others."""
         if self._asked == (group, device):
             return self._answer
         task, bit, sizes = self._task, 1 << device, self._task.indexed.size_bytes

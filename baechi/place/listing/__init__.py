@@ -2,5 +2,5 @@
 
 In:    a `Task` and a ledger of memory.
 Out:   layers on devices, one after the other.
-Start: `start_earliest`, then `clock`.
+Start: `start_earliest`, then `availability`.
 """

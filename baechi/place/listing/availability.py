@@ -1,7 +1,7 @@
-"""Times while placing: when devices and channels are free, and when tensors are where.
+"""Times while placing: when devices and channels are free, and when tensors arrive on devices.
 
-What it says of a transfer is the rule of `baechi.cost.channel`, applied in the order of placing. A
-tensor that is on a device already is not sent there again.
+Transfers follow the rule of `baechi.cost.channel`, applied in the order of placing. A tensor that is on
+a device already is not sent there again.
 """
 
 from baechi.cost.channel import Channels
@@ -28,7 +28,7 @@ class Availability:
         self.booked = [0 for _ in task.devices]  # transfers to each device
 
     def earliest_s(self, layer: int) -> float:
-        """When all that a layer depends on has run: it starts nowhere before.
+        """When all predecessors of a layer have run: it cannot start earlier on any device.
 
         Args:
             layer: a layer, all of whose predecessors have run.
@@ -37,7 +37,7 @@ class Availability:
         return max(self._behind_s[layer], *made_s) if made_s else self._behind_s[layer]
 
     def inputs_there_s(self, layer: int, device: int) -> float:
-        """When a layer's inputs could all be on a device. Never gets less by what is placed later.
+        """When all of a layer's inputs could be on a device. Later placements never make this earlier.
 
         Args:
             layer: a layer, all of whose predecessors have run.
@@ -60,7 +60,7 @@ class Availability:
         return max(latest_s, self._channels.last_arrival_s(device, transfers))
 
     def run(self, layer: int, device: int) -> None:
-        """Let a layer run next on a device, and its absent inputs travel there.
+        """Run a layer next on a device, and send its missing inputs there.
 
         Args:
             layer: a layer, all of whose predecessors have run.
@@ -82,7 +82,7 @@ class Availability:
             self._behind_s[follower] = max(self._behind_s[follower], end_s)
 
     def _in_queue_order(self, tensors: list[int]) -> list[int]:
-        """First come, first served."""
+        """Sort tensors by the time when they are ready: first come, first served."""
         return sorted(tensors, key=self._ready_s.__getitem__) if len(tensors) > 1 else tensors
 
     def _travel_s(self, tensor: int, device: int) -> float:

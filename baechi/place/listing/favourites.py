@@ -11,10 +11,10 @@ with transfer time c; x is 0 where j is i's favourite child, so follows it witho
     sum over parents of x_ij >= their number - 1        favourite of at most one parent
     s_i + p_i <= w      for layers that nothing follows;   0 <= x <= 1,   s >= 0
 
-The solution is fractional. Edges are taken by growing x, up to the threshold, each where neither
-end is taken: so the two rules hold whatever the solver returns. A linear program may have many
-solutions; a small second term prefers many favourites, then the largest transfers, so that there is
-one as a rule, and solvers agree.
+The solution is fractional. Edges are accepted in order of growing x, up to the threshold, if neither end
+has an accepted edge. So the two "at most one" rules hold for any values that the solver returns. A linear
+program may have many solutions. A small second term prefers many favourites, then the largest transfers.
+So the solution is usually unique, and solvers agree.
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ _FIRST_TERM = 1e4
 
 
 def favourite_children(task: Task, threshold: float = THRESHOLD) -> dict[int, int]:
-    """Favourite child by layer; no layer is the favourite of two.
+    """Find the favourite child of each layer; no layer is the favourite of two.
 
     Args:
         task: what is to be placed.
-        threshold: up to which x an edge may be a favourite, from 0 to 1.
+        threshold: the largest x of an edge to a favourite child, from 0 to 1.
 
     Raises:
         ValueError: the threshold is not between 0 and 1.
@@ -76,7 +76,7 @@ def _edges(task: Task) -> dict[tuple[int, int], float]:
 
 
 def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """The program's x by edge. Times are in units of their mean, so that tolerances fit."""
+    """The program's x by edge. Times are divided by their mean, to suit the solver's tolerances."""
     layers = range(len(task.indexed))
     work = [sum([row[layer] for row in task.work_s]) / len(task.work_s) for layer in layers]
     unit = (sum(work) + sum(edges.values())) / len(edges) or 1.0
@@ -99,7 +99,7 @@ def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int
         if len(variables) > 1:
             problem += pulp.lpSum(variables) >= len(variables) - 1
     for layer in layers:
-        if not task.followers[layer]:  # the others end before these do
+        if not task.followers[layer]:  # all other layers end before one of these
             problem += pulp.LpAffineExpression([(end, 1.0), (starts[layer], -1.0)]) >= work[layer] / unit
     for earlier, later in _inside_groups(task, edges):
         terms = [(starts[later], 1.0), (starts[earlier], -1.0)]
@@ -109,7 +109,7 @@ def _solve(task: Task, edges: Mapping[tuple[int, int], float]) -> dict[tuple[int
 
 
 def _inside_groups(task: Task, edges: Mapping[tuple[int, int], float]) -> list[tuple[int, int]]:
-    """Layers of one group that follow each other, and those that are only ordered."""
+    """Edges within one group, and edges without a tensor that only order two layers."""
     indexed = task.indexed
     pairs = {
         (maker, reader)

@@ -1,7 +1,7 @@
-"""One device after the other, each filled up to a cap, never back.
+"""Fill one device after the other up to a cap, without going back.
 
-Where memory is not short, what a ledger would say of every layer is known beforehand: `filled` looks
-at the sums alone, and gives what `Filling` would in a tenth of the time.
+`Filling` asks a ledger for each layer. If memory is not short, every answer is known beforehand: then
+`filled` looks at the sums alone, and returns the same devices in a tenth of the time.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from baechi.place.task import ANYWHERE, Task
 
 
 class Filling:
-    """Where the next layer goes.
+    """Chooses the device of the next layer.
 
     Args:
         task: what is to be placed.
-        ledger: memory; what it has placed counts against the caps.
-        caps_bytes: by device, how many bytes of groups it may get, each counted as if alone there.
+        ledger: memory; groups that it has placed count against the caps.
+        caps_bytes: by device, the cap on the summed bytes of its groups, each counted as if alone there.
     """
 
     def __init__(self, task: Task, ledger: Ledger, caps_bytes: Sequence[float]) -> None:
@@ -39,8 +39,8 @@ class Filling:
             layer: the next layer.
 
         Returns:
-            The device being filled, else the next that it fits on; when there is no next, the one
-            of all devices that would have the least left; None if it fits nowhere.
+            The device being filled, else the next one where it fits. If there is no next one, the device
+            that would have the least memory left. None if it fits nowhere.
         """
         size = self._task.group_bytes[self._task.indexed.group_of[layer]].total_bytes
         while self._device < len(self._left_bytes):
@@ -53,15 +53,15 @@ class Filling:
 
 
 def filled(task: Task, cap_bytes: float) -> list[int] | None:
-    """Fill one device after the other up to a cap, if that surely keeps their memory.
+    """Fill one device after the other up to a cap, if memory cannot become short.
 
     Args:
         task: what is to be placed.
-        cap_bytes: for every device, how many bytes of groups it may get, each counted as if alone there.
+        cap_bytes: the cap of every device on the summed bytes of its groups, each counted as if alone there.
 
     Returns:
-        By group, its device: what walking with `Filling` would choose. None where a group is pinned or
-        left over, or where memory could be short, whatever is alive when.
+        By group, its device: the choice of a walk with `Filling`. None if a group is pinned or left over,
+        or if memory would be short with all tensors of a device alive at once.
     """
     if any([pin != ANYWHERE for pin in task.pins]):
         return None
@@ -80,7 +80,7 @@ def filled(task: Task, cap_bytes: float) -> list[int] | None:
 
 
 def _highest_bytes(task: Task, device_of: Sequence[int]) -> list[int]:
-    """Bytes that no device can exceed: as if everything that ever lies there did so at once."""
+    """By device, an upper bound on its bytes: as if all tensors that ever lie there were alive at once."""
     indexed, ends = task.indexed, len(task.cluster) + 1
     where = [device_of[group] for group in indexed.group_of]
     kept, always, tops, updates, largest = ([0] * ends for _ in range(5))

@@ -1,4 +1,4 @@
-"""Devices by memory alone: the largest group first, each where it leaves the least room."""
+"""Choose devices by memory alone: the largest group first, each where it leaves the least memory."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ def pack(task: Task, ledger: Ledger) -> int | None:
         ledger: memory; groups that it has placed already stay there.
 
     Returns:
-        The first layer of the group that found no room; None if all did.
+        The first layer of the group that fits nowhere; None if all fit.
     """
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
     for group in sorted(groups, key=lambda group: -task.group_bytes[group].total_bytes):

@@ -1,15 +1,15 @@
-"""List scheduling: again and again, the layer that can start earliest runs where it can.
+"""List scheduling: repeatedly run the layer that can start earliest, on the device where it can.
 
-The core under m-ETF, and under placing with the devices already chosen. After ETF (Hwang, Chow,
+The core of m-ETF, also used when the devices are already chosen. After ETF (Hwang, Chow,
 Anger, Lee, SIAM J. Comput. 18(2), 1989), with memory, groups and channels as in m-ETF (Jeon et al.,
 SoCC 2020). The original scans all ready layers times all devices for each decision. Here every
 device has two heaps:
 
-    waiting   layers by the time their inputs could be there, a bound from below
-    open      layers whose inputs could be there when the device gets free, by topological order
+    waiting   layers by the time when their inputs could be there, a lower bound
+    open      layers whose inputs could be there when the device gets free, in topological order
 
-A bound only grows (channels only get fuller), so it is worked out again only when its layer stands
-at the top: it is still least, or it sinks. That gives O((n + e) d log n) as long as few sink twice.
+A bound only grows, since channels only get fuller. So it is recomputed only when its layer is at the top
+of the heap, and the layer stays there or sinks. That takes O((n + e) d log n) if few layers sink twice.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _NOBODY = (float("inf"), -1, float("inf"), -1)
 
 
 class Listing:
-    """A list schedule in the making.
+    """A list schedule under construction.
 
     Args:
         task: what is to be placed.
@@ -54,7 +54,9 @@ class Listing:
         self._open: list[list[int]] = [[] for _ in task.devices]
         self._parked: list[list[tuple[int, int]]] = [[] for _ in task.devices]
         self._heads = [_NOBODY for _ in task.devices]
-        self._seen = [[_NEVER] * len(indexed) for _ in task.devices]  # `clock.booked` when worked out
+        self._seen = [
+            [_NEVER] * len(indexed) for _ in task.devices
+        ]  # `clock.booked` when the bound was computed; other since: stale
         self._ran = [False] * len(indexed)
         self._owed_s = [0.0] * len(indexed)
         made = [[t for t in reads if indexed.source[t] >= 0] for reads in indexed.reads]
@@ -67,11 +69,13 @@ class Listing:
         """Run all layers.
 
         Returns:
-            Whether all found room. If not, `order` has those that did.
+            Whether all layers fitted. If not, `order` has those that did.
         """
         for layer, missing in enumerate(self._missing):
             if missing == 0:
                 self._announce(layer)
+        # Each pass takes the earliest head of all devices. It runs the layer, or replaces a head that turns
+        # out to be wrong: an awake device's, a layer run elsewhere, a stale bound, or no memory.
         while (head := min(self._heads)) != _NOBODY:
             _, layer, _, device = head
             if self._awake.is_awake(device):
@@ -90,7 +94,7 @@ class Listing:
             elif self._seen[device][layer] != self.clock.booked[device]:
                 self._work_out(layer, device)
             elif (short := self.ledger.short_bytes(layer, device)) > 0:
-                self._drop(device)
+                self._drop(device)  # parked until the device has this much memory left
                 heappush(self._parked[device], (self.ledger.slack_bytes(device) + short, layer))
                 self._look(device)
             elif self._decided(layer, device):
@@ -98,7 +102,7 @@ class Listing:
         return len(self.order) == len(self.task.indexed)
 
     def starts_s(self, layer: int) -> dict[int, float]:
-        """When a layer could start, by device with room for it and its group.
+        """When a layer could start, by device where it and its group fit.
 
         Args:
             layer: a layer, all of whose predecessors have run.
@@ -109,7 +113,7 @@ class Listing:
         return {device: start_s for device, start_s in starts.items() if start_s is not None}
 
     def start_s(self, layer: int, device: int) -> float | None:
-        """When a layer could start on a device; None if there is no room for it and its group.
+        """When a layer could start on a device; None if it and its group do not fit there.
 
         Args:
             layer: a layer, all of whose predecessors have run.
@@ -120,7 +124,7 @@ class Listing:
         return max(self.clock.free_s[device], self.clock.inputs_there_s(layer, device))
 
     def _announce(self, layer: int) -> None:
-        """A layer whose predecessors have run could run on any device, or on that of its group."""
+        """Make a layer, whose predecessors have run, a candidate on all devices or on its group's."""
         device = self.ledger.device_of[self.task.indexed.group_of[layer]]
         earliest_s = self.clock.earliest_s(layer)
         for candidate in self.task.devices if device == ANYWHERE else (device,):
@@ -132,7 +136,7 @@ class Listing:
             self._look(wakes)
 
     def _look(self, device: int) -> None:
-        """Find the layer that could start earliest on a device: (start, layer, end, device)."""
+        """Set a device's head, the layer that could start earliest there: (start, layer, end, device)."""
         waiting, ready = self._waiting[device], self._open[device]
         free_s, work_s = self.clock.free_s[device], self.task.work_s[device]
         while waiting and waiting[0][0] <= free_s:
@@ -148,7 +152,7 @@ class Listing:
             self._heads[device] = (start_s, layer, start_s + work_s[layer], device)
         else:
             self._heads[device] = _NOBODY
-        if self._awake.is_awake(device):  # worked out when it is least
+        if self._awake.is_awake(device):  # a placeholder: the true head is computed when this one is least
             self._heads[device] = (free_s, NO_DEVICE, free_s, device)
 
     def _gone(self, layer: int, device: int) -> bool:
@@ -156,21 +160,21 @@ class Listing:
         return self._ran[layer] or where not in (ANYWHERE, device)
 
     def _drop(self, device: int) -> None:
-        """Take the head of a device away."""
+        """Remove the head of a device."""
         if self._open[device]:
             heappop(self._open[device])
         else:
             heappop(self._waiting[device])
 
     def _work_out(self, layer: int, device: int) -> None:
-        """Replace the bound of a device's head by what holds now."""
+        """Recompute the bound of a device's head."""
         self._drop(device)
         self._seen[device][layer] = self.clock.booked[device]
         heappush(self._waiting[device], (self.clock.inputs_there_s(layer, device), layer))
         self._look(device)
 
     def _decided(self, layer: int, device: int) -> bool:
-        """Place the layer's group, if it has several layers perhaps elsewhere: then not here and now."""
+        """Place the layer's group. Returns whether it lies here; a group of several may go elsewhere."""
         group = self.task.indexed.group_of[layer]
         if self.ledger.device_of[group] != ANYWHERE:
             return True
@@ -207,7 +211,7 @@ class Listing:
                 self._announce(follower)
 
     def _wake(self) -> None:
-        """Look again at layers that found no room, where enough of it got free."""
+        """Make parked layers candidates again on devices where enough memory got free."""
         for device, parked in enumerate(self._parked):
             while parked and parked[0][0] <= self.ledger.slack_bytes(device):
                 _, layer = heappop(parked)

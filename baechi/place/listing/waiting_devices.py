@@ -1,10 +1,10 @@
 """Devices that wait for a favourite child: the states of m-SCT.
 
-busy    it runs a layer.
-awake   the layer it ran last has a favourite child that could start nowhere earlier than here. It
-        waits for the child, but for urgent layers: those that could start on any device by then, so
-        that nothing is gained by leaving them.
-free    otherwise: it takes the layer that can start earliest, as in m-ETF.
+busy    The device runs a layer.
+awake   Its last layer has a favourite child, which could start on no device earlier than here. The device
+        waits for the child. Until then it runs only urgent layers: those that could start by then on any
+        device, so that leaving them to another device gains nothing.
+free    Otherwise. It takes the layer that can start earliest, as in m-ETF.
 
 After Hanen and Munier (ETFA 1995) and Jeon et al. (SoCC 2020).
 """
@@ -21,7 +21,7 @@ Head = tuple[float, int, float, int]
 
 
 class Schedule(Protocol):
-    """A schedule in the making, as far as it matters here."""
+    """The part of a schedule under construction that is used here."""
 
     task: Task
     ledger: Ledger
@@ -31,11 +31,11 @@ class Schedule(Protocol):
         """See `Listing`."""
 
     def starts_s(self, layer: int) -> dict[int, float]:
-        """When a layer could start, by device with room for it."""
+        """When a layer could start, by device where it fits."""
 
 
 class Awake:
-    """Who waits for whom.
+    """Which devices wait for which favourite children.
 
     Args:
         child_of: favourite child by layer.
@@ -50,7 +50,7 @@ class Awake:
         self._ready: dict[int, None] = {}
 
     def announced(self, layer: int) -> int:
-        """A layer's predecessors have run.
+        """Note that a layer's predecessors have run.
 
         Args:
             layer: the layer.
@@ -66,14 +66,14 @@ class Awake:
         return device
 
     def ran(self, layer: int, device: int) -> list[int]:
-        """A layer has run.
+        """Note that a layer has run.
 
         Args:
             layer: the layer.
             device: where.
 
         Returns:
-            The devices that waited for it, and were let down.
+            The devices that waited for it, and wait no longer.
         """
         self._ready.pop(layer, None)
         self._last[device] = layer
@@ -92,7 +92,7 @@ class Awake:
         return self._child[device] != NO_DEVICE
 
     def let_down(self, device: int) -> None:
-        """A device waits no longer: the child would start earlier elsewhere, or has no room here.
+        """Let a device wait no longer: the child would start earlier elsewhere, or does not fit here.
 
         Args:
             device: the device.
@@ -107,8 +107,8 @@ class Awake:
             device: an awake device.
 
         Returns:
-            Start, layer, end, device; None if it is free after all, since the child would start earlier
-            elsewhere, or has no room here.
+            Start, layer, end, device. None if it is free after all, since the child would start earlier
+            elsewhere, or does not fit here.
         """
         child, work_s = self._child[device], listing.task.work_s[device]
         starts = listing.starts_s(child)
@@ -118,7 +118,7 @@ class Awake:
         return start_s, layer, start_s + work_s[layer], device
 
     def _urgent(self, listing: Schedule, device: int, until_s: float) -> tuple[float, int] | None:
-        """The first of the layers that could start anywhere by a time: (when, layer)."""
+        """The earliest urgent layer, one that could start on any device by a time: (when, layer)."""
         everywhere_s = max(listing.clock.free_s)
         found = []
         for layer in self._ready:
@@ -129,7 +129,7 @@ class Awake:
             if where == ANYWHERE and everywhere_s > until_s:
                 continue
             here_s = listing.start_s(layer, device)
-            if here_s is None or here_s > until_s:  # most are not, and need no look at other devices
+            if here_s is None or here_s > until_s:  # true of most layers, and cheap to find out
                 continue
             when_s = max(listing.starts_s(layer).values())
             if when_s <= until_s:

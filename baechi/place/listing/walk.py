@@ -1,7 +1,7 @@
-"""Layers in topological order, one after the other, each where somebody says.
+"""Place layers in topological order, each on the device that a callback chooses.
 
-Under all placers that do not look at time. Code order is topological, so a walk gives a plan whose
-layers run in the order in which the model's code reaches them, and nothing is ever reordered.
+All placers that ignore time use it. Code order is topological, so the plan's layers run in the order in
+which the model's code reaches them, and no layer is reordered.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def walk(task: Task, ledger: Ledger, choose: Callable[[int], int | None]) -> int
             on, or None.
 
     Returns:
-        The layer that found no room; None if all did.
+        The layer that fits nowhere; None if all fit.
     """
     for layer, group in enumerate(task.indexed.group_of):
         if ledger.device_of[group] == ANYWHERE:
@@ -39,7 +39,7 @@ def best_fit(task: Task, short_bytes: Callable[[int], int]) -> int | None:
 
     Args:
         task: what is to be placed.
-        short_bytes: by device, how many bytes would be missing there; above 0 it does not fit.
+        short_bytes: returns how many bytes would be missing on a device; positive: it does not fit.
 
     Returns:
         A device, the first among equals; None if it fits nowhere.

@@ -1,6 +1,6 @@
-"""One placer a file, from the paper's three to baselines.
+"""One placer per file: the paper's three, and baselines.
 
 In:    a `Task`.
 Out:   for each group of layers a device, and for each device an order.
-Start: `m_etf`; `rescue` is what they do at a dead end.
+Start: `m_etf`; `rescue` is their fallback when a layer fits nowhere.
 """

@@ -1,11 +1,11 @@
-"""The chain placer: each device gets a stretch of the model, cut where least has to travel.
+"""The chain placer: each device gets a contiguous stretch of the model, cut where transfers are cheapest.
 
     groups   g0 g1 g2 | g3 g4 g5 g6 | g7        a dynamic program over the cuts: for every device and
     devices     d0          d1         d2       every place where its stretch could end, the least
                                                 work and travel so far
 
-It counts no overlap, so it is exact for chains, on which layers run one after the other anyway, and
-a sound start for others. Groups stand in the order of their first layers.
+It counts no overlap. So it is exact for chains, whose layers run one after the other anyway, and a good
+start for other graphs. Groups are sorted by their first layers.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def chain(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) 
 
 
 def _first_without_room(task: Task, device_of: Sequence[int], order: Sequence[int]) -> int | None:
-    """The first layer that finds no room when all run in this order; None if all do."""
+    """The first layer that does not fit when all run in this order; None if all fit."""
     ledger = open_ledger(task, device_of)
     for layer in order:
         if ledger.short_bytes(layer, device_of[task.indexed.group_of[layer]]) > 0:
@@ -70,13 +70,13 @@ def _first_without_room(task: Task, device_of: Sequence[int], order: Sequence[in
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """What stretches cost, by where they end: differences give that of any stretch.
+    """Prefix sums of costs: a difference of two gives the cost of a stretch.
 
     Args:
-        work_s: by device and end.
-        bytes: by end, what always stays of the groups before.
-        top_bytes: by group, what comes on top while it runs.
-        travel_s: by end, what crosses a cut there.
+        work_s: by device and end, seconds of the groups before.
+        bytes: by end, permanent bytes of the groups before.
+        top_bytes: by group, bytes on top of these while it runs.
+        travel_s: by end, seconds of the transfers that cross a cut there.
     """
 
     work_s: Floats
@@ -86,7 +86,7 @@ class _Sums:
 
 
 def cut(task: Task, fullness: float = 1.0) -> list[int] | None:
-    """The best cut.
+    """Find the best cut.
 
     Args:
         task: what is to be placed.
@@ -117,7 +117,7 @@ def cut(task: Task, fullness: float = 1.0) -> list[int] | None:
 def _with_device(
     task: Task, sums: _Sums, device: int, places: Ints, best: Floats, fullness: float
 ) -> tuple[Floats, Ints]:
-    """The least cost up to each place with one device more, and where its stretch begins."""
+    """The least cost up to each end with one more device, and where that device's stretch begins."""
     limit = task.memory_bytes[device] * fullness
     foreign = np.array([pin not in (ANYWHERE, device) for pin in task.pins], np.bool_)
     tops, torn = (
@@ -157,7 +157,7 @@ def _sums(task: Task) -> _Sums:
         home = indexed.group_of[maker]
         readers = [indexed.group_of[reader] for reader in indexed.consumers[tensor]]
         low, high = min(home, *readers), max(home, *readers)
-        change[low + 1] += seconds  # every cut behind the first and before the last is crossed
+        change[low + 1] += seconds  # it crosses every cut between its first and last group
         change[high + 1] -= seconds
     travel_s = np.cumsum(change[: groups + 1])
     travel_s[groups] = 0.0  # the model ends there

@@ -1,7 +1,7 @@
 """An even contiguous cut: stretches of the model of equal work, one for each device. A baseline.
 
-What people do by hand: with n devices, the first n-th of the work goes to the first one, and so on,
-whatever travels at the cuts and however fast the devices are. (`chain` looks at both.)
+It is what people do by hand. With n devices, the first n-th of the work goes to the first one, and so
+on. It ignores transfers at the cuts and the speeds of devices. (`chain` looks at both.)
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ def even(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -
 
     Args:
         graph: the layer graph.
-        cluster: the devices, in the order in which they get their stretches; what one has no room for
+        cluster: the devices, in the order in which they get their stretches; a layer that does not fit
             goes to the next.
         optimizer: whose state counts in training.
 
@@ -38,7 +38,7 @@ def even(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -
 
 
 class _Stretches:
-    """Where the next layer goes: to the device in whose n-th of the work its group's middle lies."""
+    """Chooses the device of the next layer: the one whose n-th of the work has its group's middle."""
 
     def __init__(self, task: Task, ledger: Ledger) -> None:
         self._task = task

@@ -11,7 +11,7 @@ gather on the device that is free at the beginning (up to six times slower). So 
     earliest start of its first layer  +  work of other groups placed there that has still to run
                                        +  its own work there
 
-is least: when the device would have ended the group, were it fed without a gap.
+is least. That is the time when the device would finish the group if it never had to wait for inputs.
 """
 
 from baechi.place.ledgers.of_task import open_ledger

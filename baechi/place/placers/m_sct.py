@@ -5,10 +5,10 @@ and Munier, ETFA 1995. In its steps:
 
 1. the linear program for unlimited devices, and its rounding: `favourites`;
 2. list scheduling on the devices there are: `listing`, as m-ETF, with
-3. devices that are awake for a favourite child, and urgent layers: `awake`;
-4. memory: a device without room for a layer is none for it; a group goes as a whole.
+3. devices that are awake for a favourite child, and urgent layers: `waiting_devices`;
+4. memory: a layer skips devices where it does not fit; a group is placed as a whole.
 
-It shines where transfers take no longer than layers (the assumption that SCT's bound rests on).
+It is best where transfers take no longer than layers (the assumption of SCT's bound).
 """
 
 from baechi.place.ledgers.of_task import open_ledger
@@ -32,7 +32,7 @@ def m_sct(
         graph: the layer graph.
         cluster: the devices.
         optimizer: whose state counts in training.
-        threshold: up to which value of the linear program an edge may lead to a favourite child.
+        threshold: the largest value of the linear program for an edge to a favourite child.
 
     Returns:
         A plan whose order is that of the schedule.

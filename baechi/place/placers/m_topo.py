@@ -1,10 +1,10 @@
 """m-TOPO: cut the topological order into pieces of about equal memory, one for each device.
 
 Jeon et al., "Baechi: Fast Device Placement of Machine Learning Graphs", SoCC 2020. The cap of a
-device is the n-th part of all memory needed and the largest group on top; with that cap n devices
-always suffice, if they have so much memory. Unlike the original we measure groups by the same bytes
-(permanent and temporary, each group as if alone) in the cap and in the walk, hold the devices to the
-memory they have, and put what is left over at the end wherever it fits.
+device is the n-th part of all memory needed, plus the largest group. With that cap n devices always
+suffice, if each has that much memory. The original differs in three ways. Here groups are measured by
+the same bytes in the cap and in the walk (permanent and transient, each group as if alone). Devices
+never exceed their memory. Groups left over at the end go to any device where they fit.
 """
 
 from baechi.place.ledgers.of_task import open_ledger
@@ -44,7 +44,7 @@ def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
 
 
 def cap_bytes(task: Task) -> float:
-    """How much of each device m-TOPO fills.
+    """The bytes of each device that m-TOPO fills.
 
     Args:
         task: what is to be placed.

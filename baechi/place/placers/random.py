@@ -1,4 +1,4 @@
-"""A random plan, devices and order: what tests of transparency run, and a placer must beat easily."""
+"""Random devices and a random order: for tests that any plan computes the same, and as a baseline."""
 
 from dataclasses import dataclass
 from random import Random
@@ -13,7 +13,7 @@ from baechi.records import Cluster, LayerGraph, Plan
 
 @dataclass(frozen=True)
 class RandomPlacer:
-    """Each group on a random device, and every device used if there are groups enough.
+    """Puts each group on a random device, and uses every device if there are enough groups.
 
     Args:
         seed: equal seeds give equal plans.
@@ -33,7 +33,7 @@ class RandomPlacer:
             A plan in a random topological order.
 
         Raises:
-            PlacementError: no plan was found that fits, not even by a placer that tries to.
+            PlacementError: no plan was found that fits, not even by the fallback.
         """
         task = Task(graph, cluster, optimizer)
         ledger = open_ledger(task)
@@ -51,10 +51,10 @@ class RandomPlacer:
 
 
 def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
-    """Put a random group on each device that has none by its pin, on small devices first.
+    """Put a random group on each device that has no pinned group, small devices first.
 
-    Groups with a layer come first: glue on model inputs would leave its device idle, since it runs
-    where they lie.
+    Groups with a layer come first. A group of functional ops (glue) on model inputs runs where the inputs
+    lie, so its device would stay idle.
     """
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
     chance.shuffle(groups)

@@ -1,17 +1,17 @@
-"""When a placer finds no room for a layer: place by memory first, and only then look at time.
+"""The fallback when a layer fits nowhere: choose devices by memory first, and only then look at time.
 
-Greedy placers fill devices in the order of time, and end with room in all the wrong places (with a
-quarter of memory to spare the originals placed 2 to 40 of 100 graphs). In turn:
+Greedy placers fill devices in order of time, so the free memory ends in the wrong places. (With a
+quarter of memory to spare the originals placed 2 to 40 of 100 graphs.) Three ways are tried in turn:
 
-1. pack groups by best fit, largest first, and list-schedule them on these devices; or run them
-   there in topological order, which holds fewer outputs at once;
-2. fill one device after the other in topological order, which sends the fewest tensors: first all to
-   a part of their equal share, which leaves room for what they receive and for what is left over at
-   the end, then fuller and fuller (which of the caps fits is a matter of luck with the cuts);
-3. one device for everything, which sends nothing.
+1. Pack groups by best fit, largest first, and list-schedule them on these devices. If that fails, run
+   them there in topological order, which holds fewer outputs at once.
+2. Fill one device after the other in topological order, which sends the fewest tensors. The first cap is
+   a part of the equal share: the rest is for received copies and leftover groups. Higher caps follow,
+   since it depends on the cuts which cap fits.
+3. Put everything on one device, which sends nothing.
 
-What none of them places is refused: with a proof if there is a short one, else with the dead end of
-the packing. Who can simulate goes on from there: `tight`.
+If all fail, the model is refused: with a short proof if there is one, else with the layer at which the
+packing failed. A caller with a simulator goes on with `tight`.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def rescue(task: Task, placer: str, stuck: int) -> Plan:
     Args:
         task: what is to be placed.
         placer: the name of the placer.
-        stuck: the layer that found no room.
+        stuck: the layer that fitted nowhere.
 
     Returns:
         A plan; its only candidate says what happened.
@@ -84,7 +84,7 @@ def _whole(task: Task) -> _Found:
 
 
 def _dead_end(task: Task) -> tuple[Ledger, int]:
-    """The ledger of the packing when it found no room, and the layer."""
+    """The ledger of the packing when it failed, and the layer that did not fit."""
     ledger = open_ledger(task)
     layer = pack(task, ledger)
     if layer is None:

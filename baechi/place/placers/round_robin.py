@@ -1,4 +1,4 @@
-"""Round robin: each group on the next device. What a placement is without any thought: a baseline."""
+"""Round robin: each group on the next device. A baseline."""
 
 from baechi.place.ledgers.of_task import open_ledger
 from baechi.place.listing.walk import walk
@@ -12,7 +12,7 @@ def round_robin(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = 
 
     Args:
         graph: the layer graph.
-        cluster: the devices; one without room for a group is passed over.
+        cluster: the devices; a device where a group does not fit is skipped.
         optimizer: whose state counts in training.
 
     Returns:

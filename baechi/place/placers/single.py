@@ -55,7 +55,7 @@ def pinned_devices(task: Task) -> list[int]:
 
 
 def bytes_of_all(task: Task) -> int:
-    """What all layers need on one device, whichever it is."""
+    """The bytes that all layers need on one device."""
     ledger = open_ledger(task, [0] * len(task.indexed.members))
     for layer in range(len(task.indexed)):
         ledger.run(layer)

@@ -1,4 +1,4 @@
-"""The search of `auto`, compiled to machine code where it counts.
+"""The search of `auto`, with inner loops compiled to machine code.
 
 In:    a `Task` and the best placement so far.
 Out:   a better placement, by estimated seconds.

@@ -1,12 +1,12 @@
-"""Simulated annealing: changes to a placement, the slower ones ever more seldom kept.
+"""Simulated annealing: random changes to a placement; slower ones are accepted less and less often.
 
-move    a group, or a connected handful of its device, goes where a neighbour in the graph lies
-swap    two such handfuls change places
-turn    a layer runs earlier or later, if its device has the choice
+move    a group, or a connected set of groups on its device, goes to a device of a neighbour in the graph
+swap    two such sets change devices
+turn    a layer gets another priority, so that its device may run it earlier or later
 
-Every change is estimated, with bottom levels as priorities to begin with; the simulator has a say on
-memory whenever a step is the shortest so far. Chance is seeded, effort is counted in estimates: the same
-input gives the same plan everywhere. After Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.
+Every change is estimated; priorities start as bottom levels. When a step is the shortest so far, the
+simulator checks its memory. The generator is seeded and effort is counted in estimates, so equal input
+gives equal plans on every machine. After Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.
 """
 
 import numpy as np
@@ -36,10 +36,10 @@ class Annealing:
 
     Args:
         task: what is placed.
-        tables: of the task.
+        tables: the tables of the task.
         check: simulates a placement.
-        start: where to begin.
-        seed: of what is tried.
+        start: the placement to begin with.
+        seed: of the random generator.
     """
 
     def __init__(self, task: Task, tables: Tables, check: Check, start: Evaluated, seed: int = 0) -> None:
@@ -85,13 +85,16 @@ class Annealing:
         return self.best
 
     def _wanted_s(self) -> float:
-        """An estimate that is simulated at once; where all are far below steps, not each shorter one."""
+        """The estimate that is simulated at once.
+
+        Where estimates are far below simulated steps, this avoids a simulation for each shorter estimate.
+        """
         if self._looks * len(self._state.on) < _EAGER:
             return self.best.step_s * _SHORTER
         return min(self.best.step_s, self._looked_s) * _SHORTER
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
-        """The best placement, to go on from."""
+        """A state that continues from the best placement."""
         room = Room.of(self._task, self.best.device_of, self._unseen)
         order = np.array(self.best.order, np.int64)
         on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
@@ -101,7 +104,7 @@ class Annealing:
         return State(room, on, priority, order, *shortest), Progress(step_s, self.best.step_s, tried)
 
     def _look(self) -> bool:
-        """Simulate the shortest; whether it fits."""
+        """Simulate the state with the shortest estimate. Returns whether it fits."""
         state = self._state
         self._looked_s, self._looks = self._now.shortest_s, self._looks + 1
         found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())

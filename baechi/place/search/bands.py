@@ -1,16 +1,16 @@
-"""Starts for the search: work spread evenly over the devices at every time, few tensors cut.
+"""Start placements for the search: work is balanced over the devices at every time, and few tensors are cut.
 
-    time, were every device there for every layer    |  band 0  |  band 1  |  band 2  |  ...
-    work of each device in each band                      about equal
-    tensors that have to travel                           as few as possible
+    time slabs of an unlimited schedule      |  band 0  |  band 1  |  band 2  |  ...
+    work of each device in each band              about equal
+    tensors that have to travel                   as few as possible
 
-One band is a balanced partition with the least cut, whose devices wait for each other; very many bands
-are list scheduling. What is best lies between and cannot be known, so several numbers of bands and
-prices of travel are tried, each by annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983) of
+With one band this is a balanced min-cut partition, whose devices wait for each other. With very many
+bands it is list scheduling. The best number lies between and is unknown. So several numbers of bands and
+prices of transfers are tried, each by annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983) of
 
     sum over bands and devices of  work^2 x speed / even share    +    price x seconds of travel
 
-which the move of one group changes in few terms: a hundred thousand moves take a fraction of a second.
+The move of one group changes few terms, so a hundred thousand moves take a fraction of a second.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,8 +47,8 @@ def partitions(
     Args:
         task: what is placed.
         start: by group, a device.
-        moves: how many are tried for each.
-        seed: of what is tried.
+        moves: how many moves are tried for each.
+        seed: of the random generator.
         unseen: see `room.unseen_bytes`.
 
     Returns:
@@ -84,14 +84,14 @@ def _bands(task: Task, count: int) -> list[int]:
 
 
 class _Ways(NamedTuple):
-    """Who hands what to whom, group by group, and what that takes.
+    """The tensors exchanged between groups, and the times of their transfers.
 
     Args:
         home: by tensor, the group that makes it, or `ANYWHERE`.
-        makes, reads: by group, tensors that it hands to others, and those that others hand to it.
-        readers: by tensor, groups.
-        link: by source and target, which row of `travel_s`.
-        travel_s: by link and tensor, both ways in training.
+        makes, reads: by group, tensors that other groups read, and tensors of other groups that it reads.
+        readers: by tensor, the groups that read it.
+        link: by source and target device, the row of `travel_s`.
+        travel_s: by link and tensor, seconds; in training, both ways.
     """
 
     home: Ints
@@ -103,7 +103,7 @@ class _Ways(NamedTuple):
 
     @classmethod
     def of(cls, task: Task) -> "_Ways":
-        """The ways of a task.
+        """Collect the transfers of a task.
 
         Args:
             task: what is placed.
@@ -132,11 +132,11 @@ class _Ways(NamedTuple):
 
 
 class _Spread(NamedTuple):
-    """Work, group by group and band by band.
+    """Work by group and band.
 
     Args:
-        parts: by group, rows of `bands` and `part_s`.
-        bands: the band of each part.
+        parts: by group, its rows of `bands` and `part_s`.
+        bands: by part, its band.
         part_s: by part and device, seconds.
         weight: by device, its speed over a band's even share.
         layer_s: the mean time of a layer.
@@ -152,7 +152,7 @@ class _Spread(NamedTuple):
 
     @classmethod
     def of(cls, task: Task, bands: Sequence[int], count: int) -> "_Spread":
-        """The work of a task.
+        """Collect the work of a task.
 
         Args:
             task: what is placed.
@@ -189,7 +189,7 @@ def _anneal(
     moves: int,
     chance: np.random.Generator,
 ) -> None:
-    """Move groups about; `price` is that of a second of travel, in seconds of imbalance."""
+    """Anneal the groups' devices; `price`: the seconds of imbalance that a second of transfers is worth."""
     load_s, readers = _loads_s(spread, room), _readers(ways, room)
     heat_s, cooling = _HOTTEST * spread.layer_s, (_COLDEST / _HOTTEST) ** (1 / max(1, moves))
     alone, none = np.empty(1, np.int64), np.empty(0, np.int64)
@@ -226,7 +226,7 @@ def _loads_s(spread: _Spread, room: Room) -> Floats:
 
 @compiled
 def _readers(ways: _Ways, room: Room) -> Ints:
-    """By tensor and device, how many groups read it there that do not make it."""
+    """By tensor and device, how many groups there read it, without the one that makes it."""
     found = np.zeros((len(ways.home), len(room.free_bytes)), np.int64)
     for tensor in range(len(ways.home)):
         for group in ways.readers.items[ways.readers.begin[tensor] : ways.readers.begin[tensor + 1]]:
@@ -236,7 +236,7 @@ def _readers(ways: _Ways, room: Room) -> Ints:
 
 @compiled
 def _imbalance_s(spread: _Spread, load_s: Floats, group: int, here: int, there: int) -> float:
-    """How much more uneven work gets when a group goes from here to there."""
+    """The change of imbalance when a group moves from device `here` to `there`."""
     change = 0.0
     for part in spread.parts.items[spread.parts.begin[group] : spread.parts.begin[group + 1]]:
         band, less, more = spread.bands[part], spread.part_s[part, here], spread.part_s[part, there]
@@ -247,7 +247,7 @@ def _imbalance_s(spread: _Spread, load_s: Floats, group: int, here: int, there: 
 
 @compiled
 def _more_travel_s(ways: _Ways, room: Room, readers: Ints, group: int, here: int, there: int) -> float:
-    """How many seconds more tensors travel then."""
+    """The change of transfer seconds when a group moves from device `here` to `there`."""
     change = 0.0
     for tensor in ways.reads.items[ways.reads.begin[group] : ways.reads.begin[group + 1]]:
         home = room.device_of[ways.home[tensor]]
@@ -266,7 +266,7 @@ def _more_travel_s(ways: _Ways, room: Room, readers: Ints, group: int, here: int
 
 
 def _travel_s(task: Task) -> tuple[Ints, Floats]:
-    """By source and target, the number of a way; by way and tensor, seconds."""
+    """By source and target device, the number of their link; by link and tensor, seconds."""
     numbers: dict[tuple[Link, Link], int] = {}
     seconds: list[list[float]] = []
     which = np.zeros((len(task.cluster), len(task.cluster)), np.int64)

@@ -1,4 +1,4 @@
-"""The inner loop of annealing: change a placement, estimate, keep it or put it back."""
+"""The inner loop of annealing: change a placement, estimate it, accept the change or undo it."""
 
 from math import log
 from typing import NamedTuple
@@ -28,13 +28,13 @@ _IDLE = 20
 
 
 class Groups(NamedTuple):
-    """What moves together.
+    """The groups of a task, as annealing moves them.
 
     Args:
         members: by group, its layers.
         near: by group, the groups that it exchanges tensors with.
-        free: groups that may move.
-        moves: by group, whether it may.
+        free: the groups that may move.
+        moves: by group, whether it may move.
     """
 
     members: Lists
@@ -44,7 +44,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, task: Task) -> "Groups":
-        """The groups of a task.
+        """Collect the groups of a task.
 
         Args:
             task: what is placed.
@@ -54,14 +54,14 @@ class Groups(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where a search stands, and the shortest step on its way.
+    """The current placement of a search, and the shortest one so far.
 
     Args:
-        room: of the placement.
+        room: memory of the current placement.
         on: by layer, its device.
         priority: by layer.
         order: layers.
-        shortest_on, shortest_priority, shortest_order: the same of the shortest; devices by group.
+        shortest_on, shortest_priority, shortest_order: the same of the shortest one; devices by group.
     """
 
     room: Room
@@ -74,10 +74,10 @@ class State(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a search is.
+    """The progress of a search.
 
     Args:
-        step_s, shortest_s: of the placement, and of the shortest.
+        step_s, shortest_s: estimates of the current placement, and of the shortest one.
         tried: estimates so far.
     """
 
@@ -87,12 +87,12 @@ class Progress(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """How far to go at a stretch.
+    """When one run of the inner loop stops.
 
     Args:
-        wanted_s: stop when a step is as short as this.
-        until: stop after so many estimates in all.
-        most: how many there will be at the end, when it is coldest.
+        wanted_s: stop at an estimate as short as this.
+        until: stop after this number of estimates in all.
+        most: the number of estimates at which the temperature is lowest.
     """
 
     wanted_s: float
@@ -109,17 +109,17 @@ def anneal(
     now: Progress,
     portion: Portion,
 ) -> Progress:
-    """Go on with a search for a while.
+    """Continue a search.
 
     Args:
         tables, groups: the task.
-        state: where the search stands; is changed.
-        chance: what decides.
-        now: how far it is.
-        portion: how far to go.
+        state: the placements of the search; changed in place.
+        chance: the random generator.
+        now: the progress so far.
+        portion: when to stop.
 
     Returns:
-        How far it is then; as many estimates as before if nothing can change.
+        The new progress; with as many estimates as before if no change is possible.
     """
     step_s, shortest_s, tried = now
     order = np.empty_like(state.order)
@@ -171,13 +171,13 @@ def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -
     """Draw a group, and a device for it.
 
     Args:
-        groups: of the task.
-        room: where they lie.
-        chance: what decides.
-        near: how often it is a neighbour's device, not any.
+        groups: the groups of the task.
+        room: the current placement.
+        chance: the random generator.
+        near: the probability of a neighbour's device; else it is any device.
 
     Returns:
-        Both; the device may be the group's own.
+        The group and the device, which may be the group's own.
     """
     group = groups.free[int(chance.random() * len(groups.free))]
     begin, end = groups.near.begin[group], groups.near.begin[group + 1]
@@ -190,7 +190,7 @@ def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -
 def _choose(
     groups: Groups, room: Room, chance: np.random.Generator, leave: Ints, come: Ints
 ) -> tuple[int, int, int, int]:
-    """Draw a move: from where to where, how many groups leave and how many come; nowhere if it cannot be."""
+    """Draw a move: source, target, how many groups leave and how many come back; no target if impossible."""
     first, there = draw(groups, room, chance, _NEAR)
     here = room.device_of[first]
     if there == here:
@@ -213,7 +213,7 @@ def _choose(
 def _handful(
     groups: Groups, room: Room, chance: np.random.Generator, first: int, most: int, handful: Ints
 ) -> int:
-    """Take a group and some that hang together with it on its device; how many."""
+    """Collect a group and some groups connected with it on its device. Returns how many."""
     handful[0] = first
     size, here = 1, room.device_of[first]
     for _ in range(2 * most):
@@ -241,7 +241,7 @@ def _holds(handful: Ints, size: int, group: int) -> bool:
 
 @compiled
 def _copy(source: Numbers, target: Numbers) -> None:
-    """Write an array over another; a slice would do, and take two seconds to compile."""
+    """Copy an array into another. A loop, since a slice assignment takes two seconds to compile."""
     for place in range(len(source)):
         target[place] = source[place]
 

@@ -1,7 +1,7 @@
-"""Machine code for inner loops that a search goes through a hundred thousand times.
+"""Compile inner loops that a search runs a hundred thousand times to machine code.
 
-Such a function takes numbers, arrays and named tuples of arrays, and calls only functions of its kind.
-What was compiled is kept beside the code, or in the user's cache folder, for the next process.
+Such a function takes numbers, arrays and named tuples of arrays, and calls only functions of this kind.
+The machine code is cached beside the source, or in the user's cache folder, for the next process.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ def compiled(function: Function) -> Function:
     """Compile a function when it is first called.
 
     Args:
-        function: of the kind that the module describes.
+        function: a function of the kind described above.
 
     Returns:
-        The same, many times as fast.
+        The same function, many times as fast.
     """
     try:
         return cast(Function, numba.njit(function, cache=True))

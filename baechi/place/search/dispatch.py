@@ -1,6 +1,6 @@
-"""Forward by priority: a device that gets free runs, of what is ready there, what is most urgent.
+"""Forward by priority: a device that gets free runs the ready layer with the highest priority.
 
-So an order comes out together with its time.
+The result is an order of the layers together with its time.
 """
 
 import numpy as np
@@ -86,7 +86,7 @@ def dispatch(
                     push(when_s, events, 0, coming, ready_s[reader], reader + layers)
                     coming += 1
         if coming and when_s[0] <= now_s:
-            continue  # more gets ready at this time: then devices choose
+            continue  # handle all events of this time before devices choose
         for device in range(devices):
             if not idle[device]:
                 continue
@@ -124,7 +124,7 @@ def _downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: flo
 
 @compiled
 def _upload(tables: Tables, device_of: Ints, priority: Floats, free_s: Floats, ready_s: Floats) -> None:
-    """Say when the inputs of the model are there: the most urgent reader's device comes first."""
+    """Set when the model's inputs arrive: the device of the consumer with the highest priority is first."""
     devices, readers = tables.seconds.shape[1], tables.readers
     for tensor in tables.uploads:
         begin, end = readers.begin[tensor], readers.begin[tensor + 1]

@@ -1,10 +1,10 @@
-"""What a placement takes, in a small fraction of a simulation.
+"""Estimate the step of a placement in a small fraction of the time of a simulation.
 
-The seconds are those that the simulator finds for the order that comes with them, but where several
-transfers are ready at the very same time, and where the host is late with transfers. Memory is not
-looked at. Most placements that a search tries are bad: an estimate ends as soon as the work that is
-left on a device, or the longest path that is left, makes the step longer than a limit. Where the host
-alone takes longer to issue all kernels and transfers, it does not begin.
+The estimate comes with an order of the layers. The simulator finds the same time for that order, with two
+exceptions: several transfers are ready at one time, or the host is late with transfers. Memory is ignored.
+Most placements that a search tries are bad. So an estimate stops when the remaining work of a device, or
+the longest remaining path, makes the step longer than a limit. It returns at once if the host alone needs
+longer than the limit to issue all kernels and transfers.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def estimate(tables: Tables, device_of: Ints, priority: Floats, limit_s: float, 
 
 @compiled
 def _issued_s(tables: Tables, device_of: Ints) -> tuple[float, float]:
-    """What forward takes at least, and backward, for the host to issue all kernels and transfers."""
+    """The least seconds for the host to issue all kernels and transfers, in forward and in backward."""
     forward_s = tables.host_s[0].sum() - tables.launch_s[0]
     backward_s = np.zeros(tables.seconds.shape[1])
     if tables.training:

@@ -81,7 +81,7 @@ def replay(tables: Tables, device_of: Ints, order: Ints, start_s: float, limit_s
 
 @compiled
 def _losses(tables: Tables, device_of: Ints, free_s: Floats, ready_s: Floats) -> None:
-    """Say when the gradients of what the model returns are there: they come from the host."""
+    """Set when the gradients of the model's outputs arrive: they come from the host."""
     for number in range(len(tables.returned)):
         if tables.losses[number]:
             maker = tables.returned[number]

@@ -1,8 +1,8 @@
-"""Memory at a glance: what a search looks at before it tries a move.
+"""A quick memory check that a search makes before it tries a move.
 
-Permanent bytes of all groups on a device, and the most that one of them needs on top. Copies from other
-devices, output that waits for its readers, and that in training not all that is permanent is there at
-once, are left to the simulator: what it found of the last placement is expected of the next one.
+It counts the permanent bytes of all groups on a device, and the most that one of them needs on top. It
+ignores three things: copies from other devices, outputs that wait for consumers, and that in training not
+all permanent bytes are live at once. Their sum is taken from the last simulation (`unseen_bytes`).
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from baechi.place.task import Task
 
 
 class Room(NamedTuple):
-    """A placement that changes, and the bytes that it leaves.
+    """A placement that changes, and the bytes that it leaves free.
 
     Args:
         device_of: by group.
         kept_bytes, top_bytes: by group, what it keeps, and what it needs on top for a while.
-        free_bytes: by device, what would be left were no group to need anything on top.
+        free_bytes: by device, its memory less the kept bytes of its groups.
         tops_bytes: by device, the most that one of its groups needs on top.
     """
 
@@ -38,7 +38,7 @@ class Room(NamedTuple):
         Args:
             task: what is placed.
             device_of: by group.
-            unseen: by device, what such placements take besides.
+            unseen: by device, bytes to add for what this check ignores; see `unseen_bytes`.
         """
         kept = np.array([part.permanent_bytes for part in task.group_bytes], np.int64)
         top = np.array([part.total_bytes - part.permanent_bytes for part in task.group_bytes], np.int64)
@@ -52,7 +52,7 @@ class Room(NamedTuple):
 
 
 def unseen_bytes(task: Task, found: Evaluated) -> Ints:
-    """What a placement takes beyond what is seen at a glance; in training less than nothing, as a rule.
+    """The bytes that the simulator finds on top of the quick check; usually negative in training.
 
     Args:
         task: what is placed.
@@ -68,7 +68,7 @@ def unseen_bytes(task: Task, found: Evaluated) -> Ints:
 
 @compiled
 def takes(room: Room, device: int, come: Ints, go: Ints) -> bool:
-    """Whether a device has room for a change; one that lacks it already may still get emptier.
+    """Whether a change fits on a device. A device that is too full already may still get emptier.
 
     Args:
         room: the placement.

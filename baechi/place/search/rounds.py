@@ -1,4 +1,4 @@
-"""Search in rounds: annealing from the best that is known, and from new partitions in bands.
+"""Search in rounds: annealing from the best placements known, and from new partitions in bands.
 
 round 0     bands    annealing from the two best of all
 round 1     other bands     annealing from the best of all, and from the best that none began at
@@ -53,7 +53,7 @@ class Rounds:
     Args:
         task: what is placed.
         check: simulates a placement.
-        known: what there is already.
+        known: the placements that the placers found.
         enough_s: a step that no plan can beat.
     """
 
@@ -72,7 +72,7 @@ class Rounds:
         """Search.
 
         Args:
-            effort: how many rounds; `"max"` for ever longer ones until long ones gain nothing.
+            effort: how many rounds; `"max"`: longer and longer rounds, until long ones gain nothing.
 
         Returns:
             What was found.

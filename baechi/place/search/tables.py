@@ -1,4 +1,4 @@
-"""What estimates look up: a task as arrays, worked out once. Phase 0 is forward, phase 1 backward.
+"""A task as arrays for estimates, computed once. Phase 0 is forward, phase 1 backward.
 
 A table of lists of different lengths is two arrays: all lists in a row, and where each begins.
 """
@@ -45,19 +45,19 @@ class Tables(NamedTuple):
     Args:
         training: whether a step has a backward.
         seconds: by phase, device and layer.
-        host_s, last_part: by phase and layer; what its issue takes the host, and the part of its last kernel.
-        launch_s: by phase, of one kernel.
-        to_end_s: by phase and layer, what passes at least from its start to the end of the phase.
-        backward_s: what backward takes at least.
+        host_s, last_part: by phase and layer, the host's seconds to issue it; the last kernel's share.
+        launch_s: by phase, the host's seconds to issue one kernel.
+        to_end_s: by phase and layer, the least seconds from its start to the end of the phase.
+        backward_s: the least seconds of backward.
         source: by tensor, its layer, or `FROM_HOST`.
-        makes, after: by layer, tensors, and layers that it is only ordered in front of.
-        readers, graded: by tensor, layers; those that send a gradient.
-        missing: by layer, what it waits for.
-        link: by source and target, which row of `travel_s`.
-        travel_s: by link and tensor.
+        makes, after: by layer, the tensors it makes, and layers ordered after it without a tensor.
+        readers, graded: by tensor, the layers that read it, and those of them that send a gradient.
+        missing: by layer, how many tensors and layers it waits for.
+        link: by source and target device, the row of `travel_s`.
+        travel_s: by link and tensor, seconds.
         uploads: tensors that come from the host.
         returned, losses: by tensor that the model returns, its layer, and whether backward begins there.
-        down_s, up_s: the same ones, by device: what a travel to the host takes, and from it.
+        down_s, up_s: by such tensor and device, seconds of a transfer to the host, and from it.
         stride, channels: see `baechi.cost.channel`.
     """
 
@@ -86,7 +86,7 @@ class Tables(NamedTuple):
 
     @classmethod
     def of(cls, task: Task) -> "Tables":
-        """Work the tables of a task out.
+        """Compute the tables of a task.
 
         Args:
             task: what is placed.
@@ -182,7 +182,7 @@ def _travel_s(task: Task) -> tuple[Ints, Floats]:
 
 
 def _to_end_s(task: Task, seconds: Sequence[Sequence[float]]) -> list[float]:
-    """By layer, what passes at least from its start to the end of forward, however it is placed."""
+    """By layer, the least seconds from its start to the end of forward, under any placement."""
     indexed = task.indexed
     left_s = [0.0] * len(indexed)
     for layer in reversed(range(len(indexed))):

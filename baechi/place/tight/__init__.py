@@ -1,4 +1,4 @@
-"""Placing where memory is so short that placers find no room, and the proof where nothing fits.
+"""Placing when memory is so short that placers find no plan, and the proof if no plan exists.
 
 In:    a `Task`.
 Out:   a placement that the simulator accepts, or what is missing, in bytes.

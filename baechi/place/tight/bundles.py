@@ -1,4 +1,4 @@
-"""Groups that an integer program takes as one: neighbours in topological order, where there are many."""
+"""Bundles: neighbouring groups that an integer program places as one, to limit its variables."""
 
 from collections.abc import Sequence
 
@@ -11,15 +11,15 @@ class Bundles:
 
     Args:
         task: what is to be placed.
-        least: by group, what it takes.
-        most: so many bundles at most, or little more: each is closed when it has its share of bytes,
-            and where pins differ.
+        least: by group, the bytes that it takes.
+        most: the number of bundles to aim at. A bundle ends when it has its share of bytes, and where pins
+            differ, so there may be a few more.
 
     Attributes:
         of_group: by group, its bundle.
-        of_layer: by layer.
+        of_layer: by layer, its bundle.
         pins: by bundle, its device or `ANYWHERE`.
-        least: by bundle, what it takes.
+        least: by bundle, the bytes that it takes.
         single: whether each group is a bundle of its own.
     """
 

@@ -1,11 +1,11 @@
-"""The best plan there is, for small graphs: every placement and order that a bound does not rule out.
+"""The optimal plan of a small graph: tries every placement and order that a bound does not rule out.
 
-    placements   group by group; one whose bound is no better than the best plan so far is left
-    orders       layer by layer, every topological one; two that differ only by neighbours on different
-                 devices are one, unless the host's time makes a difference
+    placements   group by group; one whose bound is no better than the best plan so far is skipped
+    orders       layer by layer, every topological order. Two that differ only in neighbours on different
+                 devices count as one, unless the graph has host times
 
-The bound of a placement: the work of its busiest device, and its longest path with transfers. For
-tests, and to say how far a placer is from the best.
+The bound of a placement is the larger of the work of its busiest device and its longest path with
+transfers. It is used in tests, and to measure how far a placer is from the optimum.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def exact(
 
     Raises:
         PlacementError: no placement keeps every device's memory.
-        ValueError: it would take more simulations.
+        ValueError: it would take more than `most` simulations.
     """
     best: Evaluated | None = None
     tried, least = 0, least_bytes(task)
@@ -57,7 +57,7 @@ def exact(
 
 
 def _placements(task: Task) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Every placement, with a time that no order of it can beat; of equal devices the first is used first."""
+    """Every placement, with a lower bound on its step. Of equal devices the first one is used first."""
     alike = _alike(task)
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
@@ -76,7 +76,7 @@ def _placements(task: Task) -> Iterator[tuple[float, tuple[int, ...]]]:
 
 
 def _alike(task: Task) -> list[list[int]]:
-    """By device, those that make no difference if they change places with it."""
+    """By device, the devices that are interchangeable with it."""
     if task.cluster.links or any(pin != ANYWHERE for pin in task.pins):
         return [[] for _ in task.devices]
     kinds = [(d.kind, d.speed, d.memory_bytes) for d in task.cluster.devices]
@@ -94,7 +94,7 @@ def _bound_s(task: Task, device_of: Sequence[int]) -> float:
 
 
 def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[int]]:
-    """Every topological order that makes a difference."""
+    """Every topological order, without those that run the same as another."""
     indexed = task.indexed
     parents = [
         {indexed.source[tensor] for tensor in reads if indexed.source[tensor] >= 0} | set(before)

@@ -1,13 +1,13 @@
-"""Memory so tight that placers find no room: an integer program says who may lie where, the simulator judges.
+"""Place when memory is so tight that placers fail: an integer program proposes, the simulator checks.
 
-1. refuse what needs no search to refuse (`proof`);
-2. few placements: every one, in every order (`exact`), so the answer is certain;
-3. the integer program (`program`), with room left on top, with less, and with none; if the last one
-   has no solution there is no plan, and that is a proof;
-4. each solution in several orders; if the simulator finds it too large, changed piece by piece
-   (`repair`); then the program again, with so much less memory where it was too little.
+1. Refuse a model that provably cannot fit (`proof`).
+2. If there are few placements, try every one in every order (`exact`), so the answer is certain.
+3. Solve the integer program (`integer_program`) with a margin of memory, with a smaller one, and with
+   none. If the last one has no solution, no plan exists.
+4. Simulate each solution in several orders. If it needs too much memory, change it step by step
+   (`repair`). Then solve the program again, with a smaller budget on the devices that were too full.
 
-All within limits that are counted, not timed.
+All limits are counts, not times, so results are reproducible.
 """
 
 from bisect import bisect_left
@@ -46,15 +46,15 @@ HASTY = 10
 
 
 def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Evaluated:
-    """A placement that keeps every device's memory.
+    """Find a placement that fits every device's memory.
 
     Args:
         task: what is to be placed.
         rehearse: predicts a step.
-        thorough: whether it may take seconds; else a tenth of it.
+        thorough: whether it may take seconds; otherwise a tenth of that.
 
     Raises:
-        PlacementError: there is none, or none was found; it says which, and why.
+        PlacementError: no placement exists, or none was found; the error says which, and why.
     """
     prove(task)
     layers = max(1, len(task.indexed))
@@ -75,7 +75,7 @@ def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Evaluated:
 
 
 def _attempts(task: Task, judge: Judge, thorough: bool) -> Iterator[Attempt]:
-    """Placements, one after the other; the first that fits will do."""
+    """Simulated placements, one after the other; the caller takes the first that fits."""
     yield judge.nearest
     bundles = Bundles(task, least_bytes(task), max(1, MOST_X // len(task.cluster)))
     for device_of in _packed(task, bundles, judge):
@@ -96,7 +96,7 @@ def _attempts(task: Task, judge: Judge, thorough: bool) -> Iterator[Attempt]:
 
 
 def _plain(task: Task) -> Iterator[list[int]]:
-    """Everything on one device, and a stretch of the layers on each, by memory; pins as they are."""
+    """All layers on one device, and a stretch of layers on each by memory; pins are kept."""
     for device in task.devices:
         yield [device if pin == ANYWHERE else pin for pin in task.pins]
     sizes = [part.total_bytes for part in task.group_bytes]
@@ -110,7 +110,7 @@ def _plain(task: Task) -> Iterator[list[int]]:
 
 
 def _packed(task: Task, bundles: Bundles, judge: Judge) -> Iterator[tuple[int, ...]]:
-    """What the program says, with ever less margin."""
+    """The integer program's placements, with a smaller margin each time."""
     for margin in MARGINS:
         packing = IntegerProgram(task, bundles, task.memory_bytes, margin=margin).solve()
         if packing.device_of is not None:
@@ -120,6 +120,6 @@ def _packed(task: Task, bundles: Bundles, judge: Judge) -> Iterator[tuple[int, .
 
 
 def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[float]]:
-    """Priorities: code order, and the longest way to go first."""
+    """Priorities: code order, and the longest remaining path first."""
     yield [float(layer) for layer in range(len(task.indexed))]
     yield [-level for level in bottom_levels(task, device_of)]

@@ -1,7 +1,7 @@
-"""Devices by an integer program: who lies where, so that every device keeps its memory.
+"""Choose devices by an integer program, so that every device's memory suffices.
 
-One variable for each bundle of groups b and device d, 1 where it lies there; one for each tensor t
-and device d, 1 where a copy has to be. With the bytes of `least_bytes`, on every device
+There is one variable for each bundle of groups b and device d: 1 if b lies on d. There is one for each
+tensor t and device d: 1 if d needs a copy of t. With the bytes of `least_bytes`, on every device
 
     sum of kept x_b + sum of copies y_t + margin * top  <=  memory       when forward is over
     sum of always x_b + moment                          <=  memory       while one of its layers runs
@@ -9,10 +9,10 @@ and device d, 1 where a copy has to be. With the bytes of `least_bytes`, on ever
     sum of always x_b + 2 * largest update              <=  memory
     x_b - x_maker  <=  y_t      for each bundle that reads the tensor;   sum over devices of x_b = 1
 
-No plan does with less: if there is no solution without margin, where each group is a bundle of its
-own, no plan keeps the memory. Copies in inference come and go, and are left out. Margin leaves room
-for what the program does not know: a part of the most that a group needs on top. Few copies are
-asked for, but the first solution is taken: what is good enough is for others to say.
+No plan needs less. So if there is no solution without margin, and each group is a bundle of its own, no
+plan fits. Copies in inference are freed again, and are left out. The margin is for bytes that the program
+does not know: a fraction of the most that a group needs on top. The objective is few copies, but the
+first solution is taken, since the simulator judges it.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class Packing(NamedTuple):
     """An answer of the program.
 
     Args:
-        device_of: by group, its device; None if none was found.
-        impossible: whether there is none.
+        device_of: by group, its device; None if no answer was found.
+        impossible: whether the solver proved that there is no answer.
     """
 
     device_of: tuple[int, ...] | None
@@ -48,9 +48,9 @@ class IntegerProgram:
 
     Args:
         task: what is to be placed.
-        bundles: which groups go together, and what they take.
+        bundles: the bundles of groups, and their bytes.
         memory_bytes: by device.
-        margin: the part of the largest top that is left free on each device.
+        margin: the fraction of the largest `top_bytes` that is left free on each device.
         copies: whether copies count.
     """
 
@@ -101,7 +101,7 @@ class IntegerProgram:
         return self._bundles.pins[bundle] in (ANYWHERE, device) and alone <= self._memory_bytes[device]
 
     def _limit(self, device: int, copies: _Terms, margin: float) -> None:
-        """What lies on a device keeps its memory."""
+        """Add the constraints that a device's memory suffices."""
         least, limit = self._bundles.least, self._memory_bytes[device] / self._unit
         here = [(on[device], part) for on, part in zip(self._x, least, strict=True) if device in on]
         always = [(x, part.always_bytes / self._unit) for x, part in here]
@@ -119,7 +119,7 @@ class IntegerProgram:
             self._problem += pulp.LpAffineExpression([*trained, (largest, 2.0)]) <= limit
 
     def _most(self, name: str, sizes: list[tuple[pulp.LpVariable, int]]) -> pulp.LpVariable:
-        """The most of those that are chosen."""
+        """A variable that is at least the largest size of the chosen bundles."""
         most = self._problem.add_variable(name, 0)
         for x, size in sizes:
             if size:
@@ -127,7 +127,7 @@ class IntegerProgram:
         return most
 
     def _copies(self) -> list[_Terms]:
-        """By device, what copies take that have to be there when forward is over."""
+        """By device, the bytes of copies that must be there when forward is over."""
         indexed, bundle_of = self._task.indexed, self._bundles.of_layer
         copies: list[_Terms] = [[] for _ in self._task.devices]
         for tensor, size in enumerate(indexed.size_bytes):

@@ -1,15 +1,15 @@
-"""What a placement needs at least, in any order and at any speed: what proofs and programs count on.
+"""Lower bounds on memory, in any order and at any speed; proofs and the integer program rely on them.
 
-Ledgers and simulator say what a plan takes. This says what none can do without:
+Ledgers and the simulator count what a plan takes. These are bytes that no plan can do without:
 
     always      weights; in training optimizer state
-    kept        what is there when forward is over: that, what autograd and variables keep, and what
-                the model returns
-    stepping    what is there beside `always` when the optimizer steps: gradients, and what it makes
-    moment      what is there beside `always` while one layer runs: what it makes and needs, and
-                what it reads, in its own memory or as a copy, whichever is less
+    kept        bytes when forward is over: `always`, what autograd saves and variables hold, and the
+                model's outputs
+    stepping    bytes on top of `always` when the optimizer steps: gradients, and its transient bytes
+    moment      bytes on top of `always` while one layer runs: its output and transient bytes, and its
+                inputs, as the originals or as copies, whichever is less
 
-Uploads, and in training copies from other devices, are kept as well; they depend on the placement.
+Uploads, and in training copies from other devices, are kept as well. They depend on the placement.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from baechi.place.task import Task
 
 
 class LeastBytes(NamedTuple):
-    """What a group takes of its device, whatever else lies there.
+    """The least bytes that a group takes on its device, independent of other groups there.
 
     Args:
-        always_bytes: beginning to end.
-        kept_bytes: when forward is over, `always_bytes` included.
-        moment_bytes: the most beside `always_bytes` while one of its layers runs.
-        gradient_bytes: of all its layers together, when the optimizer steps.
-        update_bytes: of all its layers together, beside these, when the optimizer steps.
-        largest_update_bytes: the most of one weight.
-        top_bytes: the most that one of its layers may need beside `kept_bytes`.
+        always_bytes: permanent bytes.
+        kept_bytes: bytes when forward is over, including `always_bytes`.
+        moment_bytes: the most on top of `always_bytes` while one of its layers runs.
+        gradient_bytes: gradients of its weights when the optimizer steps.
+        update_bytes: transient bytes of the optimizer's step, for all its weights.
+        largest_update_bytes: the most of these for one weight.
+        top_bytes: the most that one of its layers may need on top of `kept_bytes`.
     """
 
     always_bytes: int
@@ -44,12 +44,12 @@ class LeastBytes(NamedTuple):
 
     @property
     def alone_bytes(self) -> int:
-        """What it takes of a device where nothing else lies."""
+        """The least bytes that it takes if it is alone on a device."""
         stepping = self.gradient_bytes + least_update_bytes(self.update_bytes, self.largest_update_bytes)
         return max(self.kept_bytes, self.always_bytes + max(self.moment_bytes, stepping))
 
     def with_other(self, other: "LeastBytes") -> "LeastBytes":
-        """What two groups on one device take.
+        """The least bytes of two groups on one device.
 
         Args:
             other: another group.
@@ -66,7 +66,7 @@ class LeastBytes(NamedTuple):
 
 
 def least_bytes(task: Task) -> list[LeastBytes]:
-    """By group, what it takes at least.
+    """Compute the least bytes of each group.
 
     Args:
         task: what is to be placed.
@@ -75,7 +75,7 @@ def least_bytes(task: Task) -> list[LeastBytes]:
 
 
 def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
-    """What some layers take at least that share a device.
+    """Compute the least bytes of some layers that share a device.
 
     Args:
         task: what is to be placed.
@@ -96,7 +96,7 @@ def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
 
 
 def _kept_bytes(task: Task, layer: int) -> int:
-    """What is there of a layer when forward is over, wherever its readers lie."""
+    """A layer's bytes when forward is over, independent of the devices of its consumers."""
     saved = task.footprints[layer].saved_bytes
     if not task.knows_host:
         return saved
@@ -105,7 +105,7 @@ def _kept_bytes(task: Task, layer: int) -> int:
 
 
 def moment_bytes(task: Task, layer: int) -> int:
-    """What is there beside what always is, while a layer runs.
+    """The least bytes on top of the permanent ones while a layer runs.
 
     Args:
         task: what is to be placed.
@@ -125,18 +125,18 @@ def moment_bytes(task: Task, layer: int) -> int:
         read += home.output_bytes + saved if beside else min(size, home.output_bytes + saved)
         kept += saved if beside else min(size, saved)
     forward = part.saved_bytes + part.forward_bytes + read
-    if not task.training or task.knows_host:  # in backward much may have gone by then
+    if not task.training or task.knows_host:  # in backward most may be freed by then
         return forward
     return max(forward, part.saved_bytes + part.upstream_bytes + part.temp_bytes + part.gradient_bytes + kept)
 
 
 def _is_returned(task: Task, layer: int) -> bool:
-    """Whether nobody reads its output, and no variable of the model's code lets it go."""
+    """Whether no layer reads its output, and no variable of the model's code releases it."""
     return not task.indexed.makes[layer] and layer not in task.named
 
 
 def least_peaks(task: Task, least: Sequence[LeastBytes], device_of: Sequence[int]) -> list[int]:
-    """Bytes that each device has at least at its fullest.
+    """A lower bound on each device's peak.
 
     Args:
         task: what is placed.

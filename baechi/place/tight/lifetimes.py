@@ -1,9 +1,9 @@
-"""How full devices get, at a glance: lives of bytes counted in turns instead of seconds.
+"""Quick estimates of peaks: lifetimes of tensors are counted in turns instead of seconds.
 
-The simulator needs milliseconds for what a search asks thousands of times. Here a turn is the running
-of a layer, on any device, forward and then backward in reverse; everything lives from a turn to a
-turn, by the rules of `baechi.simulate.memory.watching`. Devices do not really wait for each other's turns, so
-this is an estimate: it chooses what the simulator is asked.
+The simulator takes milliseconds, too long for a search that needs thousands of peaks. Here a turn is the
+running of a layer, on any device, in forward and then in reverse in backward. Each tensor lives from one
+turn to another, by the rules of `baechi.simulate.memory.watching`. Real devices do not wait for each
+other's turns, so this is an estimate, and the simulator checks the placements that it favours.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Lifetimes:
         turns, footprints = self._turns, self._task.footprints
         changes = [[0] * (turns + 1) for _ in self._task.devices]
         tops = [[0] * turns for _ in self._task.devices]
-        always = [[0, 0, 0, 0] for _ in self._task.devices]  # weights, updates, the largest; gradients
+        always = [[0, 0, 0, 0] for _ in self._task.devices]  # weights, updates, the largest update; gradients
         until = place if self._plain else self._held_until(place)
         travel = self._copies_in_training if self._task.training else self._copies
         for layer, here in enumerate(device_of):
@@ -104,7 +104,7 @@ class Lifetimes:
         until: Sequence[int],
         changes: list[list[int]],
     ) -> int:
-        """Copies that stay until their gradients have gone back, and the gradients; the bytes of those."""
+        """Add copies kept until their gradients are sent back, and the gradients. Returns their bytes."""
         first: dict[int, int] = {}
         for reader in consumers:
             there = device_of[reader]
@@ -132,7 +132,7 @@ class Lifetimes:
                 changes[there][self._turns - turn] -= size
 
     def _held_until(self, place: Sequence[int]) -> list[int]:
-        """By layer, the turn until which it holds what it reads: its own, or that of its readers' last."""
+        """By layer, the turn until which it holds its inputs: its own, or for a view its last consumer's."""
         indexed = self._task.indexed
         until = list(place)
         for layer in reversed(range(len(indexed))):
@@ -141,7 +141,7 @@ class Lifetimes:
         return until
 
     def _last_read(self, layer: int, until: Sequence[int]) -> int:
-        """The last turn of forward in which somebody holds a layer's output."""
+        """The last turn of forward in which a consumer or variable holds a layer's output."""
         indexed = self._task.indexed
         readers = [until[reader] for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
         if layer in self._let_go:
@@ -149,7 +149,7 @@ class Lifetimes:
         return max(readers) if readers else len(indexed) - 1
 
     def _end(self, layer: int, device_of: Sequence[int], until: Sequence[int]) -> int:
-        """The turn after which a layer's output is gone from its device; to the end if nobody reads it."""
+        """The turn after which a layer's output is freed on its device; the end if no layer reads it."""
         indexed, here = self._task.indexed, device_of[layer]
         if not indexed.makes[layer] and layer not in self._let_go:
             return self._turns - 1

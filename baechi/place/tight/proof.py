@@ -1,4 +1,4 @@
-"""What can be refused without a search: no placement can keep the memory, and one number shows it."""
+"""Refuse without a search: one sum of bytes shows that no placement can fit."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from baechi.units import format_bytes
 
 
 def prove(task: Task) -> None:
-    """Refuse what cannot be placed, whatever is tried.
+    """Refuse a task that no placement can fit.
 
     Args:
         task: what is to be placed.
 
     Raises:
-        PlacementError: a layer, or a group, is larger than every device that it may lie on; what is
-            pinned to a device is larger than it; or all is larger than all devices together.
+        PlacementError: a layer or group is larger than every device that it may lie on; or the layers
+            pinned to a device are larger than it; or all layers are larger than all devices together.
     """
     least = least_bytes(task)
     for group, part in enumerate(least):

@@ -1,4 +1,4 @@
-"""What a person is told when no placement fits: which layer, how much is missing where, what helps."""
+"""Errors for placements that do not fit: the layer, the bytes missing on each device, and cures."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,11 +10,11 @@ from baechi.units import format_bytes
 
 
 def no_room(task: Task, ledger: Ledger, layer: int) -> PlacementError:
-    """The error for a layer that found no room.
+    """The error for a layer that fits on no device.
 
     Args:
         task: what is to be placed.
-        ledger: memory, as it was when the layer found none.
+        ledger: memory, when the layer did not fit.
         layer: the layer.
     """
     indexed = task.indexed
@@ -24,7 +24,7 @@ def no_room(task: Task, ledger: Ledger, layer: int) -> PlacementError:
     shared = f" and {others} more that must share its device" if others else ""
     if device == ANYWHERE:
         needed_bytes, devices = task.group_bytes[group].total_bytes, list(task.devices)
-    else:  # its device is decided, and gets too full when it runs
+    else:  # its group is placed, but the device gets too full when it runs
         needed_bytes, devices = task.footprints[layer].forward_bytes, [device]
     pinned = ", pinned there" if task.pins[group] != ANYWHERE else ""
     return refusal(
@@ -43,8 +43,8 @@ def no_single_device(task: Task, devices: Sequence[int], needed_bytes: int) -> P
 
     Args:
         task: what is to be placed.
-        devices: where it could lie.
-        needed_bytes: what it needs on one of them.
+        devices: the devices where it may lie.
+        needed_bytes: the bytes that it needs on one of them.
     """
     groups = [group.total_bytes for group in task.group_bytes]
     largest = task.indexed.names[task.indexed.members[groups.index(max(groups))][0]]
@@ -64,7 +64,7 @@ def none_of_all(task: Task, nearest: Evaluated) -> PlacementError:
 
     Args:
         task: what is to be placed.
-        nearest: the one that missed by the least of those in question.
+        nearest: the one with the least excess over memory.
     """
     return _missed(task, nearest, "no placement of these layers keeps every device's memory: all were tried")
 
@@ -74,7 +74,7 @@ def none_packed(task: Task, nearest: Evaluated) -> PlacementError:
 
     Args:
         task: what is to be placed.
-        nearest: the placement that missed by the least of those that were simulated.
+        nearest: the simulated placement with the least excess over memory.
     """
     what = (
         "no placement of these layers keeps every device's memory: the integer program of it has no solution"
@@ -87,7 +87,7 @@ def not_found(task: Task, nearest: Evaluated, tries: int) -> PlacementError:
 
     Args:
         task: what is to be placed.
-        nearest: the one that missed by the least.
+        nearest: the one with the least excess over memory.
         tries: how many were simulated.
     """
     what = f"none of {tries} placements keeps every device's memory, though there may be one that does"
@@ -95,7 +95,7 @@ def not_found(task: Task, nearest: Evaluated, tries: int) -> PlacementError:
 
 
 def _missed(task: Task, nearest: Evaluated, what: str) -> PlacementError:
-    """The error, with the bytes that the nearest try is short of."""
+    """The error, with the missing bytes of the nearest try."""
     memory = task.memory_bytes
     over = {d: peak - memory[d] for d, peak in enumerate(nearest.peak_bytes) if peak > memory[d]}
     worst = max(over, key=over.__getitem__)
@@ -125,15 +125,15 @@ def refusal(
     short_bytes: Mapping[int, int],
     cure: str,
 ) -> PlacementError:
-    """An error with its numbers and what would help.
+    """An error with its numbers and cures.
 
     Args:
         task: what is to be placed.
         layer: the layer in question.
         what: what is wrong, in a sentence.
-        free_bytes: by device in question, what it has left.
-        short_bytes: by device, what is missing there.
-        cure: what would help, beside what always does.
+        free_bytes: by device in question, its free bytes.
+        short_bytes: by device, its missing bytes.
+        cure: a cure for this case; general ones are added.
     """
     names, memory = task.cluster.names, task.memory_bytes
     lines = [

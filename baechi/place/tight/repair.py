@@ -1,11 +1,11 @@
-"""A placement that needs too much memory somewhere is changed until the simulator has nothing against it.
+"""Change a placement that needs too much memory on some device, until it fits in the simulator.
 
-Its excess is what the peaks are above the devices' memory, as parts of it, summed up. By chance a
-group of a device that is too full goes elsewhere, changes places with another, or a layer runs
-earlier or later; what makes the excess no larger is kept, at first also what makes it a little
-larger (Kirkpatrick, Gelatt, Vecchi, Science 220, 1983). Peaks are estimated (`lifetimes`); where the
-estimate has no excess left, or time and again, the simulator is asked, and by how much the estimate
-was off is taken from the memory there is.
+Its excess is the sum over devices of the peak above memory, as a fraction of memory. A random change
+moves a group of a device that is too full, swaps it with another, or lets a layer run earlier or later. A
+change that does not raise the excess is kept; at first also one that raises it a little (Kirkpatrick,
+Gelatt, Vecchi, Science 220, 1983). Peaks are estimated (`lifetimes`). The simulator checks when the
+estimate has no excess left, and at regular intervals. Its difference from the estimate is then subtracted
+from the memory limits.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class Attempt:
 
     Args:
         found: the placement; it fits if the excess is 0.
-        keys: by layer, its priority, that the order follows from.
-        excess: what the peaks are above memory, as parts of it.
+        keys: by layer, its priority, which gives the order.
+        excess: the summed excess over memory, as fractions of memory.
     """
 
     found: Evaluated
@@ -41,7 +41,7 @@ class Attempt:
 
 
 class Judge:
-    """Simulates placements, and remembers the one that misses by the least.
+    """Simulates placements, and remembers the one with the least excess.
 
     Args:
         task: what is placed.
@@ -56,7 +56,7 @@ class Judge:
 
     @property
     def nearest(self) -> Attempt:
-        """What missed by the least; something has been tried."""
+        """The placement with the least excess; at least one must have been simulated."""
         assert self._nearest is not None
         return self._nearest
 
@@ -124,7 +124,7 @@ class Repair:
         self._calibrate(start)
 
     def _calibrate(self, attempt: Attempt) -> None:
-        """What the estimate is off here, it will be off nearby."""
+        """Correct the limits by the estimate's error, which is about the same for similar placements."""
         off = [peak - guess for peak, guess in zip(attempt.found.peak_bytes, self._peaks, strict=True)]
         self._limits = [memory - more for memory, more in zip(self._task.memory_bytes, off, strict=True)]
         self._excess = excess_of(self._peaks, self._limits)
@@ -133,7 +133,7 @@ class Repair:
         return self._estimate([device_of[group] for group in self._task.indexed.group_of], place)
 
     def _step(self, heat: float) -> None:
-        """Try a neighbour."""
+        """Try a random change."""
         over = [p - m for p, m in zip(self._peaks, self._limits, strict=True)]
         full = [device for device in self._task.devices if over[device] > 0]
         device = self._chance.choice(full or self._task.devices)
@@ -176,7 +176,7 @@ class Repair:
 
 
 def excess_of(peaks: Sequence[int], limits: Sequence[int]) -> float:
-    """What peaks are above limits, as parts of them, summed up.
+    """The sum of the peaks' excess over the limits, as fractions of the limits.
 
     Args:
         peaks: by device, in bytes.

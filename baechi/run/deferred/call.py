@@ -1,4 +1,4 @@
-"""What the code does now, and what it had to have at once: plain data of a schedule."""
+"""Records of a schedule: the call that the code has reached, and launches that were forced."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from baechi.run.state.contents import Contents
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Something that had to launch before its turn, or whose value the code wanted.
+    """A layer or function that had to launch before its turn, or whose value the code needed.
 
     Args:
         name: the layer or function.
-        reason: who needed it.
-        line: where in the user's code.
+        reason: why it was needed.
+        line: the line of the user's code that needed it.
     """
 
     name: str
@@ -30,18 +30,18 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Something that the code does now.
+    """A call of a layer or function that the code has reached.
 
     Args:
-        name: the layer's name with the number of its call, or the function's.
-        run: does it, given positional and keyword arguments.
+        name: the layer's name with the number of its call, or the function's name.
+        run: runs it, given positional and keyword arguments.
         args: positional arguments.
         kwargs: keyword arguments.
-        foresee: what will come of it; None if only running it can tell.
-        place: where it runs; None if that is nowhere yet.
-        number: when the code came to it.
-        keeps: tensors that it may write without being given them: a layer's buffers.
-        contents: of a layer, what is within its reach.
+        foresee: infers its outcome with fake tensors; returns None if only a real run can tell.
+        place: where it runs; None if its result has no device yet.
+        number: its place in the order in which the code reaches calls.
+        keeps: tensors that it may write although they are no arguments: a layer's buffers.
+        contents: for a layer, the containers and tensors that it can reach.
     """
 
     name: str

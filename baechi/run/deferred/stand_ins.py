@@ -1,4 +1,4 @@
-"""Deferred values in place of what a task will return, and the results that they become."""
+"""Placeholders (deferred tensors) for what a task will return, and replacing them by the results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,17 +18,17 @@ from baechi.torchlib.tensors.pytree import tensors_in
 def stand_ins(
     task: Task, call: Call, outcome: Outcome, given: list[torch.Tensor]
 ) -> tuple[Any, list[Deferred | None]]:
-    """Make deferred values for a task.
+    """Make deferred tensors for the result of a task.
 
     Args:
         task: the task.
-        call: what it will do.
-        outcome: what will come of it.
-        given: the distinct tensors that it is given, deferred or not.
+        call: the call that it will run.
+        outcome: the call's inferred outcome.
+        given: the distinct tensors among its arguments, deferred or not.
 
     Returns:
-        What the code gets: the result, with tensors that were given as themselves; and by slot of the
-        result the deferred value that stands for it, None for tensors that were given.
+        The result that the code gets, in which returned arguments are the arguments themselves; and by
+        slot of the result the deferred tensor, None for a returned argument.
     """
     values: list[Deferred | None] = []
     results: list[torch.Tensor] = []
@@ -40,11 +40,13 @@ def stand_ins(
             values.append(None)
             continue
         value = defer(meta, task, call.place, call.number)
+        # Tasks that wait are ordered by storage: a placeholder that will alias an argument shares its
+        # storage's record, so a write through one waits for reads through the other.
         if alias is not None:
             use = use_of(given[alias]) or StorageUse()
             share_use(given[alias], use)
             share_use(value, use)
-        else:  # views of one memory have one use
+        else:  # several results that will be views of one memory share one record
             share_use(value, uses.setdefault(memory, StorageUse(writer=task)))
         results.append(value)
         values.append(value)
@@ -57,31 +59,31 @@ def hand_over(
     name: str,
     box: list[Any],
 ) -> list[torch.Tensor]:
-    """Let deferred values become what was computed.
+    """Turn deferred tensors into the computed results.
 
     Args:
-        values: by slot of the result, the deferred value.
-        becomes: told of a result and the value that is about to become it.
-        name: what was launched.
-        box: holds the result; nobody else does.
+        values: by slot of the result, the deferred tensor.
+        becomes: is told of a result and of the deferred tensor that is about to become it.
+        name: the layer or function that was launched.
+        box: a list with the result in it, the only reference to it; it is emptied.
 
     Returns:
-        What was returned: the values, real now, and tensors that were given.
+        The tensors returned: former placeholders, which are real now, and returned arguments.
 
     Raises:
-        BaechiError: what was computed is not what was foreseen.
+        BaechiError: the results differ from those that were inferred.
     """
     real = list(tensors_in(box.pop()))
     _check(name, values, real)
     became: list[torch.Tensor] = []
-    while real:
+    while real:  # pop, not iterate: `become` counts references to a result to see if others hold it
         tensor, value = real.pop(), values.pop()
         became.append(tensor if value is None else value)
         if value is not None and is_deferred(value):
             becomes(tensor, value)
             use = use_of(value)
             become(value, tensor)
-            if use is not None:  # who waits to read or write it waits for its real memory now
+            if use is not None:  # the real storage takes over the record of waiting readers and writers
                 share_use(value, use)
     return became[::-1]
 
@@ -95,8 +97,8 @@ def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -
     )
     if not fits:
         raise BaechiError(
-            f"{name} returned something else than it did before with the same arguments: what it returns "
-            "depends on a state that is not seen. Run this model with reorder=False"
+            f"{name} returned other tensors than were inferred from its arguments (number, shape or dtype): "
+            "its result depends on state that baechi does not see. Run this model with reorder=False"
         )
 
 

@@ -1,7 +1,7 @@
-"""Who is going to read and write a storage, of those that wait: so that no order of launches mixes them up.
+"""By storage, the waiting tasks that will read or write it, so that launches keep reads and writes in order.
 
-reads  x --- A waits            a writer comes after the last writer and all readers since;
-writes x --- B waits after A    a reader comes after the last writer
+reads  x --- A waits            a writer launches after the last writer and all readers since;
+writes x --- B waits after A    a reader launches after the last writer
 reads  x --- C waits after B
 """
 
@@ -17,11 +17,11 @@ _NAME = "_baechi_use"
 
 @dataclass(slots=True)
 class StorageUse:
-    """Those that wait to read or write one storage.
+    """The waiting tasks that will read or write one storage.
 
     Args:
-        writer: the last that writes it.
-        readers: those that read it after that.
+        writer: the last task that writes it.
+        readers: the tasks that read it after that write.
     """
 
     writer: Task | None = None
@@ -29,24 +29,24 @@ class StorageUse:
 
 
 def use_of(tensor: torch.Tensor) -> StorageUse | None:
-    """Who waits to use a tensor's storage, if anybody does or did."""
+    """The record of a tensor's storage; None if no task has waited to use it."""
     use: StorageUse | None = getattr(storage_object(tensor), _NAME, None)
     return use
 
 
 def share_use(tensor: torch.Tensor, use: StorageUse) -> None:
-    """Let a tensor's storage have this use: it is, or will be, the same storage."""
+    """Attach a record to a tensor's storage: it is, or will be, the storage that the record is about."""
     setattr(storage_object(tensor), _NAME, use)
 
 
 def needs_to_read(tensor: torch.Tensor) -> list[Task]:
-    """What must launch before the tensor can be read."""
+    """The tasks that must launch before the tensor can be read."""
     use = use_of(tensor)
     return [use.writer] if use is not None and use.writer is not None and use.writer.state == WAITS else []
 
 
 def needs_to_write(tensor: torch.Tensor) -> list[Task]:
-    """What must launch before the tensor can be written."""
+    """The tasks that must launch before the tensor can be written."""
     use = use_of(tensor)
     if use is None:
         return []
@@ -56,6 +56,7 @@ def needs_to_write(tensor: torch.Tensor) -> list[Task]:
 def note_read(tensor: torch.Tensor, task: Task) -> None:
     """A task will read the tensor."""
     use = _use(tensor)
+    # Forget readers that have launched, or a weight that many layers read would collect them for ever.
     if use.readers and use.readers[0].state != WAITS:
         use.readers = [reader for reader in use.readers if reader.state == WAITS]
     use.readers.append(task)
@@ -64,7 +65,7 @@ def note_read(tensor: torch.Tensor, task: Task) -> None:
 def note_write(tensor: torch.Tensor, task: Task) -> None:
     """A task will write the tensor."""
     use = _use(tensor)
-    use.writer, use.readers = task, []
+    use.writer, use.readers = task, []  # the writer waits for these readers, so it stands for them
 
 
 def _use(tensor: torch.Tensor) -> StorageUse:

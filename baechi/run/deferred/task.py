@@ -1,4 +1,4 @@
-"""A layer, or a piece of glue, that was reached and has not launched: what it waits for, who waits for it."""
+"""A layer or functional op (glue) that the code has reached and that has not launched yet."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 
 class Decider(Protocol):
-    """Who decides when tasks launch: a schedule."""
+    """Decides when tasks launch: a schedule."""
 
     def force(self, tasks: "Iterable[Task]", reason: str) -> None:
-        """Launch tasks now, and all that they need, in the code's order."""
+        """Launch tasks now, and before them the tasks that they need, in the code's order."""
 
     def launch(self, task: "Task") -> None:
         """Launch a task."""
@@ -21,16 +21,20 @@ WAITS, LAUNCHED, DROPPED = "waits", "launched", "dropped"
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """Something that waits.
+    """A call that waits to be launched.
 
     Args:
-        schedule: who decides when it launches; None when it has.
+        schedule: decides when it launches; None after it has launched.
         number: its place in the code's order.
-        name: the layer's name with the number of its call, or the function's.
-        turn: whether its device has an order in which it must wait for its turn.
-        run: launches it; returns what it returns.
-        finish: hands what was returned to the values that stand for it; returns these.
-        around: what was set where the code reached it, set again while it launches.
+        name: the layer's name with the number of its call, or the function's name.
+        turn: whether it is a layer, which has a turn in its device's order.
+        run: launches it; returns the result.
+        finish: turns the deferred values into the result; returns these tensors.
+        around: restores the caller's modes and container contents while it launches.
+        missing: how many launches, its turn included, it still waits for.
+        needs: tasks that must launch before it.
+        followers: tasks that wait for it.
+        given: its distinct argument tensors, kept alive until it launches.
     """
 
     schedule: Decider | None
@@ -47,10 +51,10 @@ class Task:
     around: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def force(self, reason: str) -> None:
-        """Launch it now, after all that it needs, in the code's order.
+        """Launch it now, after the tasks that it needs, in the code's order.
 
         Args:
-            reason: who needs its value.
+            reason: why its value is needed.
         """
         if self.schedule is not None:
             self.schedule.force([self], reason)

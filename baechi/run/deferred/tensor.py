@@ -1,8 +1,8 @@
-"""Deferred values: the outputs of layers and glue that were reached and have not launched.
+"""Deferred values: the outputs of layers and functional ops (glue) that have not launched yet.
 
-A deferred value is a tensor. It knows its shape, dtype and device at once; what is done with it is
-deferred as well, or makes it launch. When it is launched the object *becomes* the real tensor: whoever
-holds it (a local variable, a cache, an output class) holds a plain tensor from then on.
+A deferred value is a tensor subclass. Its shape, dtype and device are known at once. An operation on it
+is deferred too, or forces the launch. On launch the object itself *becomes* the real tensor: every
+reference to it (a local variable, a cache, an output class) is a plain tensor from then on.
 """
 
 import sys
@@ -19,7 +19,7 @@ from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
 from baechi.torchlib.tensors.storage import Mark, set_mark
 
 _HELD_BY_US = 3
-"""References to a result while it is handed over: the caller's, ours, and that of `getrefcount`."""
+"""References to a result inside `become`: the caller's, the parameter, and `getrefcount`'s argument."""
 
 
 class Deferred(torch.Tensor):
@@ -29,7 +29,7 @@ class Deferred(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # glue mode is off: inside a layer that found it somewhere, or after the step
+        # Reached only while glue mode is off: in a layer that holds the value, or after the step.
         if func in QUESTIONS:
             with without_subclass_function():
                 return func(*args, **(kwargs or {}))
@@ -41,9 +41,9 @@ class Deferred(torch.Tensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         raise RuntimeError(
-            f"{func} was called on the output of a layer that has not launched yet, below everything that "
-            "baechi sees. Run this model with reorder=False, or keep the module around it whole "
-            "(no_split_module_classes)"
+            f"{func} was called on the output of a layer that has not launched yet, in a way that torch "
+            "function modes do not see. Run this model with reorder=False, or keep the module around it "
+            "whole (no_split_module_classes)"
         )
 
 
@@ -51,10 +51,10 @@ def defer(meta: Meta, task: Task, place: str | None, turn: int) -> Deferred:
     """Make a deferred value.
 
     Args:
-        meta: what it will look like.
-        task: who will make it.
-        place: where it will lie.
-        turn: when it was made, as the code sees it.
+        meta: its shape, strides, dtype and device.
+        task: the task that will compute it.
+        place: the device where it will lie.
+        turn: its place in the code's order.
     """
     value: Deferred = make_wrapper(
         Deferred,
@@ -72,17 +72,18 @@ def defer(meta: Meta, task: Task, place: str | None, turn: int) -> Deferred:
 
 
 def is_deferred(value: object) -> bool:
-    """Whether a value is deferred, still."""
+    """Whether a value is still deferred."""
     return type(value) is Deferred
 
 
 def become(value: Deferred, real: torch.Tensor) -> None:
-    """A deferred value becomes the real tensor.
+    """Turn a deferred value into the real tensor.
 
     Args:
         value: the deferred value; a plain tensor afterwards.
-        real: what was computed. Where others hold it too, the value becomes an alias of it.
+        real: the result. If other references to it exist, the value becomes an alias of it.
     """
+    # Swapping would empty an object that a layer still holds (a cached output, say): take a view of it.
     if sys.getrefcount(real) > _HELD_BY_US or type(real) is not torch.Tensor:
         real = real.view_as(real)
     del value.task
@@ -91,11 +92,11 @@ def become(value: Deferred, real: torch.Tensor) -> None:
 
 
 def force_all(values: Any, reason: str) -> None:
-    """Launch whatever is deferred in some values.
+    """Launch the deferred tensors among some values.
 
     Args:
-        values: anything.
-        reason: what needs the values.
+        values: tensors, nested in lists, tuples and dicts.
+        reason: why the values are needed.
     """
     for value in all_tensors(values):
         if is_deferred(value):
@@ -103,11 +104,11 @@ def force_all(values: Any, reason: str) -> None:
 
 
 def force_writers(values: Any, reason: str) -> None:
-    """Launch whoever waits to write some values.
+    """Launch the tasks that wait to write some values.
 
     Args:
-        values: anything.
-        reason: what needs the values.
+        values: tensors, nested in lists, tuples and dicts.
+        reason: why the values are needed.
     """
     for value in all_tensors(values):
         for task in needs_to_read(value):
@@ -115,7 +116,7 @@ def force_writers(values: Any, reason: str) -> None:
 
 
 def all_tensors(values: Any) -> list[torch.Tensor]:
-    """All tensors in some values, deferred ones among them."""
+    """All tensors in some values, including deferred ones."""
     found: list[torch.Tensor] = []
     _collect(values, found)
     return found

@@ -1,4 +1,4 @@
-"""What a call writes and draws while it runs with fake tensors, and what it must not do then."""
+"""Record what a call writes and draws while it runs with fake tensors; refuse what it must not do."""
 
 import threading
 import weakref
@@ -19,10 +19,10 @@ from baechi.torchlib.tensors.pytree import map_tensors
 
 
 class FakeWatch(UntracedDispatchMode):
-    """Notes what is written and drawn while a call runs.
+    """Records writes and random draws while a call runs.
 
     Args:
-        references: gets a weak reference to each tensor that is made.
+        references: is filled with a weak reference to each tensor that is made.
     """
 
     def __init__(self, references: list[Any]) -> None:
@@ -31,16 +31,16 @@ class FakeWatch(UntracedDispatchMode):
         self.given: dict[int, int] = {}
         self.written: set[int] = set()
         self.draws: list[Draw] = []
-        self.made: dict[int, torch.Tensor] = {}  # held, so that no storage's number is used twice
+        self.made: dict[int, torch.Tensor] = {}  # held, so that storage numbers stay unique
         self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def start(self, fakes: list[torch.Tensor]) -> None:
-        """These are the given tensors; what was made so far is none of the call's."""
+        """Begin the call: note its arguments, and forget tensors made before it."""
         self.made.clear()
         self.given = {storage_number(tensor): index for index, tensor in enumerate(fakes)}
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for a real tensor that hangs somewhere: it is held, so that it has its number alone."""
+        """The fake of a real tensor that a module or closure holds. Both are held, to keep ids unique."""
         if tensor.layout != torch.strided or tensor.is_nested or isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in self._fakes:
@@ -52,9 +52,9 @@ class FakeWatch(UntracedDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = facts_of(func)
-        if not facts.rule.fresh:  # what `torch.tensor` makes of numbers is real
+        if not facts.rule.fresh:  # `torch.tensor` makes real tensors of numbers: those may be written
             if any(type(tensor) is not FakeTensor for tensor in writes_of(facts, args, kwargs)):
-                raise RealTensors(f"{func} writes a tensor that hangs on something else than the layer")
+                raise RealTensors(f"{func} writes a real tensor that is neither an argument nor the layer's")
             args, kwargs = map_tensors(self.fake_of, (args, kwargs))
         for tensor in writes_of(facts, args, kwargs):
             index = self.given.get(storage_number(tensor))
@@ -71,7 +71,7 @@ class FakeWatch(UntracedDispatchMode):
 
 
 class RealTensors(Exception):
-    """A call writes tensors of which nothing is known, or calls a layer that is not in it: for real."""
+    """A call under inference would write a real tensor, or launch a layer that is not part of it."""
 
 
 _thread = threading.local()
@@ -79,7 +79,7 @@ _thread = threading.local()
 
 @contextmanager
 def foreseeing() -> Iterator[None]:
-    """While this is open, this thread only asks what a call will return."""
+    """Within this context, the thread only infers outcomes: no layer may launch."""
     _thread.foresees = True
     try:
         yield
@@ -88,23 +88,23 @@ def foreseeing() -> Iterator[None]:
 
 
 def refuse_if_foreseeing(layer: str) -> None:
-    """A layer is called: not by the code, if this thread only asks what a call will return.
+    """Refuse to launch a layer while this thread only infers what a call will return.
 
     Args:
         layer: its name.
 
     Raises:
-        RealTensors: it asks.
+        RealTensors: the thread is inside `foreseeing`.
     """
     if getattr(_thread, "foresees", False):
-        raise RealTensors(f"{layer} is called by a layer that it is no part of")
+        raise RealTensors(f"{layer} is called by another layer, of which it is no submodule")
 
 
 def like(meta: Meta) -> torch.Tensor:
-    """A fake tensor that looks so; under a fake mode.
+    """Make a fake tensor; a fake mode must be on.
 
     Args:
-        meta: how it looks.
+        meta: its shape, strides, dtype and device.
     """
     made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
     if meta.requires_grad and torch.is_grad_enabled():
@@ -115,7 +115,7 @@ def like(meta: Meta) -> torch.Tensor:
 
 
 class _Made(torch.autograd.Function):
-    """Something that somebody computed: it requires a gradient, is no leaf and no view."""
+    """Makes a tensor that looks computed: it requires a gradient, and is neither a leaf nor a view."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -123,7 +123,7 @@ class _Made(torch.autograd.Function):
 
 
 def storage_number(tensor: torch.Tensor) -> int:
-    """What tells the storages of tensors that are alive apart.
+    """A number that identifies a tensor's storage while it is alive.
 
     Args:
         tensor: any tensor.

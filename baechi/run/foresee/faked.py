@@ -1,9 +1,9 @@
-"""A layer with fake tensors in place of all that hangs on it, to foresee what comes of it.
+"""A copy of a layer that holds fake tensors, to infer what the layer returns.
 
-Torch runs an operation on real tensors alone for real, also under a fake mode: counting a batch would
-count it, on the caller's stream, beside a launch of the same layer that counts on its own. So what is
-asked is a double: the layer's modules, attributes and methods, with fake tensors. The layer itself is
-left alone, since another thread may be in it.
+Torch runs an operation whose inputs are all real for real, even under a fake mode. A layer's batch
+counter would advance, on the caller's stream, while another launch of the layer advances it too. So the
+inference runs a double: the layer's modules, attributes and methods, with fake tensors. The layer itself
+is not changed, since another thread may be running it.
 """
 
 import copy
@@ -27,7 +27,7 @@ class Double:
 
     Args:
         layer: the layer.
-        fake: what stands for a tensor; the same for the same one.
+        fake: returns the fake of a tensor, the same one each time.
     """
 
     def __init__(self, layer: nn.Module, fake: Fake) -> None:
@@ -39,7 +39,7 @@ class Double:
         self._found += [(vars(double), content_of(vars(double))) for double in self._doubles.values()]
 
     def call(self, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the layer's, as one of the double's.
+        """Bind a method of the layer to the double.
 
         Args:
             forward: the layer's own forward.
@@ -48,16 +48,16 @@ class Double:
         return found
 
     def changed(self) -> bool:
-        """Whether an attribute or a container of the double holds something else than it began with."""
+        """Whether an attribute or a container of the double has changed since it was made."""
         return any(differ(content_of(table), before) for table, before in self._found)
 
     @property
     def containers(self) -> list[Any]:
-        """The lists and dicts that hang on the double."""
+        """The lists and dicts that the double holds."""
         return [table for table, _ in self._found]
 
     def clear(self) -> None:
-        """The double is over: it lets go of all that it made and keeps, without the garbage collector."""
+        """Release all that the double made and holds, so that the garbage collector is not needed."""
         for double in self._doubles.values():
             vars(double).clear()
 
@@ -66,7 +66,7 @@ class Double:
         if double is None:
             double = self._doubles[id(module)] = object.__new__(type(module))
             own = vars(double)
-            for name, value in without_replacement(module).items():  # no layer inside of it launches
+            for name, value in without_replacement(module).items():  # unwrapped: no layer launches
                 own[name] = self._value(value)
         return double
 
@@ -77,7 +77,7 @@ class Double:
             return self._module(value) if id(value) in self._members else value
         if isinstance(value, MethodType) and id(value.__self__) in self._members:
             return MethodType(value.__func__, self._value(value.__self__))
-        if isinstance(value, weakref.ref):  # recurrent layers look whether their weights are still the same
+        if isinstance(value, weakref.ref):  # recurrent layers compare weak references to their weights
             target = value()
             return weakref.ref(self._value(target)) if isinstance(target, torch.Tensor) else value
         if isinstance(value, (list, tuple, dict)):
@@ -86,12 +86,12 @@ class Double:
 
 
 def copied(change: Callable[[Any], Any], value: Any, found: list[tuple[Any, Any]]) -> Any:
-    """A value with other things in it.
+    """Copy nested lists, tuples and dicts, with every leaf replaced.
 
     Args:
-        change: what is put in the place of whatever is no list, tuple or dict.
-        value: nested as it is.
-        found: gets each list and dict of the copy, and what is in it now.
+        change: returns the replacement of a leaf: a value that is no list, tuple or dict.
+        value: the nested value.
+        found: is filled with each list and dict of the copy, and its contents now.
     """
     if isinstance(value, tuple):
         items = [copied(change, item, found) for item in value]

@@ -1,4 +1,4 @@
-"""What layers and functions will return, remembered from step to step."""
+"""A cache of inferred outcomes of layers and functions, kept from step to step."""
 
 import random
 import sys
@@ -32,7 +32,7 @@ _HOOKS = (forward_hooks, forward_pre_hooks, backward_hooks, backward_pre_hooks)
 
 
 class Foresight:
-    """A memory of outcomes, by what a call was given.
+    """A cache of outcomes, keyed by a call's arguments and state.
 
     Args:
         plan: the plan; it says which modules are called several times.
@@ -51,7 +51,7 @@ class Foresight:
         kwargs: Any,
         state: Hashable,
     ) -> Outcome | None:
-        """What comes of a layer. Nothing of it is computed.
+        """Infer the outcome of a layer call. Nothing is computed.
 
         Args:
             module: the layer.
@@ -59,21 +59,21 @@ class Foresight:
             device: where it runs, as torch knows it; None: where its arguments lie.
             args: its positional arguments.
             kwargs: its keyword arguments.
-            state: what hangs on it, and on its arguments; see `Contents.state`.
+            state: what it and its arguments hold; see `Contents.state`.
         """
 
         def run() -> Outcome | None:
             with unwatched(), no_function_modes(), left_as_found(module, contents="none") as found:
                 before = _other_generators()
                 outcome = infer(original_forward(module), args, kwargs, layer=module, device=device)
-                # shared with its double: plain objects, and generators
+                # the double shares plain objects and generators with the layer, which a run may change
                 changes = found.changed() or _other_generators() != before
                 return None if changes else outcome
 
         return self._remembered((name, state), args, kwargs, run)
 
     def function(self, func: Any, device: torch.device | None, args: Any, kwargs: Any) -> Outcome | None:
-        """What comes of a torch function.
+        """Infer the outcome of a torch function.
 
         Args:
             func: the function.
@@ -91,7 +91,7 @@ class Foresight:
         return self._remembered((func, device), args, kwargs, run)
 
     def cannot_wait(self, module: nn.Module, name: str) -> str:
-        """Why a layer's value is needed at once, if it is.
+        """Say why a layer may not wait; empty if it may.
 
         Args:
             module: the layer.
@@ -120,7 +120,7 @@ class Foresight:
 
 
 def _other_generators() -> tuple[Any, ...]:
-    """The states of Python's and numpy's random generators, which are not kept for what waits."""
+    """The states of Python's and numpy's random generators; a task that waits does not restore these."""
     numpy = sys.modules.get("numpy")
     return random.getstate(), None if numpy is None else numpy.random.get_state()[1].tobytes()
 

@@ -1,4 +1,4 @@
-"""What a layer or a function will return, without running it: a run with fake tensors, remembered."""
+"""Infer what a layer or a function will return without running it: a run with fake tensors."""
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -31,15 +31,15 @@ from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What comes of a call.
+    """The inferred result and side effects of a call.
 
     Args:
         result: what it returns, with a `Slot` in place of each tensor.
-        metas: what the tensors look like, by slot.
-        given: by slot, which of the given tensors it is, if it is one of them.
-        alias: by slot, which of the given tensors it shares memory with, if with one.
-        memory: by slot, the first slot that it shares memory with: its own, mostly.
-        written: which of the given tensors it writes in place.
+        metas: by slot, the tensor's shape, strides, dtype and device.
+        given: by slot, the index of the argument that is returned itself; None for a new tensor.
+        alias: by slot, the index of an argument that it shares memory with, if with one.
+        memory: by slot, the first slot that it shares memory with; mostly its own.
+        written: the indexes of arguments that it writes in place.
         draws: its random operations.
     """
 
@@ -67,26 +67,27 @@ def infer(
     layer: nn.Module | None = None,
     device: torch.device | None = None,
 ) -> Outcome | None:
-    """Run a call with fake tensors, and with nothing else. No mode may be on.
+    """Run a call with fake tensors only. No torch mode may be on.
 
     Args:
         call: a function, or a layer's forward.
         args: positional arguments; tensors may be deferred.
         kwargs: keyword arguments.
-        layer: the layer, if it is one.
-        device: where the arguments will lie when it runs; None: where they lie.
+        layer: the layer whose forward `call` is; None for a function.
+        device: where the arguments will lie when it runs; None: where they lie now.
 
     Returns:
-        What comes of it; None if that depends on values, or is no tensor.
+        The outcome. None if the call cannot wait: the result depends on values, holds no tensor, or
+        shares memory or containers that other code may read at once.
     """
     made: list[weakref.ref[torch.Tensor]] = []
-    # what waits, and is found, does not launch
+    # Deferred tensors that the call finds must not launch: `without_subclass_function` switches that off.
     with foreseeing(), saved_hooks_aside(), without_subclass_function():
         outcome, returned = _run(call, args, kwargs, made, layer, device)
     if any(reference() is not None for reference in made):
-        clear_known_caches()
+        clear_known_caches()  # a library's cache has kept a fake tensor, which must not meet real ones
     if any(reference() is not None for reference in returned):
-        return None  # something else keeps what it returns, and would not see what becomes of it
+        return None  # other code keeps the fake result, and would never get the real one
     return outcome
 
 
@@ -112,23 +113,23 @@ def _run(
     double: Double | None = None
     with fakes_at_work(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
         faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
-        torch.set_autocast_cache_enabled(False)  # else it would keep fake casts of real weights
+        torch.set_autocast_cache_enabled(False)  # the cache would keep fake casts of real weights
         try:
             double = None if layer is None else Double(layer, watch.fake_of)
             run = call if double is None else double.call(call)
             watch.start(list(fakes.values()))
             result = run(*faked_args, **faked_kwargs)
             if any(differ(content_of(container), before) for container, before in found):
-                return None, []  # it writes to what it is given, and the code may look there at once
+                return None, []  # it changes a container argument, which the code may read at once
             if double is not None and double.changed():
-                return None, []  # what it leaves on itself the code, and its next call, may read at once
+                return None, []  # it sets attributes of the layer, which later code may read at once
             held = [container for container, _ in found] + ([] if double is None else double.containers)
             if _hands_out(result, {id(container) for container in held}):
-                return None, []  # the code may write to it, and whoever else holds it shall see that
+                return None, []  # it returns a container that others hold, not a copy: writes must reach both
             given = {id(tensor) for tensor in fakes.values()}
             returned = [weakref.ref(tensor) for tensor in tensors_in(result) if id(tensor) not in given]
             return _outcome(result, list(fakes.values()), watch), returned
-        except Exception:  # whatever it is: running it with real tensors will tell the truth
+        except Exception:  # no outcome, so the caller runs it for real, where a true error is raised again
             return None, []
         finally:
             torch.set_autocast_cache_enabled(cached)
@@ -137,10 +138,10 @@ def _run(
 
 
 def key_of(value: Any) -> Hashable:
-    """What of an argument decides what comes of a call.
+    """The part of an argument that decides a call's outcome, as a cache key.
 
     Raises:
-        TypeError: nobody can tell.
+        TypeError: the outcome may depend on more than a key can hold.
     """
     if isinstance(value, torch.Tensor):
         with without_subclass_function():
@@ -180,14 +181,14 @@ def _outcome(result: Any, fakes: list[torch.Tensor], watch: FakeWatch) -> Outcom
         return None
     results = [tensor for tensor in tensors_in(result) if storage_number(tensor) not in watch.given]
     if any(storage_number(tensor) not in watch.made for tensor in results):
-        return None  # it hands out memory of its own: a buffer, say, which others may read and write
+        return None  # it returns memory that it did not make: a buffer, say, which others read and write
     written = tuple(sorted(watch.written))
     places = tuple(given), tuple(alias), tuple(memory)
     return Outcome(template, tuple(metas), *places, written, tuple(watch.draws))
 
 
 def _hands_out(value: Any, held: set[int]) -> bool:
-    """Whether there is one of some containers in a result."""
+    """Whether a result contains one of the containers with these ids."""
     if id(value) in held:
         return True
     if isinstance(value, Mapping):
@@ -218,7 +219,7 @@ def _holds_tensors(value: Any) -> bool:
 
 @contextmanager
 def no_function_modes() -> Iterator[None]:
-    """Other people's function modes are off: nothing that happens here is the model's doing."""
+    """Take all function modes off: what runs here is no operation of the model."""
     stack = list(function_modes())
     for _ in stack:
         pop_function_mode()

@@ -1,14 +1,14 @@
-"""Random numbers of checkpointed regions: those of every device that the region computes on.
+"""Random numbers of checkpointed regions, on every device that the region computes on.
 
-Torch keeps the states of the generators where a region's arguments lie, and puts them back when it runs
-the region again in backward. A layer on another device would draw anew there, in silence. So the
-generators of all devices that distributed models use are kept, inside of a model and around it.
+Torch saves the generator states of the devices where a region's arguments lie. It restores them when it
+recomputes the region in backward. A layer on another device would draw other numbers, without an error.
+So the generators of all devices of distributed models are saved, for regions inside and around a model.
 
     thread of device 0   ..[states of region A]--draws--[states as before]
     thread of device 1   ........................waits..................[states of region B]--draws--..
 
-Backward has a thread for each device. Two regions that ran at once would draw each other's numbers, so
-the second one waits until the first has been run again.
+Backward has a thread for each device. Two regions recomputed at once would draw each other's numbers,
+so the second one waits until the first is done.
 """
 
 import threading
@@ -33,7 +33,7 @@ _PATIENCE_S = 20.0
 
 
 def keep_generators(backend: AbstractBackend) -> None:
-    """Let checkpointing keep the generators of a cluster's devices, as long as the cluster is in use.
+    """Make checkpointing save the generators of a cluster's devices, as long as the cluster is in use.
 
     Args:
         backend: the cluster's devices.
@@ -62,7 +62,7 @@ def _get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
 
 
 def _infer_device_type(*args: Any) -> str:
-    """The type whose generators are kept: ours, where all arguments lie on the host."""
+    """The device type whose generators are saved; the cluster's, if all arguments lie on the host."""
     on_host = all(tensor.device.type in ("cpu", "meta") for tensor in tensors_in(args))
     ours = _devices() if on_host else []
     if ours:
@@ -72,7 +72,7 @@ def _infer_device_type(*args: Any) -> str:
 
 @contextmanager
 def _fork_rng(*args: Any, **kwargs: Any) -> Iterator[None]:
-    """`torch.random.fork_rng`, one after the other in the threads of a backward."""
+    """`torch.random.fork_rng`, with a lock: one thread of a backward at a time."""
     in_backward = current_graph_task_id() != -1
     alone = in_backward and len(_in_use) > 0 and _one_region.acquire(timeout=_PATIENCE_S)
     try:

@@ -1,8 +1,8 @@
-"""Ways into torch that no mode sees: they take what was deferred as if it had been computed.
+"""Patched torch entry points that function modes do not see; they would take deferred tensors as real.
 
-`autograd.Function.apply`, `torch.vmap`, `torch.func.grad` and checkpointing hand tensors to C++ without
-asking. While a step is open, these launch what they are given first; inside a function's own code, layers
-keep the code's order, and the gradients that it returns go to where its inputs lie.
+`autograd.Function.apply`, `torch.vmap`, `torch.func.grad` and checkpointing pass tensors straight to C++.
+While a step is open, the patches launch deferred arguments first. Inside a Function's own code layers keep
+the code's order, and the gradients that it returns are moved to where its inputs lie.
 """
 
 import threading
@@ -39,10 +39,10 @@ def inside_a_function() -> bool:
 
 @contextmanager
 def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
-    """While this is open, nobody gets a deferred value unseen.
+    """Within this context, the patched entry points launch deferred arguments.
 
     Args:
-        mode: the step's mode: it is on where the model's own code runs.
+        mode: the step's glue mode, which is on while the model's own code runs.
     """
     global _open
     with _lock:
@@ -63,25 +63,25 @@ def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
 
 
 def _mode_here() -> Any:
-    """The mode of the step whose code runs here; None in a layer."""
+    """The glue mode of the open step if the model's own code runs here; None inside a layer."""
     return next((mode for mode in function_modes() if mode in _modes), None)
 
 
 def force_seen(values: Any, reason: str) -> None:
-    """Launch whatever somebody who looks at some values would otherwise miss.
+    """Launch what must have run before code outside the runtime can read some values.
 
     Args:
         values: anything.
-        reason: who looks.
+        reason: which code reads them.
     """
     force_all(values, reason)
-    if _mode_here() is not None:  # else a layer: it is its turn
+    if _mode_here() is not None:  # else inside a layer, whose inputs have launched
         force_writers(values, reason)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     force_seen((args, kwargs), f"{cls.__name__}.apply takes values")
-    mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # transfers know their way
+    mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # our transfers handle devices
     if cls is CheckpointFunction:
         args = (_in_a_step(args[0]), *args[1:])
     _inside.depth = getattr(_inside, "depth", 0) + 1
@@ -95,7 +95,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _process_batched_inputs(in_dims: Any, args: Any, func: Any) -> Any:
-    force_seen(args, "vmap takes values")  # before the transform begins: layers do not launch inside of it
+    force_seen(args, "vmap takes values")  # before the transform begins: no layer may launch inside
     return VMAP_INPUTS.original(in_dims, args, func)
 
 
@@ -115,7 +115,7 @@ def _checkpointed(region: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _in_a_step(region: Any) -> Any:
-    """A checkpointed region that runs in a step in backward, too, from its first function on."""
+    """Wrap a checkpointed region: its recomputation in backward runs in a step, from its first op on."""
     mode = _mode_here()
     if mode is None:
         return region

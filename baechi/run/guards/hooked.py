@@ -1,4 +1,4 @@
-"""Hooks of the user's on layers and containers see real tensors: what waits launches before them."""
+"""User hooks on layers and containers get real tensors: deferred ones launch before each hook."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from baechi.torchlib.private.modules import (
 
 
 class HookWatch:
-    """The modules of a model, to be looked at for hooks at each step."""
+    """Checks a model's modules for user hooks at each step."""
 
     def __init__(self) -> None:
         self._modules: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]]
@@ -28,10 +28,10 @@ class HookWatch:
 
     @contextmanager
     def watched(self, root: nn.Module) -> Iterator[None]:
-        """While this is open, hooks on modules below a root get no deferred values.
+        """Within this context, hooks on modules below a root get no deferred values.
 
         Args:
-            root: the module whose step it is.
+            root: the module that the step calls.
         """
         with ExitStack() as stack:
             for module in self._hooked(root):
@@ -49,7 +49,7 @@ class HookWatch:
 
 
 def _put_before_each(hooks: Any, add: Callable[[], RemovableHandle], stack: ExitStack) -> None:
-    """A hook of ours before each of the user's: what one of them makes, the next one sees."""
+    """Put a hook of ours before each user hook: one hook may return deferred values to the next."""
     for key in list(hooks):
         stack.callback(add().remove)
         hooks.move_to_end(key)

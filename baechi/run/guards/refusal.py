@@ -1,4 +1,4 @@
-"""What a distributed model does not do: go to one device, be traced or exported. It says why."""
+"""Refuse what a distributed model cannot do, with the cure: moves to one device, tracing, export."""
 
 import functools
 from typing import Any
@@ -29,13 +29,13 @@ def allow_moves(model: nn.Module) -> None:
 
 
 def refuse_tracing(model: nn.Module) -> None:
-    """Raise if calls are being recorded: what would be recorded are transfers, not the model.
+    """Raise if calls are being traced: the trace would contain transfers to fixed devices.
 
     Args:
         model: a distributed model, or a part of it, that is called.
 
     Raises:
-        BaechiError: they are.
+        BaechiError: calls are being traced.
     """
     if is_tracing() or torch.compiler.is_exporting():
         raise BaechiError(

@@ -1,8 +1,8 @@
-"""Gradients that an `autograd.Function` of the model's own returns: they go to where its inputs lie.
+"""Move gradients that a model's own `autograd.Function` returns to where its inputs lie.
 
-Such a function may run layers again in backward (reversible networks do), and glue over what these
-return runs wherever the largest lies. On one device that is where the input lies, too; on several
-autograd would go on with a gradient that lies elsewhere than what it is the gradient of.
+Such a function may run layers again in backward (reversible networks do). A functional op (glue) on
+their results runs where its largest argument lies. So the gradient may end on another device than the
+input that it belongs to, and autograd would go on with it there.
 """
 
 import functools
@@ -18,13 +18,13 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any) -> None:
-    """Let the backward of a function run in a step, and bring what it returns to where its inputs lay.
+    """Let a Function's backward run in a step, and move the gradients it returns to its inputs' devices.
 
     Args:
         function: the `autograd.Function`.
-        given: what its `apply` was given.
-        result: what that returned.
-        runtime: of the model whose code calls the function.
+        given: the arguments of its `apply`.
+        result: what `apply` returned.
+        runtime: the runtime of the model whose code calls the function.
     """
     backend = runtime.backend
     homes = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
@@ -37,7 +37,7 @@ def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any
 
 
 def _apply(node: Any, homes: list[str], runtime: Any, *grads: Any) -> Any:
-    runtime.step_until_backward_ends()  # it may save what lay elsewhere, and compute with it
+    runtime.step_until_backward_ends()  # it may combine tensors saved on several devices
     made = type(node()).apply(node(), *grads)
     returned = made if isinstance(made, tuple) else (made,)
     brought = [_at(grad, home, runtime.backend) for grad, home in zip(returned, homes, strict=False)]
@@ -47,7 +47,7 @@ def _apply(node: Any, homes: list[str], runtime: Any, *grads: Any) -> Any:
 def _at(grad: Any, home: str, backend: AbstractBackend) -> Any:
     if not isinstance(grad, torch.Tensor) or not home or backend.place_of(grad) == home:
         return grad
-    if backend.place_of(grad) not in backend.names:  # it may belong nowhere yet
+    if backend.place_of(grad) not in backend.names:  # it may have no device yet
         on_device = home in backend.names
         if not on_device or backend.claim(grad, home):
             return grad

@@ -1,4 +1,4 @@
-"""In which order and in which thread layers launch.
+"""The order and the thread in which layers launch.
 
 In:    tasks, as the code reaches them, and the plan's order.
 Out:   launches in the plan's order, by the host or by threads.

@@ -1,4 +1,4 @@
-"""Where nothing may wait: regions that run in the code's order, and why."""
+"""Regions of code that must run in the code's order, so that no call in them may wait, and why."""
 
 from collections.abc import Iterable
 
@@ -11,12 +11,12 @@ from baechi.torchlib.private.modes import dispatch_mode_count, function_mode_cou
 
 
 def modes() -> tuple[int, int]:
-    """How many function modes and dispatch modes are on."""
+    """Count the function modes and dispatch modes that are on."""
     return function_mode_count(), dispatch_mode_count()
 
 
 def must_keep_code_order(modes_before: tuple[int, int]) -> str:
-    """Why nothing may wait here, if so.
+    """Say why no call may wait here; empty if calls may.
 
     Args:
         modes_before: the modes that were on when the step began.
@@ -35,10 +35,10 @@ def must_keep_code_order(modes_before: tuple[int, int]) -> str:
 
 
 def casts_weights(given: Iterable[torch.Tensor]) -> str:
-    """Why a function may not wait that is given weights, if so.
+    """Say why a function may not wait because of its weight arguments; empty if it may.
 
     Args:
-        given: its arguments.
+        given: the tensors among its arguments.
     """
     if CallerState.now().autocasts and any(isinstance(tensor, torch.nn.Parameter) for tensor in given):
         return "its weights are cast once for several calls (autocast)"

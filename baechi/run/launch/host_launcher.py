@@ -1,4 +1,4 @@
-"""The host launches what waited, right after the launch that it waited for."""
+"""The host's own thread launches each task, right after the launch that the task waited for."""
 
 from collections import deque
 from typing import Any
@@ -8,7 +8,7 @@ from baechi.run.launch.launcher import AbstractLauncher
 
 
 class HostLauncher(AbstractLauncher):
-    """Continuations: no threads, no switches between them."""
+    """Launches ready tasks as continuations of the current launch, without threads."""
 
     def __init__(self) -> None:
         self._ready: deque[Task] = deque()
@@ -28,7 +28,7 @@ class HostLauncher(AbstractLauncher):
         pass
 
     def drain(self) -> None:
-        if self._draining:  # the outer one goes on when this launch is over
+        if self._draining:  # the outer call continues after this launch
             return
         self._draining = True
         try:

@@ -1,4 +1,4 @@
-"""In which thread what waited launches."""
+"""The interface of launchers, which choose the thread that launches a task."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -14,28 +14,28 @@ class AbstractLauncher(ABC):
 
     @abstractmethod
     def wait(self, task: Task) -> None:
-        """A task begins to wait."""
+        """Register a task that begins to wait."""
 
     @abstractmethod
     def ready(self, task: Task) -> None:
-        """A task has all that it needs, and it is its turn."""
+        """Mark a task as ready: all that it needs has launched, and it is its turn."""
 
     @abstractmethod
     def launch(self, task: Task) -> None:
-        """Launch a task now, whosever turn it is; it has launched when this returns."""
+        """Launch a task now, even before its turn; it has launched when this returns."""
 
     @abstractmethod
     def note(self, made: Any) -> None:
-        """What is launching made this: tensors, nested as they are."""
+        """Note the tensors, nested as they are, that the current launch made."""
 
     @abstractmethod
     def drain(self) -> None:
-        """Launch whatever is ready; the host calls this after each launch of its own."""
+        """Launch all ready tasks; the host calls this after each launch of its own."""
 
     @abstractmethod
     def finish(self) -> None:
-        """The step is over: nothing is left to launch."""
+        """End the step: no task is left to launch."""
 
     @abstractmethod
     def stop(self) -> None:
-        """The step failed: nothing launches any more."""
+        """Stop after a failed step: no task launches any more."""

@@ -1,7 +1,7 @@
-"""Those that wait in one step, and launching them: by turn, or before it where somebody insists.
+"""The tasks that wait in one step, and launching them: at their turn, or when a value is forced.
 
-wait(task, needs)   it is ready when all that it needs has launched, and it is its turn
-launch(task)        whatever was missing only this is ready now, and launches right after it
+wait(task, needs)   the task is ready when all its needs have launched, and it is its turn
+launch(task)        tasks that lacked only this launch are ready now, and launch right after it
 """
 
 from collections.abc import Callable, Iterable
@@ -16,12 +16,12 @@ from baechi.run.launch.launcher import AbstractLauncher
 
 
 class Pending:
-    """Who waits.
+    """The waiting tasks of a step.
 
     Args:
         turns: whose turn it is on each device.
-        launcher: in which thread what waited launches.
-        send_ahead: sends what a layer made to where it will be read.
+        launcher: chooses the thread that launches a task.
+        send_ahead: sends a layer's output to the devices that will read it.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Pending:
         self._by_layer: dict[str, Task] = {}
 
     def wait(self, task: Task, needs: Iterable[Task], *, in_turn: bool) -> None:
-        """A task begins to wait.
+        """Let a task wait.
 
         Args:
             task: the task.
-            needs: those that must launch before it.
-            in_turn: whether it waits for them only, and for no turn.
+            needs: tasks that must launch before it.
+            in_turn: whether its turn has come, so that it waits for its needs only.
         """
         task.needs = list(needs)
         for need in task.needs:
@@ -55,19 +55,19 @@ class Pending:
             self.launcher.ready(task)
 
     def launched_here(self, layer: str) -> list[str]:
-        """The host has launched a layer itself.
+        """Note that a layer has launched.
 
         Args:
             layer: its name, with the number of its call.
 
         Returns:
-            Whose turn it is now.
+            The layers whose turn it is now.
         """
         self.launched.append(layer)
         return self.turns.launch(layer)
 
     def wake(self, layers: Iterable[str]) -> None:
-        """It is the turn of these layers: what is ready launches.
+        """Give these layers their turn, and launch all tasks that are ready.
 
         Args:
             layers: their names.
@@ -76,11 +76,12 @@ class Pending:
         self.launcher.drain()
 
     def force(self, tasks: Iterable[Task]) -> None:
-        """Launch tasks now, and all that they need, in the code's order.
+        """Launch tasks now, and before them all tasks that they need, in the code's order.
 
         Args:
-            tasks: whose values are needed.
+            tasks: tasks whose values are needed.
         """
+        # The code's order is always possible: a task needs only tasks that the code reached before it.
         closure: dict[Task, None] = {}
         stack = list(tasks)
         while stack:
@@ -109,7 +110,7 @@ class Pending:
         self.launching = True
         try:
             with around():
-                values = finish([run()])  # in a box, so that nobody but the box holds it
+                values = finish([run()])  # in a list, so that nothing else refers to the result
                 self.launcher.note(values)
                 if task.turn and len(values) == 1:
                     self._send_ahead(task.name, values[0])
@@ -118,7 +119,7 @@ class Pending:
             raise
         finally:
             self.launching = False
-        task.schedule = None  # storages remember tasks, and shall not keep this step alive
+        task.schedule = None  # storages keep the task, which must not keep the step alive
         if task.turn:
             self._wake(self.launched_here(task.name))
         followers, task.followers = task.followers, []
@@ -126,12 +127,12 @@ class Pending:
             self._less_missing(follower)
 
     def drop(self, error: BaseException) -> None:
-        """The step failed: nothing that waits will launch.
+        """Drop all waiting tasks after a failed step.
 
         Args:
-            error: why.
+            error: why the step failed.
         """
-        self.launcher.stop()  # what is launching in a thread is over then
+        self.launcher.stop()  # returns when no thread launches any more
         failed = Failed(error)
         for task in self.tasks:
             _drop(task, failed)
@@ -151,19 +152,19 @@ class Pending:
 
 
 class Failed:
-    """Stands for the schedule of a step that failed.
+    """Takes the place of a failed step's schedule.
 
-    It holds no error: that would hold the frames of the step, and all that is in them.
+    It keeps the error's text only: the error would keep the step's frames and their tensors alive.
 
     Args:
-        error: why it failed.
+        error: why the step failed.
     """
 
     def __init__(self, error: BaseException) -> None:
         self._reason = f"{type(error).__name__}: {error}"
 
     def force(self, tasks: Iterable[Task], reason: str) -> None:
-        """Nothing can launch.
+        """Raise, since no value of the step can be computed any more.
 
         Raises:
             BaechiError: always.
@@ -173,7 +174,7 @@ class Failed:
         )
 
     def launch(self, task: Task) -> None:
-        """Nothing launches."""
+        """Do nothing: tasks of a failed step never launch."""
 
 
 def _drop(task: Task, failed: Failed) -> None:

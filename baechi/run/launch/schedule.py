@@ -1,14 +1,14 @@
-"""One step in the planner's order: who launches where the code reaches it, and who waits.
+"""One step in the plan's order: which calls launch where the code reaches them, and which wait.
 
     the host reaches a layer
-      its turn on its device, and all that it reads has launched?   launch it here
-      no?   it waits as a task; the code goes on with deferred values
-    a launch  ->  tasks whose turn it is, and which have all that they need, launch right after it
-    the code needs a value  ->  what that needs launches now, in the code's order
+      its turn on its device, and all its inputs have launched?   launch it here
+      otherwise   it waits as a task; the code goes on with deferred values
+    a launch  ->  tasks whose turn has come, and whose needs have launched, launch right after it
+    the code needs a value  ->  the task and all that it needs launch now, in the code's order
 
-Order is a wish, dependencies are law: what a task needs is read from its actual arguments, and from
-who waits to write the memory that it reads (`storage_use`). A task never needs one that was reached
-after it, so launching in the code's order is always possible, and nothing can wait for ever.
+The plan's order may be broken, dependencies never. A task's needs follow from its actual arguments, and
+from the tasks that wait to write memory that it reads (`storage_use`). A task never needs one that was
+reached after it. So launching in the code's order is always possible, and there is no deadlock.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -38,15 +38,15 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 class Schedule:
-    """Who waits in one step, and who launches where the code is.
+    """Decides for one step which calls launch at once, and which wait.
 
     Args:
         order: the plan's order.
-        launcher: in which thread what waited launches.
-        aside: takes glue mode off for a while. It is off now.
-        becomes: told of a result and the deferred value that is about to become it.
-        send_ahead: sends what a layer made to where it will be read.
-        draw_at: lets a device's generator go on where the others' ended.
+        launcher: chooses the thread that launches a task.
+        aside: a context in which glue mode is off. The mode is off now.
+        becomes: is told of a result and of the deferred value that is about to become it.
+        send_ahead: sends a layer's output to the devices that will read it.
+        draw_at: lets a device's generator continue from the state that the others have reached.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Schedule:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What is counted of a step."""
+        """Counters of the step."""
         threads = self.launcher.threads
         return {"deferred": self.deferred, "forced": len(self.forced), "threads": threads}
 
     def may_launch(self, layer: str) -> bool:
-        """The host reaches a layer: whether nothing waits, and it is its turn.
+        """Note that the host has reached a layer. Returns whether it is its turn and no task waits.
 
         Args:
             layer: its name, with the number of its call.
@@ -102,17 +102,18 @@ class Schedule:
         return result
 
     def layer(self, call: Call, *, cannot_wait: Callable[[], str], writes: bool) -> Any:
-        """The host has reached a layer that may have to wait.
+        """Launch a layer that the host has reached, or let it wait.
 
         Args:
             call: the layer.
-            cannot_wait: says why its value is needed at once, if it is.
-            writes: whether it may write what it is given.
+            cannot_wait: says why the layer must launch at once; empty if it may wait.
+            writes: whether it may write its arguments.
 
         Returns:
             What it returns, or deferred values.
         """
         with self._aside():
+            # Skipping layers that the code passed over may wake tasks, and bring this layer's turn.
             turn = self.turns.is_up(call.name)
             self.pending.wake(self.turns.skip())
             turn = turn or self.turns.is_up(call.name)
@@ -133,11 +134,11 @@ class Schedule:
             return self.launch_here(call.name, call.run, call.args, call.kwargs)
 
     def glue(self, call: Call, given: list[torch.Tensor], written: list[torch.Tensor]) -> Any:
-        """The code computes something between layers.
+        """Run a functional op (glue) that the code has reached, or let it wait.
 
         Args:
             call: the function.
-            given: the tensors it was given.
+            given: the tensors among its arguments.
             written: those of them that it writes in place.
 
         Returns:
@@ -156,34 +157,34 @@ class Schedule:
         return self._defer(call, outcome, given, needs, in_turn=True, layer=False)[0]
 
     def force_values(self, given: Iterable[torch.Tensor], reason: str) -> None:
-        """Launch whatever some tensors wait for.
+        """Launch the tasks that must run before some tensors can be read.
 
         Args:
             given: the tensors.
-            reason: who needs them.
+            reason: why they are needed.
         """
         self.force(self._needs(given), reason)
 
     def force_users(self, tensor: torch.Tensor, reason: str) -> None:
-        """Launch whatever waits to use a tensor.
+        """Launch the tasks that wait to read or write a tensor.
 
         Args:
             tensor: the tensor.
-            reason: what is going to happen to it.
+            reason: what is about to happen to the tensor.
         """
         self.force(needs_to_write(tensor), reason)
 
     def force(self, tasks: Iterable[Task], reason: str) -> None:
-        """Launch tasks now, and all that they need, in the code's order.
+        """Launch tasks now, and before them all tasks that they need, in the code's order.
 
         Args:
-            tasks: whose values are needed.
-            reason: who needs them.
+            tasks: tasks whose values are needed.
+            reason: why they are needed.
         """
         wanted = [task for task in tasks if task.state == WAITS]
         if wanted:
             self.forced.append(Forced(wanted[0].name, reason, user_line()))
-            with self._aside():  # whoever asks may be code under the mode, such as an entrance
+            with self._aside():  # the caller may be a patched entry point, where the mode is on
                 self.pending.force(wanted)
 
     def launch(self, task: Task) -> None:
@@ -195,7 +196,7 @@ class Schedule:
         self.pending.launch(task)
 
     def finish(self) -> None:
-        """The code is over: what waits for a turn that will not come launches."""
+        """End the step: launch tasks whose turn will never come, since the code did not reach all layers."""
         with self._aside():
             self.pending.wake(self.turns.end())
             while self.waiting:
@@ -206,10 +207,10 @@ class Schedule:
         self._layers.clear()
 
     def drop(self, error: BaseException) -> None:
-        """The step failed: nothing that waits will launch.
+        """Drop all waiting tasks after a failed step.
 
         Args:
-            error: why.
+            error: why the step failed.
         """
         self.pending.drop(error)
         self._layers.clear()
@@ -218,7 +219,8 @@ class Schedule:
         needs = self._needs(given if call.contents is None else call.contents.tensors)
         for tensor in call.keeps:
             needs.update(dict.fromkeys(needs_to_write(tensor)))
-        for parent in self._parents.get(call.name, ()):  # what it reads may come by ways that nobody sees
+        # An input may reach the layer unseen (a global, a C extension): the plan's parents count, too.
+        for parent in self._parents.get(call.name, ()):
             task = self._layers.get(parent)
             if task is not None and task.state == WAITS:
                 needs[task] = None
@@ -237,6 +239,8 @@ class Schedule:
         if not any(needs_to_write(tensor) for tensor in call.contents.tensors):
             return
         outcome = call.foresee()
+        # The layer launches now, before tasks that the code reached earlier. Those must still read the
+        # old values, so they launch first. Without an outcome, any tensor within reach may be written.
         distinct = _distinct(given)
         written = call.contents.tensors if outcome is None else [distinct[index] for index in outcome.written]
         for tensor in written:
@@ -258,10 +262,11 @@ class Schedule:
         run: Callable[[], Any] = partial(call.run, call.args, call.kwargs)
         if outcome.draws:
             run = drawing_as_if_now(outcome.draws, run, self._draw_at)
-        if call.contents is not None:
+        if call.contents is not None:  # a layer's code may read context variables: it gets those of now
             run = partial(copy_context().run, run)
         contents = call.contents or Contents(call.args, call.kwargs)
         around = partial(_both, CallerState.now().restored, partial(contents.restored, call.name))
+        # Placeholders name the task, and `finish` names the placeholders: so `finish` is set after both.
         task = Task(self, call.number, call.name, layer, run, None, around=around)
         result, values = stand_ins(task, call, outcome, distinct)
         task.finish = partial(hand_over, values, self._becomes, call.name)

@@ -1,4 +1,4 @@
-"""The switch for debugging: whether layers may launch in another order than the code's."""
+"""A debugging switch that makes all layers launch in the code's order."""
 
 import os
 
@@ -6,5 +6,5 @@ VARIABLE = "BAECHI_REORDER"
 
 
 def reordering_is_off() -> bool:
-    """Whether the environment says that no model reorders (`BAECHI_REORDER=0`)."""
+    """Whether the environment turns reordering off for all models (`BAECHI_REORDER=0`)."""
     return os.environ.get(VARIABLE, "1").strip().lower() in ("0", "false", "off", "no")

@@ -1,11 +1,11 @@
-"""A thread for each layer that waits, as the design document has it (section 1.3.2).
+"""A thread for each layer that waits, as in section 1.3.2 of the design document.
 
-A waiting layer sits in a thread of its own. When it is its turn, the host hands over to that thread
-and goes on when it has launched: so one thread launches at a time, and every run is the same. Threads
-are used again within a step, and there are always enough: a few that block could wait for each other.
+A waiting layer blocks a thread of its own. At its turn the host hands control to that thread, and
+continues when the layer has launched. So one thread launches at a time, and runs are reproducible.
+Threads are reused within a step. Their number is not limited, since blocked threads could deadlock.
 
-Autograd numbers nodes thread by thread, and runs them backwards by these numbers. So nodes that were
-made in such a thread get numbers of the host's: backward is the launch order in reverse.
+Autograd numbers nodes per thread, and runs backward in descending order of these numbers. So nodes made
+in such a thread are renumbered as the host's: then backward is the launch order in reverse.
 """
 
 from collections import deque
@@ -23,10 +23,10 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 class ThreadLauncher(AbstractLauncher):
-    """Threads for what waits.
+    """Launches each waiting task in a thread of its own.
 
     Args:
-        backend: who starts threads, and lets them wait.
+        backend: starts threads, and lets them wait.
     """
 
     def __init__(self, backend: AbstractBackend) -> None:
@@ -42,7 +42,7 @@ class ThreadLauncher(AbstractLauncher):
 
     @property
     def threads(self) -> int:  # type: ignore[override]
-        """How many threads it has used."""
+        """How many threads the step has used."""
         return len(self._all)
 
     def wait(self, task: Task) -> None:
@@ -68,11 +68,11 @@ class ThreadLauncher(AbstractLauncher):
                 self._launching -= 1
                 made, self._made = self._made, outer
             _number_as_ours(task.name, _nodes_of(made, numbers), self._backend)
-            if self._launching:  # it was forced by a task that launches, whose nodes these are, too
+            if self._launching:  # the task that forced it is launching: these nodes count as that one's
                 self._made += made
 
     def note(self, made: Any) -> None:
-        if self._launching:  # else the host made them, and has numbered them
+        if self._launching:  # else the host's thread made them, with its own numbers
             self._made += [tensor.grad_fn for tensor in tensors_in(made) if tensor.grad_fn is not None]
 
     def drain(self) -> None:
@@ -99,10 +99,10 @@ class ThreadLauncher(AbstractLauncher):
 
 
 class _Worker:
-    """A thread that launches what it is given, one after the other.
+    """A thread that launches the tasks it is given, one after the other.
 
     Args:
-        backend: who starts it.
+        backend: starts the thread.
         position: its first task's place in the plan.
     """
 
@@ -123,7 +123,7 @@ class _Worker:
             The numbers of the autograd nodes that it made.
 
         Raises:
-            BaseException: whatever it raised.
+            BaseException: the error that the task raised.
         """
         self._hand_over(task)
         error, self._error = self._error, None
@@ -132,8 +132,8 @@ class _Worker:
         return self._numbers
 
     def end(self) -> None:
-        """Let the thread end; it has when this returns."""
-        while not self._ended:  # it may still launch, if Ctrl-C broke the wait for that
+        """End the thread; it has ended when this returns."""
+        while not self._ended:  # it may still be launching, if Ctrl-C interrupted the host's wait
             self._hand_over(None)
         self._join()
 
@@ -144,7 +144,7 @@ class _Worker:
         done.wait()
 
     def _work(self) -> None:
-        torch.set_num_threads(self._intra_op_threads)  # else this thread computes with another number
+        torch.set_num_threads(self._intra_op_threads)  # the setting is per thread
         while True:
             self._go.wait()
             task, self._task = self._task, None
@@ -156,7 +156,7 @@ class _Worker:
                 self._done.set()
                 return
             first = next_sequence_number()
-            torch.autocast_increment_nesting()  # else leaving autocast here clears everybody's casts
+            torch.autocast_increment_nesting()  # else leaving autocast here clears the shared cache of casts
             try:
                 if task.schedule is not None:
                     task.schedule.launch(task)
@@ -170,7 +170,7 @@ class _Worker:
 
 
 def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) -> None:
-    """Give autograd nodes of another thread the numbers they would have if the host had made them."""
+    """Give another thread's autograd nodes the numbers they would have if the host had made them."""
     nodes = sorted(made, key=lambda node: sequence_number(node))
     before = backend.enter_layer(name)
     first = next_sequence_number()
@@ -181,9 +181,9 @@ def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) ->
 
 
 def _nodes_of(made: Iterable[Any], numbers: range) -> Iterator[Any]:
-    """The autograd nodes with these numbers from what a task made downwards.
+    """The autograd nodes with these numbers, found from a task's results downwards.
 
-    Nodes of the host have larger ones: those that a task found there keep their numbers.
+    The host's nodes have larger numbers, so nodes that existed before the task are not renumbered.
     """
     seen = set()
     waiting = list(made)
@@ -200,7 +200,7 @@ _APART = 10_000
 
 
 def _use_up(count: int) -> None:
-    """Let the next node that the host makes have a number larger by `count`."""
+    """Advance the host's counter, so that its next node gets a number larger by `count`."""
     with torch.enable_grad(), without_torch_function():
         one = torch.ones((), requires_grad=True)
         for _ in range(count):

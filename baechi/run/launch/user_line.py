@@ -1,4 +1,4 @@
-"""Where in the user's code we are."""
+"""Find the current line of the user's code."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def user_line() -> str:
-    """The innermost line that is neither ours nor torch's, such as `"model.py:12"`."""
+    """The innermost line outside baechi and torch, such as `"model.py:12"`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

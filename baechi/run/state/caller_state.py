@@ -1,4 +1,4 @@
-"""What the caller had set when a layer was reached, so that it launches under the same, whenever that is."""
+"""The torch settings of the caller when a layer was reached, restored when the layer launches."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,14 +15,14 @@ from baechi.torchlib.private.transforms import current_transform, without_transf
 
 @dataclass(frozen=True, slots=True)
 class CallerState:
-    """Modes of the calling thread, and of the process.
+    """Settings of the calling thread and of the process.
 
     Args:
-        grad: whether gradients are on.
-        inference: whether inference mode is.
-        autocast: by type of device, whether it is on, and to which dtype.
+        grad: whether gradients are enabled.
+        inference: whether inference mode is on.
+        autocast: by device type, whether autocast is on, and to which dtype.
         dtype: the default dtype.
-        kernels: which kernels torch takes (`sdpa_kernel` and the like).
+        kernels: which kernels torch may choose (`sdpa_kernel` and the like).
     """
 
     grad: bool
@@ -33,7 +33,7 @@ class CallerState:
 
     @classmethod
     def now(cls) -> "CallerState":
-        """The state of this thread."""
+        """Read the settings of this thread."""
         return cls(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
@@ -44,12 +44,12 @@ class CallerState:
 
     @property
     def autocasts(self) -> bool:
-        """Whether autocast is on for some device."""
+        """Whether autocast is on for some device type."""
         return any(enabled for enabled, _ in self.autocast)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """In this thread everything is set as it was; hooks on saved tensors of others are off."""
+        """Within this context, this thread has these settings, and saved-tensor hooks are off."""
         now = CallerState.now()
         with saved_hooks_aside() as hooked:
             if now == self and not hooked and not is_transformed():
@@ -81,14 +81,14 @@ def is_transformed() -> bool:
 
 
 def saves_through_hooks() -> bool:
-    """Whether somebody's hooks see every tensor that autograd saves, in order (checkpointing)."""
+    """Whether saved-tensor hooks are on, which expect saves in the code's order (checkpointing)."""
     top: Any = top_saved_hooks(True)
     return top is not None
 
 
 @contextmanager
 def saved_hooks_aside() -> Iterator[bool]:
-    """While this is open, no hooks see what autograd saves: checkpointing counts it.
+    """Within this context, saved-tensor hooks are off, since checkpointing counts what is saved.
 
     Yields:
         Whether there were hooks.

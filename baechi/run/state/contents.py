@@ -1,11 +1,11 @@
-"""What a call can reach, as it was when the code reached the call.
+"""The containers and tensors that a call can reach, as they were when the code reached the call.
 
     code     items = [x];  b = layer(items)   <- reached: the contents are noted;   items.append(b)
-    later    the layer launches               <- items is [x] again, for as long as it runs
+    later    the layer launches               <- items is [x] again while the layer runs
 
-A layer that waits computes with what its arguments held, and with what hung on it, when the code
-reached it. Tensors are the same objects; the tables around them are filled again with what was in them
-then. (A copy would be another object: of another type at times, and `is` would say no.)
+A layer that waits must compute with the contents that its arguments and attributes had when the code
+reached it. Tensors stay the same objects. Containers are refilled with their earlier contents while the
+layer runs. (A copy of a container would fail `is`, and may be of another type.)
 """
 
 import functools
@@ -39,10 +39,10 @@ _STANDARD = frozenset(sys.stdlib_module_names) - {"builtins", "collections", "fu
 
 
 class Contents:
-    """The tables within reach of some values, and the tensors in them.
+    """The containers (lists, dicts, attributes) that some values reach, and the tensors in them.
 
     Args:
-        *values: a layer, arguments: anything, however deep.
+        *values: a layer, or arguments, searched to any depth.
     """
 
     def __init__(self, *values: Any) -> None:
@@ -64,18 +64,18 @@ class Contents:
 
     @property
     def state(self) -> Hashable:
-        """What comes of a call may depend on this, beside the numbers in tensors."""
+        """A key of all that a call's outcome may depend on, except the values in tensors."""
         return tuple(self._tokens)
 
     @contextmanager
     def restored(self, name: str) -> Iterator[None]:
-        """While this is open, the tables hold what was found in them.
+        """Within this context, the containers have the contents that were noted.
 
         Args:
-            name: what runs inside.
+            name: the layer or function that runs inside.
 
         Raises:
-            BaechiError: it wrote to a table, though it was foreseen that it would not.
+            BaechiError: it changed a container, which the inference with fake tensors did not.
         """
         now = [(table, content_of(table)) for table, _ in self._found]
         for (table, found), (_, present) in zip(self._found, now, strict=True):
@@ -94,7 +94,7 @@ class Contents:
                     refill(table, present)
 
     def _look_into(self, item: Any, kind: type) -> Iterable[Any]:
-        """Note one object; returns what is within reach of it."""
+        """Note one object; returns the objects that it refers to."""
         if isinstance(item, torch.Tensor):
             self.tensors.append(item)
             self._tokens.append(_look_of(item))
@@ -102,7 +102,7 @@ class Contents:
         self._tokens.append(kind)
         if isinstance(item, (tuple, frozenset)):
             return item
-        if isinstance(item, _VIEWS):  # it refers to the dict behind it, and to nothing else
+        if isinstance(item, _VIEWS):  # a view of a dict refers to that dict only
             return gc.get_referents(item)
         if isinstance(item, types.FunctionType):
             return (*(item.__closure__ or ()), item.__defaults__, item.__kwdefaults__)
@@ -144,6 +144,6 @@ def _names_in(content: Any) -> Hashable:
 
 @functools.cache
 def _is_closed(kind: type) -> bool:
-    """Whether objects of a class are nothing that a model keeps tensors in: locks, loggers, graphs."""
+    """Whether objects of a class are not searched, since they hold no tensors: locks, loggers, graphs."""
     module = str(kind.__module__)
     return module.partition(".")[0] in _STANDARD or module.startswith(_CLOSED_MODULES)

@@ -1,4 +1,4 @@
-"""Random operations, and what it takes to draw as much again."""
+"""Records of random operations, from which they can be repeated."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from baechi.torchlib.operators.facts import draws_by_value
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A random operation, and all that it needs to draw again, from the generator of a device."""
+    """A random operation with the arguments to repeat it on a device's generator."""
 
     func: Any
     args: tuple[Any, ...]
@@ -20,11 +20,11 @@ class Draw:
 
 
 class ByValue(Exception):
-    """What a call draws, or returns, depends on values."""
+    """A call's random draws or results depend on tensor values."""
 
 
 def draw_of(func: Any, args: Any, kwargs: Any, device: torch.device) -> Draw:
-    """A random operation as it must be repeated.
+    """Record a random operation.
 
     Args:
         func: the operator.
@@ -33,7 +33,7 @@ def draw_of(func: Any, args: Any, kwargs: Any, device: torch.device) -> Draw:
         device: where its result lies.
 
     Raises:
-        ByValue: what it draws depends on values, or on a generator of the model's own.
+        ByValue: its draws depend on values, or on a generator that the model made.
     """
     if draws_by_value(func, args, kwargs):
         raise ByValue

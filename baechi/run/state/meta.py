@@ -1,4 +1,4 @@
-"""What a tensor looks like, without what is in it."""
+"""A tensor's metadata, without its values."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from baechi.torchlib.tensors.layout import real_device
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a tensor looks like.
+    """A tensor's metadata.
 
     Args:
-        size, stride, dtype, device, requires_grad: as the tensor has them.
+        size, stride, dtype, device, requires_grad: as of the tensor.
     """
 
     size: tuple[int, ...]
@@ -23,11 +23,11 @@ class Meta:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, device: torch.device | None = None) -> "Meta":
-        """What a tensor looks like.
+        """Read a tensor's metadata.
 
         Args:
             tensor: any tensor.
-            device: where it will lie; None: where it lies.
+            device: where it will lie; None: where it lies now.
         """
         there = real_device(tensor) if device is None else device
         return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, there, tensor.requires_grad)

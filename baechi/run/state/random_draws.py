@@ -1,8 +1,8 @@
-"""Random numbers of what launches later: the same as if it had run where the code reached it.
+"""Give a call that launches later the random numbers that it would have drawn when the code reached it.
 
-When a layer that draws must wait, the state of its device's generator is kept for it, and the
-generator goes on as if the layer had drawn: its random operations are repeated on empty tensors of the
-same shapes. So a model drops the same units in any order of launches.
+If a layer with random operations must wait, the state of its device's generator is saved for it. Then the
+generator is advanced as if the layer had run: its random operations are repeated on empty tensors of the
+same shapes. So dropout drops the same units in any order of launches.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,15 +20,15 @@ from baechi.torchlib.random_state import set_state, state_of
 def drawing_as_if_now(
     draws: Iterable[Draw], run: Callable[[], Any], draw_at: Callable[[torch.device], None]
 ) -> Callable[[], Any]:
-    """A function that runs later with the random numbers of now.
+    """Wrap a function so that it runs later with the random numbers of now.
 
     Args:
-        draws: what it will draw.
+        draws: its random operations.
         run: the function.
-        draw_at: lets a device's generator go on where the others' ended.
+        draw_at: lets a device's generator continue from the state that the others have reached.
 
     Returns:
-        The function, with the generators' states around it.
+        The function; it restores the saved generator states while it runs.
     """
     draws = list(draws)
     states: dict[torch.device, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Views of one memory that travel together: what is written through one is seen through the others.
+"""Views of one storage that are copied together, so that a write through one is seen through the others.
 
 code     h = x[:, :4];  layer(x, h)      the layer writes x, and reads h
 alone    copy of x, copy of h            two memories: h does not see it
@@ -19,10 +19,10 @@ from baechi.torchlib.private.tensors import view_base
 
 
 def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """The tensors that other ones are views of, or that are views of the same tensor as others.
+    """Find the tensors that are related as views: with a common base, or one the base of another.
 
     Args:
-        tensors: what a layer is given.
+        tensors: a layer's arguments.
 
     Returns:
         By `id` of such a tensor, the one that it is a view of: itself, if it is no view.
@@ -44,11 +44,11 @@ def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
 
 
 def same_view(tensor: torch.Tensor, base: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:
-    """A view of a copy, as a tensor is a view of what was copied.
+    """Make the view of a copy that corresponds to a view of the original.
 
     Args:
         tensor: a view of `base`, or `base`.
-        base: what was copied.
+        base: the original.
         copied: its copy, with the same strides.
     """
     if tensor is base:
@@ -58,15 +58,15 @@ def same_view(tensor: torch.Tensor, base: torch.Tensor, copied: torch.Tensor) ->
 
 
 def view_of_original(view: torch.Tensor, copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor | None:
-    """The view of a tensor that a layer would have returned, had it not worked on a copy.
+    """The view of the original that a layer would have returned if it had not worked on a copy.
 
     Args:
-        view: what it returned.
-        copied: the copy, which shares its memory.
-        original: what was copied.
+        view: the view that the layer returned.
+        copied: the copy, which shares memory with the view.
+        original: the original of the copy.
 
     Returns:
-        None where strides do not say what the view is, or where autograd knows it as more than a view.
+        None if strides do not describe the view, or if autograd has more than views between the two.
     """
     with without_subclass_function():
         plain = _is_plain(view, copied) and _is_plain(view, original)
@@ -79,7 +79,7 @@ def view_of_original(view: torch.Tensor, copied: torch.Tensor, original: torch.T
 
 
 def _only_views(view: torch.Tensor, copied: torch.Tensor) -> bool:
-    """Whether nothing but functions of torch's own, each of one tensor, lies between a copy and its view."""
+    """Whether only torch's own functions of one tensor lie between a copy and its view in the graph."""
     node, end = view.grad_fn, copied.grad_fn
     while node is not None and node is not end:
         before = [one for one, _ in node.next_functions if one is not None]

@@ -1,4 +1,4 @@
-"""Glue over several devices: `x + y` runs where `cost.anchor` says, and the others travel there."""
+"""Functional ops (glue) over several devices: `x + y` runs where `cost.anchor` says, `y` is sent there."""
 
 import functools
 import itertools
@@ -36,10 +36,10 @@ _HOST = torch.device("cpu")
 
 
 class GlueMode(TorchFunctionMode):
-    """On while the model's own code runs, off inside layers.
+    """The function mode that is on while the model's own code runs, and off inside layers.
 
     Args:
-        step: the step it works for.
+        step: the open step.
     """
 
     def __init__(self, step: Step) -> None:
@@ -63,7 +63,10 @@ class GlueMode(TorchFunctionMode):
         return self._run(func, name, self.step.next_turn(), args, kwargs)
 
     def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """`x.to(y.device)` in a model for one device moves nothing; whoever needs it elsewhere brings it."""
+        """Drop the device of `x.to(y.device)`: the code was written for one device, so `x` stays.
+
+        An operation that needs `x` on another device brings it there.
+        """
         rest, kwargs = list(args[1:]), dict(kwargs)
         other = kwargs.pop("other", rest[0] if rest and isinstance(rest[0], torch.Tensor) else None)
         if other is not None:
@@ -83,7 +86,7 @@ class GlueMode(TorchFunctionMode):
         return (args[0], *rest), kwargs
 
     def _gradients_there(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What autograd is to begin with lies where that lies which it is the gradient of."""
+        """Bring the gradients given to `backward` or `grad` to the devices of their tensors."""
         there = {}
         for key in GRADIENTS:
             grads = kwargs.get(key)
@@ -108,7 +111,7 @@ class GlueMode(TorchFunctionMode):
     def _when_something_waits(
         self, schedule: Schedule, func: Any, name: str, rule: Rule, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """The function may have to wait, too, or make what waits launch."""
+        """Run a function while layers wait: it may have to wait too, or force their launch."""
         if func in QUESTIONS or isinstance(getattr(func, "__self__", None), property):
             with without_subclass_function():
                 return func(*args, **kwargs)
@@ -156,7 +159,7 @@ class GlueMode(TorchFunctionMode):
         return result
 
     def _stayed(self, result: Any, place: str | None) -> bool:
-        """Whether a result of `to` is still in the part of a card where it was; torch cannot say."""
+        """Whether a result of `to` is still on its planned device, one of several that share a GPU."""
         backend = self.step.backend
         unsaid = place in backend.names and backend.place_of(result) not in backend.names
         return unsaid and bool(backend.torch_device(str(place)) == result.device)
@@ -164,9 +167,9 @@ class GlueMode(TorchFunctionMode):
     def _place(
         self, func: Any, name: str, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]
     ) -> tuple[str | None, bool]:
-        """Where the function runs, and whether something must travel there.
+        """Where the function runs, and whether an argument must be sent there.
 
-        The place is None if the result belongs nowhere yet: nothing that it is made of has a place.
+        The place is None if no argument has a device yet; then the result has none either.
         """
         backend = self.step.backend
         given = given[:1] if rule_of(name).shaped_like else given
@@ -188,10 +191,10 @@ class GlueMode(TorchFunctionMode):
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Take this mode off the stack, wherever in it it stands.
+        """Take this mode off the stack, at any depth.
 
-        Torch's fast paths ask whether any function mode is on, so being on and doing nothing would
-        change what a layer computes.
+        Torch's fast paths are off while any function mode is on. So a mode that stays on without effect
+        would still change what a layer computes.
         """
         depth = self.leave()
         try:
@@ -200,7 +203,7 @@ class GlueMode(TorchFunctionMode):
             self.come_back(depth)
 
     def come_back(self, depth: int | None) -> None:
-        """Go on the stack of modes again.
+        """Put this mode on the stack again.
 
         Args:
             depth: what `leave` returned.
@@ -211,7 +214,7 @@ class GlueMode(TorchFunctionMode):
             _push_below(self, depth)
 
     def leave(self) -> int | None:
-        """Go off the stack of modes for good.
+        """Take this mode off the stack for good.
 
         Returns:
             How many modes stood above this one; None if it was not on the stack.

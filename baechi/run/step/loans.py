@@ -1,4 +1,4 @@
-"""Copies that a layer works on in place of the tensors it was given, and making up for it."""
+"""Copies of arguments on a layer's device, and writing changes to them back to the originals."""
 
 import copy
 from collections import deque
@@ -18,11 +18,11 @@ from baechi.torchlib.tensors.storage import note_write, storage_object
 
 
 class Loans:
-    """Copies lent to a layer or to glue, and what it did with them.
+    """The argument copies of one call of a layer or functional op (glue).
 
     Args:
         backend: the devices.
-        know: told of a view that is handed on, and of the view of the copy; None if there are no copies.
+        know: is told of a returned view, and of its counterpart of the copy; None if there are no copies.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class Loans:
         self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._containers: list[tuple[Any, Any, Any]] = []
         self.objects: list[Any] = []
-        """What was given beside tensors, plain data and containers of these."""
+        """Arguments that are neither tensors, plain data nor containers of these."""
 
     def note(self, original: torch.Tensor, copied: torch.Tensor) -> None:
         """Remember a copy and the tensor that it stands for."""
         self._lent.append((original, copied, version_of(copied)))
 
     def note_container(self, original: Any, copied: Any) -> None:
-        """Remember a container that had to be copied because a tensor in it was."""
+        """Remember a container that was copied because a tensor in it was copied."""
         if isinstance(copied, MutableMapping):
             self._containers.append((original, copied, copy.copy(copied)))
         elif isinstance(copied, (list, deque)):
@@ -49,24 +49,24 @@ class Loans:
             self._containers.append((original, copied, _attributes(copied)))
 
     def made(self, result: Any) -> list[torch.Tensor]:
-        """Of the tensors that were returned, those that are no copies of what was given.
+        """The returned tensors that are not copies of arguments.
 
         Args:
-            result: what was returned.
+            result: the result of the call.
         """
         lent = {id(copied) for _, copied, _ in self._lent}
         return [tensor for tensor in tensors_in(result) if id(tensor) not in lent]
 
     def settle(self, result: Any, *, written: bool = False) -> Any:
-        """Make up for having worked on copies.
+        """Apply the call's effects on copies to the originals.
 
-        What was written in place, to a tensor or a container, is written to the original too, and
-        where an argument, or a view of one, is handed on it is the original, or a view of that, so that
-        the model's code sees the objects that it would see on one device.
+        In-place writes to a copied tensor or container are repeated on the original. Where the call
+        returns a copy, or a view of one, the result gets the original or its view instead. So the model's
+        code sees the same objects as on one device.
 
         Args:
-            result: what was returned.
-            written: whether tensors may have been written without their version saying so.
+            result: the result of the call.
+            written: whether tensors may have been written without a change of their version counter.
 
         Returns:
             The result with copies replaced by originals.
@@ -109,7 +109,7 @@ class Loans:
 
 
 def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any]) -> None:
-    """Do to a container what was done to its copy."""
+    """Apply to a container the changes that were made to its copy."""
     if isinstance(copied, (list, deque)):
         if differ(content_of(copied), before):
             refill(original, [back(item) for item in copied])
@@ -126,10 +126,10 @@ def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any])
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes of an object, those in slots among them."""
+    """The attributes of an object, including those in slots."""
     return {name: item for table in tables_of(value) for name, item in content_of(table).items()}
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was written in place; inference tensors do not count."""
+    """A tensor's version counter; inference tensors have none."""
     return 0 if tensor.is_inference() else write_count(tensor)

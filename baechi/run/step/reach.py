@@ -1,10 +1,10 @@
-"""Inside a layer that can reach tensors which it was not given: they come to its device when it uses them.
+"""A mode for layers that reach tensors inside objects: each is brought to the layer's device when used.
 
     model    rigid = Rigid(rotation, shift);  y = layer(x, rigid)     x is brought before the layer runs
     layer    y = x @ self.weight + rigid.shift                        rigid.shift is brought here
 
-What is given in an object, a set, a closure, an iterator or another module cannot be exchanged for a
-copy without making that object anew. So the object stays, and this mode looks at each function.
+A tensor inside an object, a set, a closure, an iterator or another module cannot be replaced by a copy
+without rebuilding that object. So the object stays, and this mode checks the arguments of each function.
 """
 
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 class Reach(TorchFunctionMode):
-    """On while such a layer runs.
+    """The function mode that is on while such a layer runs.
 
     Args:
         step: the step.
         place: where the layer runs.
         layer: its name.
-        turn: when the code came to it.
+        turn: the layer's place in the code's order.
     """
 
     def __init__(self, step: Step, place: str, layer: str, turn: int) -> None:
@@ -66,7 +66,7 @@ class Reach(TorchFunctionMode):
         before = [task for tensor in tensors_in(args, kwargs) for task in needs_to_read(tensor)]
         for tensor in touched(func, name, args, kwargs):
             before += needs_to_write(tensor)
-        # what the code reached later writes later, too
+        # tasks that the code reached after this layer write after it, too, so they do not count
         schedule.force([task for task in before if task.number < self._turn], f"{self._layer} needs values")
 
     def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -75,12 +75,12 @@ class Reach(TorchFunctionMode):
 
 
 def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
-    """Whether objects may hold tensors that do not lie at a place yet.
+    """Whether objects may hold tensors that are not on a device.
 
     Args:
         step: the step.
         place: the device.
-        objects: what a layer was given, beside tensors and plain containers of them.
+        objects: a layer's arguments that are neither tensors nor plain containers of them.
     """
     contents = Contents(*objects)
     place_of = step.backend.place_of
@@ -88,16 +88,16 @@ def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
 
 
 def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) -> str:
-    """What to say of a layer that failed: which of its arguments hold tensors of other devices.
+    """The error text for a layer that failed while arguments hold tensors on other devices.
 
     Args:
         step: the step.
         place: the layer's device.
-        args: what it was given.
-        kwargs: by keyword.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
 
     Returns:
-        Nothing, if none does.
+        The text, which names these arguments; empty if there are none.
     """
     named = [*((f"argument {index}", value) for index, value in enumerate(args)), *kwargs.items()]
     found = []
@@ -108,8 +108,8 @@ def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) 
     if not found:
         return ""
     return (
-        f"{'; '.join(found)}: these come to {place} when a torch function takes them, and by no other way. "
-        "Hand them over as arguments of their own, or place the layer where they lie"
+        f"{'; '.join(found)}: these are brought to {place} only when a torch function takes them. "
+        "Pass them as arguments of their own, or place the layer where they lie"
     )
 
 
@@ -121,7 +121,7 @@ def reach_here() -> Reach | None:
 
 @contextmanager
 def reach_aside() -> Iterator[None]:
-    """While this is open, the mode of the layer that runs is off: another layer launches inside of it."""
+    """Within this context, the running layer's mode is off, so that another layer can launch."""
     above: list[Any] = []
     while function_mode_count() and reach_here() is not None:
         above.append(pop_function_mode())

@@ -1,7 +1,7 @@
-"""`x.set_(y)` in the code of a distributed model: what is set comes to where `x` lies.
+"""`x.set_(y)` in the code of a distributed model: `y` is brought to the device of `x` first.
 
-Torch asks no mode before `set_`, and refuses a `y` of another device. Reversible blocks put their input back
-with it in backward, from a value that was computed wherever their layers are.
+Function modes do not see `set_`, and torch refuses a `y` on another device. Reversible blocks use it in
+backward to restore their input, from a value that was computed on their layers' devices.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _original: Any = TensorBase.set_
 
 
 def watch_set() -> None:
-    """From now on, what is set in a step of a distributed model travels, if it lies elsewhere."""
+    """Patch `set_` so that in a distributed model's step its source is brought to the target's device."""
     TENSOR_SET.put(_set)
 
 

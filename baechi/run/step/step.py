@@ -1,4 +1,4 @@
-"""One call of the root module: what travelled, and the copies that are still good."""
+"""One call of the root module: its transfers, and the copies that are still valid."""
 
 import functools
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ _Key = tuple[str, int, int, bool]
 
 @dataclass(slots=True)
 class _Copy:
-    """A tensor elsewhere: on its way, or as it arrived, with its version then."""
+    """A copy of a tensor on another device: in transfer, or arrived, with its version on arrival."""
 
     tensor: torch.Tensor
     way: Way | None
@@ -36,11 +36,11 @@ class _Copy:
 
 
 class Step:
-    """The state of one step; gone when the step is over.
+    """The state of one step; it is discarded when the step is over.
 
     Args:
         backend: the devices.
-        runtime: whose step it is.
+        runtime: the runtime that the step belongs to.
     """
 
     def __init__(self, backend: AbstractBackend, runtime: Any = None) -> None:
@@ -54,20 +54,20 @@ class Step:
         self._copies = WeakTensorKeyDictionary()
 
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
-        """A tensor at a place: itself if it lies there, else its copy there, made once.
+        """Bring a tensor to a device: itself if it lies there, else its copy, made once.
 
-        A tensor that was written since is another tensor, and so is a copy that was written.
+        After an in-place write to the tensor or to its copy, a new copy is made.
 
         Args:
             tensor: any tensor.
             place: a device's name, or another place.
 
         Returns:
-            A tensor with the same values and layout; its gradient finds the way back.
+            A tensor with the same values and layout; autograd sends its gradient back.
         """
         if self.backend.place_of(tensor) == place or self.backend.claim(tensor, place):
             return tensor
-        if tensor.is_meta and tensor.is_nested:  # torch makes nested tensors with one that has no values
+        if tensor.is_meta and tensor.is_nested:  # torch's nested tensors carry one without values
             return tensor
         slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
         key = (place, *_writes_of(tensor), torch.is_grad_enabled())
@@ -80,11 +80,11 @@ class Step:
         return copy.tensor
 
     def send_ahead(self, call: str, result: Any) -> None:
-        """Send what a layer made to the devices that will read it, as the plan says.
+        """Send a layer's output to the devices that will read it under the plan.
 
         Args:
             call: the layer's name, with the number of its call.
-            result: what it returned; several tensors wait until they are asked for.
+            result: what it returned; several tensors are sent only when they are used.
         """
         readers = self.runtime.readers.get(call)
         if readers is not None and isinstance(result, torch.Tensor):
@@ -94,8 +94,8 @@ class Step:
         """Send a tensor ahead to the devices that will read it.
 
         Args:
-            tensor: what was just computed.
-            places: devices' names.
+            tensor: the tensor, just computed.
+            places: the names of the devices.
         """
         here = self.backend.place_of(tensor)
         for place in places:
@@ -108,7 +108,7 @@ class Step:
                     self.schedule.launcher.note(slots[key].tensor if way is None else way.token)
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """A tensor is about to be given other memory: its copies are another tensor's.
+        """Forget a tensor's copies, since the tensor is about to get other memory.
 
         Args:
             tensor: the tensor.
@@ -116,24 +116,24 @@ class Step:
         self._copies.pop(tensor, None)
 
     def becomes(self, real: torch.Tensor, value: torch.Tensor) -> None:
-        """A deferred value is about to become this result: copies of the one are copies of the other.
+        """Move the copies of a result to the deferred value that is about to become it.
 
         Args:
             real: the result.
-            value: the object that will be it.
+            value: the deferred value.
         """
         slots = self._copies.pop(real, None)
         if slots is not None:
             self._copies[value] = slots
 
     def _know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
-        """A tensor is at a place already, as a view of a copy there."""
+        """Note that a tensor is on a device already, as a view of a copy there."""
         slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
         key = (place, *_writes_of(tensor), torch.is_grad_enabled())
         slots[key] = _Copy(copied, None, version_of(copied))
 
     def _sent(self, tensor: torch.Tensor, place: str) -> "_Copy":
-        if torch.is_inference_mode_enabled():  # tensors of that mode do not count how often they are written
+        if torch.is_inference_mode_enabled():  # inference tensors have no version counter
             with torch.inference_mode(False), torch.no_grad():
                 return self._sent(tensor, place)
         if takes_two_nodes(tensor):
@@ -152,7 +152,7 @@ class Step:
         if first is None:
             return result
         home = self.backend.place_of(first)
-        if torch.is_inference_mode_enabled():  # as on one device, what is returned is of that mode
+        if torch.is_inference_mode_enabled():  # as on one device, outputs are inference tensors
             return map_tensors(lambda tensor: self._moved(tensor, home), result)
         return map_tensors(lambda tensor: self.bring(tensor, home), result)
 
@@ -161,7 +161,7 @@ class Step:
         return tensor if here == place else transfer(tensor, self.backend, place)
 
     def all_here(self, args: tuple[Any, ...], place: str) -> bool:
-        """Whether all arguments are plain tensors that lie at a place, so that nothing is to be lent.
+        """Whether all arguments are plain tensors on a device, so that none needs a copy.
 
         Args:
             args: positional arguments.
@@ -176,7 +176,7 @@ class Step:
     def lend(
         self, values: tuple[Any, Any], place: str, *, writes: bool = False
     ) -> tuple[tuple[Any, Any], Loans]:
-        """Bring everything that a layer, or glue, was given to its device.
+        """Bring all arguments of a layer or functional op (glue) to its device.
 
         Args:
             values: positional and keyword arguments, nested as they are.
@@ -184,7 +184,7 @@ class Step:
             writes: whether it may write them.
 
         Returns:
-            The arguments at the place, and what was lent for it.
+            The arguments on the device, and the record of copies.
         """
         loans = Loans(self.backend, functools.partial(self._know, place))
         bases = common_bases(tensors_in(values)) if writes else {}
@@ -202,13 +202,13 @@ class Step:
 
         args, kwargs = map_tensors(bring, values, loans.note_container, loans.objects.append)
         there = self.backend.torch_device(place)
-        if there is not None:  # a model written for one device hands on "its" device
+        if there is not None:  # a model written for one device passes "its" device around
             args = tuple([there if _is_device(value) else value for value in args])
             kwargs = {key: there if _is_device(value) else value for key, value in kwargs.items()}
         return (args, kwargs), loans
 
     def may_write(self, *values: Any) -> None:
-        """What runs next may write these in place: it comes after the transfers that read them.
+        """Make the next operation, which may write these in place, wait for transfers that read them.
 
         Args:
             *values: tensors, nested as they are.
@@ -218,7 +218,7 @@ class Step:
             note_write(tensor)
 
     def may_write_anything(self, place: str) -> None:
-        """What runs next may write anything that lies at a place: it comes after all transfers from there.
+        """Make the next operation, which may write any tensor on a device, wait for all transfers from it.
 
         Args:
             place: the device.
@@ -226,12 +226,12 @@ class Step:
         wait_for_sends(self.backend, place)
 
     def close(self) -> None:
-        """The step is over: what it was given and what it used is the caller's, who may write it."""
+        """End the step: its inputs and weights belong to the caller again, who may write them."""
         for place in list(self.backend.outstanding):
             wait_for_sends(self.backend, place)
 
     def call_of(self, layer: str) -> str:
-        """The name of a layer's next call: that of its node in the graph.
+        """The name of a layer's next call, which is the name of its graph node.
 
         Args:
             layer: the layer.
@@ -241,24 +241,24 @@ class Step:
         return f"{layer}#{turn}" if turn else layer
 
     def stamp(self, result: Any, place: str | None, turn: int, *, renew: bool) -> None:
-        """Say that a result was made now.
+        """Mark a result with the device and the time of its making.
 
         Args:
-            result: what a layer or glue returned.
-            place: where it ran; None if that is nowhere yet.
-            turn: when the code came to it.
+            result: what a layer or functional op (glue) returned.
+            place: the device where it ran; None if it has none yet.
+            turn: its place in the code's order.
             renew: see `marks.stamp`.
         """
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             stamp(tensor, place, turn, renew=renew)
 
     def next_turn(self) -> int:
-        """The code comes to a layer or to glue: a number for it, larger than all of earlier steps."""
+        """A number for the call that the code reaches now; it is larger than all numbers before."""
         return int(next(self.runtime.turns))
 
 
 def _writes_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """What tells a tensor from what it was before it was written."""
+    """A key that changes when a tensor is written in place."""
     mark = mark_of(tensor)
     return version_of(tensor), 0 if mark is None else mark.writes
 

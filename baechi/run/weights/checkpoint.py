@@ -1,4 +1,4 @@
-"""A safetensors checkpoint: what it holds first, then one tensor at a time."""
+"""A safetensors checkpoint: its table of contents is read first, then one tensor at a time."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -24,9 +24,9 @@ class Entry:
     """One tensor of a checkpoint, as its file describes it.
 
     Args:
-        file: where it is.
+        file: the file that holds it.
         shape: its sizes.
-        dtype: its dtype; the file's own word for one that few models compute in.
+        dtype: its dtype; the name in the file for a dtype that torch models rarely use.
     """
 
     file: Path
@@ -55,13 +55,13 @@ class Checkpoint:
         _check(self.path, listed, self.entries)
 
     def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Read tensors, file after file, each when it is asked for; let go of one before asking for the next.
+        """Read tensors lazily, file after file. Release one before asking for the next, to save memory.
 
         Args:
-            names: which; the order is that of the files.
+            names: the tensors' names; they come in the order of the files.
 
         Returns:
-            Name and tensor, on the host. Its memory may be the file's, so it is not to be written.
+            Name and tensor, on the host. The tensor may map the file's memory: do not write to it.
         """
         by_file: dict[Path, list[str]] = {}
         for name in names:

@@ -1,7 +1,7 @@
-"""Weights that are loaded in the place of others (`load_state_dict(assign=True)`) go where those lay.
+"""Weights that replace others (`load_state_dict(assign=True)`) are moved to the planned devices.
 
-What is loaded lies where it was read to, often the host. Hooks that torch calls after loading, on every
-module with weights, say so to the runtime, and the next call brings home what is astray.
+A loaded weight lies where it was read to, often on the host. Load hooks on every module with weights tell
+the runtime. The next call moves weights that are not on their planned device.
 """
 
 import functools
@@ -15,7 +15,7 @@ from baechi.torchlib.private.modules import buffer_table, loaded_hooks, paramete
 
 
 def watch_loading(model: nn.Module, runtime: Runtime) -> None:
-    """Let a runtime know when weights of a model, or of a part of it, are loaded.
+    """Tell a runtime when weights of a model, or of a submodule, are loaded.
 
     Args:
         model: the root.

@@ -1,4 +1,4 @@
-"""Whether a plan is a plan of this model, and where each of its weights goes."""
+"""Check that a plan belongs to a model, and find the device of each of its weights."""
 
 from collections.abc import Mapping
 
@@ -12,14 +12,14 @@ from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and buffer by qualified name; ties have several names."""
+    """Every parameter and buffer by qualified name; tied weights have several names."""
     weights: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
     weights.update(model.named_buffers(remove_duplicate=False))
     return weights
 
 
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by qualified name, shared ones under each of theirs; the root is `(root)`."""
+    """Every module by qualified name, shared ones under each of their names; the root is `(root)`."""
     return {name or ROOT: module for name, module in model.named_modules(remove_duplicate=False)}
 
 

@@ -1,4 +1,4 @@
-"""Moving weights to their devices: the same Parameter objects, with all that hangs on them."""
+"""Move weights to their devices, with gradients and optimizer state; Parameters stay the same objects."""
 
 import gc
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,8 @@ def move(
 ) -> None:
     """Move weights, their gradients and their optimizer state.
 
-    Weights that share storage (ties, views) move together and go on sharing it. What is on `meta` stays
-    there. After an exception (a device out of memory) every weight is where it was.
+    Weights that share storage (tied weights, views) move together, and still share it. Weights on `meta`
+    stay there. After an exception (a device out of memory) every weight is where it was.
 
     Args:
         weights: parameters and buffers by name.
@@ -32,10 +32,10 @@ def move(
         optimizer: an optimizer whose existing state moves with its parameters.
 
     Raises:
-        BaechiError: weights go to another device, and a DistributedDataParallel was made around them before.
+        BaechiError: weights would go to another device, but a DistributedDataParallel already wraps them.
     """
     weights = {name: weight for name, weight in weights.items() if not weight.is_meta}
-    torch.clear_autocast_cache()  # casts of weights lie where those lay
+    torch.clear_autocast_cache()  # cached casts of weights lie on the old devices
     grads = {name: weight.grad for name, weight in weights.items() if weight.is_leaf}
     moved: list[tuple[torch.Tensor, torch.Tensor]] = []
     for place, tensors in _by_storage(weights, homes):
@@ -55,7 +55,7 @@ def move(
 
 
 def _refuse_parallel(tensors: Iterable[torch.Tensor]) -> None:
-    """A DistributedDataParallel that was made before counts on the memory that weights had then."""
+    """Refuse weights that a DistributedDataParallel wraps: it relies on the memory that they have now."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return
     weights = {id(tensor) for tensor in tensors}
@@ -70,7 +70,7 @@ def _refuse_parallel(tensors: Iterable[torch.Tensor]) -> None:
 def _by_storage(
     weights: Mapping[str, torch.Tensor], homes: Mapping[str, str]
 ) -> list[tuple[str, list[torch.Tensor]]]:
-    """Weights that share storage, together: with the device that they go to."""
+    """Groups of weights that share storage, with the device that each group goes to."""
     groups: dict[int, tuple[str, dict[int, torch.Tensor]]] = {}
     for name, tensor in weights.items():
         _, members = groups.setdefault(id(storage_object(tensor)), (homes[name], {}))
@@ -84,7 +84,7 @@ def _put(tensor: torch.Tensor, data: torch.Tensor) -> None:
 
 
 def flatten_recurrent(model: nn.Module) -> None:
-    """Lay the weights of recurrent layers out in one block again, as cuDNN wants them."""
+    """Lay the weights of recurrent layers out in one block again, as cuDNN requires."""
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()

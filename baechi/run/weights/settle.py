@@ -1,4 +1,4 @@
-"""Weights that are astray, back on their devices: of a copy, loaded ones, those that were cast elsewhere."""
+"""Move weights back to their planned devices: of copied models, loaded ones, those cast elsewhere."""
 
 from collections.abc import Mapping
 
@@ -14,16 +14,16 @@ from baechi.run.weights.move import move
 
 
 def settled(module: nn.Module, binding: Binding) -> Runtime:
-    """The runtime of a module, after its weights are where the plan has them, and counted.
+    """The runtime of a module, after its weights are on their planned devices and their bytes counted.
 
-    On real devices a copy lies where the original lay. On emulated ones where a tensor lies is a mark
-    on its storage, which a deep copy or a pickle of a buffer does not carry, nor what `model.half()`
-    makes outside of `with cluster:`. Weights that were on `meta` when the model was assigned may have been
-    replaced by others since, which lie anywhere.
+    On real devices a copied weight lies where the original lay. On emulated devices a mark on the storage
+    says where a tensor lies. A deep copy or a pickle of a buffer loses the mark, and so does
+    `model.half()` outside `with cluster:`. Weights that were on `meta` when the model was assigned may
+    have been replaced since by weights on any device.
 
     Args:
-        module: the root, a part or a layer.
-        binding: what ties it to its runtime.
+        module: the root, another module of several devices, or a layer.
+        binding: its link to the runtime.
 
     Returns:
         The runtime.
@@ -54,7 +54,7 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
 
 
 def _is_astray(backend: AbstractBackend, weight: torch.Tensor, home: str) -> bool:
-    """Whether a weight, or its gradient (of a backward outside of `with cluster:`), lies elsewhere."""
+    """Whether a weight or its gradient (of a backward outside `with cluster:`) is on another device."""
     grad = weight.grad if weight.is_leaf else None
     return backend.place_of(weight) != home or (grad is not None and backend.place_of(grad) != home)
 

@@ -1,6 +1,6 @@
-"""How full each device is while the phase runs.
+"""How many bytes each device holds while a phase runs.
 
 In:    the events of `simulate.time`.
-Out:   peaks by device, and the whole curve for plans that are shown.
+Out:   peaks by device, and the whole curve for plans that are displayed.
 Start: `watching`; `forward` and `backward` where the host's program is known.
 """

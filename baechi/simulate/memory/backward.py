@@ -1,13 +1,15 @@
-"""How full each device is in backward, where the host's program is known; after `ledger`.
+"""Bytes on each device in backward, if the host's program is known. It continues `forward`'s count.
 
-- what autograd keeps for a layer goes with its backward, which needs on top what it rises by: what
-  it makes, the gradients of its weights too, beside what it has let go by then;
-- gradients of weights come with the backward of the first layer that makes one: the step before
-  ended with `zero_grad()`, which drops them;
-- a gradient is there from the backward of the first who makes it to that of its maker, on each
-  device; who computes nothing hands on what it got; where two meet, their sum is a third tensor;
-- memory that another stream used comes back when its device's thread is past that use, and the thread
-  that has come least far (one without work stays where it began) is past where it could begin.
+- What autograd saved for a layer is freed with the layer's backward. Until then the backward adds
+  what it makes, weight gradients included, less what it has already freed (`IndexedPlan.steps`).
+- A weight's gradient is allocated in the backward of the first layer that makes one, since the step
+  before ended with `zero_grad()`.
+- The gradient of an activation lives from the first consumer's backward to its producer's, on each
+  device. A layer without backward kernels passes on the gradient that it got. Where two gradients of
+  a tensor meet, their sum is a third tensor.
+- Memory that another stream used (`record_stream`) is reusable when two things hold: the clock of its
+  device's thread is past the end of that use, and every thread's clock is past its earliest start.
+  A thread without work keeps the clock that it began with.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,16 +28,16 @@ _ALL = 2**63
 
 
 class BackwardLedger:
-    """Counts a backward.
+    """Counts the bytes of a backward.
 
     Args:
         stage: the plan, in the order of launches.
         memory: where to count, as the forward left it.
-        kept: what the forward left.
-        transfers: what moves.
-        issued: when the host issued what.
-        engine: that ran the backward.
-        start_s: when it began.
+        kept: what the forward keeps for backward.
+        transfers: the transfers of the backward.
+        issued: when the host issued each kernel and transfer.
+        engine: the engine that ran the backward.
+        start_s: when the backward began.
     """
 
     def __init__(
@@ -66,11 +68,11 @@ class BackwardLedger:
 
     @property
     def now_s(self) -> float:
-        """The host's clock, as far as every thread has come that had work."""
+        """The latest clock of all issuing threads."""
         return max(self._clocks)
 
     def launch(self, layer: int) -> None:
-        """A layer's backward."""
+        """Count a layer's backward."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
         works = self._works[layer]
         if works:
@@ -92,7 +94,7 @@ class BackwardLedger:
         self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
 
     def _rise(self, layer: int, ways: dict[str, int]) -> None:
-        """What its backward needs, kernel after kernel, beside what of that has gone by then."""
+        """Count what its backward needs, kernel after kernel, less what it has freed by then."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
         first_s, last_s = self._issued.layers[layer]
         launch_s = stage.cluster.launch_s
@@ -113,12 +115,12 @@ class BackwardLedger:
         memory.free(device, taken_bytes)
 
     def _take(self, given: Iterable[int], device: int) -> None:
-        """The gradients of what a layer made go."""
+        """Drop the gradients of a layer's outputs."""
         for tensor in given:
             self._drop(self._gradients.take(tensor, device), device)
 
     def send(self, number: int) -> None:
-        """A gradient leaves."""
+        """Count a gradient that leaves: its copy is allocated on the target when the host asks for it."""
         transfer = self._transfers[number]
         self._issue(transfer.target, self._copy_bytes(transfer))
         issuer = transfer.target if transfer.source == self._stage.host else transfer.source
@@ -126,7 +128,7 @@ class BackwardLedger:
         self._kept.newest_sent[transfer.source, transfer.target] = self._moved[number]
 
     def receive(self, number: int) -> None:
-        """A gradient has come: who sent it lets it go, and here it is added to what is there."""
+        """Count a gradient that has arrived: the source releases it, the target adds it to its own."""
         transfer, use = self._transfers[number], self._moved[number]
         if transfer.source != self._stage.host:
             sent = self._gradients.get(transfer.tensor, transfer.source)
@@ -143,7 +145,7 @@ class BackwardLedger:
         self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
 
     def _copy_bytes(self, transfer: Transfer) -> int:
-        """What an arriving gradient takes; that of a part of something keeps the gaps, unless it is a sum."""
+        """Bytes of an arriving gradient. That of a slice keeps the strides' gaps, unless it is a sum."""
         (maker,), span_bytes = transfer.consumers, self._stage.span_bytes
         if len(transfer.producers) > 1:
             return transfer.size_bytes
@@ -152,7 +154,7 @@ class BackwardLedger:
         return max(transfer.size_bytes, span_bytes[maker] if alone else 0, *handed)
 
     def _joins(self, transfer: Transfer) -> int:
-        """The tensor whose gradient a transfer is part of; what the model returns, layers may read, too."""
+        """The tensor whose gradient a transfer belongs to. Layers may also read what the model returns."""
         if transfer.tensor >= 0:
             return transfer.tensor
         indexed = self._stage.indexed
@@ -161,7 +163,7 @@ class BackwardLedger:
         return alike[0] if alike else transfer.tensor
 
     def _sent_bytes(self, layer: int) -> int:
-        """What its own backward keeps of what was sent."""
+        """Bytes of its sent outputs that autograd saves for the layer's own backward."""
         stage = self._stage
         if layer not in self._kept.ways:
             return 0
@@ -169,7 +171,7 @@ class BackwardLedger:
         return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
     def _ways_of(self, layer: int) -> dict[str, int]:
-        """What of that which is there may go while its backward runs, at most, by kind (`Step`)."""
+        """The most bytes that may be freed while its backward runs, by kind (`Step`)."""
         indexed, device = self._stage.indexed, self._stage.device_of[layer]
         given = (*indexed.makes[layer], *self._returned.get(layer, ()))
         got = [self._gradients.get(tensor, device) for tensor in given]
@@ -184,7 +186,7 @@ class BackwardLedger:
         }
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
-        """The gradients of what a layer read: new ones, or the very one that it got."""
+        """Count the gradients of a layer's inputs: new tensors, or the incoming one passed on."""
         indexed, device = self._stage.indexed, self._stage.device_of[layer]
         given = (*indexed.makes[layer], *self._returned.get(layer, ()))
         got = [] if works else [self._gradients.get(tensor, device) for tensor in given]
@@ -198,11 +200,11 @@ class BackwardLedger:
             self._add(tensor, device, same or Gradient(size_bytes))
 
     def _add(self, tensor: int, device: int, gradient: Gradient, asked_s: float | None = None) -> None:
-        """One more gradient of a tensor; one that was sent was asked for then, and is added by itself."""
+        """Add one more gradient of a tensor. `asked_s` is given if it was sent: the host adds it itself."""
         there = self._gradients.get(tensor, device)
         if there is not None:
             own_bytes = self._stage.indexed.size_bytes[tensor] if tensor >= 0 else gradient.size_bytes
-            size_bytes = min(there.size_bytes, gradient.size_bytes, own_bytes)  # a sum is no part of anything
+            size_bytes = min(there.size_bytes, gradient.size_bytes, own_bytes)  # a sum is contiguous
             self._issue(device, size_bytes)
             there.read_beside(gradient)
             if asked_s is not None:
@@ -214,15 +216,16 @@ class BackwardLedger:
         self._drop(self._gradients.put(tensor, device, gradient), device)
 
     def _drop(self, gradient: Gradient | None, device: int) -> None:
-        """A gradient is nobody's any more; what came from elsewhere is used by two streams."""
+        """Drop a gradient without holders. One that a copy stream touched waits for both streams."""
         if gradient is not None:
-            issued_s = self._clocks[device] + self._stage.cluster.launch_s  # who used it last has just been
+            # The kernel that used it last is the one just issued, so its end is no earlier than now.
+            issued_s = self._clocks[device] + self._stage.cluster.launch_s
             use = gradient.use.beside(self._newest[device], Use(issued_s, issued_s))
             use = use if gradient.is_shared else OVER
             self._memory.drop(device, gradient.size_bytes, use, min(self._clocks))
 
     def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
-        """What was kept for a layer goes with the last for whom it was."""
+        """A layer no longer needs an input; the last layer that autograd saved it for frees it."""
         indexed, kept, device = self._stage.indexed, self._kept, self._stage.device_of[layer]
         maker = indexed.source[tensor]
         lent = kept.lent.get(maker)
@@ -239,7 +242,8 @@ class BackwardLedger:
 
 
 def _works(stage: IndexedPlan, layer: int) -> bool:
-    """Whether its backward does more than add gradients up, as that of an addition or a view does not."""
+    """Whether its backward has kernels beside gradient sums; that of an addition or a view has none."""
+    # Half a launch separates "sums only" from "one kernel more", whatever the rounding of measured times.
     sums = sum([step.kind == "add" for step in stage.steps[layer]])
     kernels_s = stage.host_s["backward"][layer]
     return kernels_s > ((sums + 0.5) * stage.cluster.launch_s if sums else 0.0)

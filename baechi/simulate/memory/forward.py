@@ -1,14 +1,15 @@
-"""How full each device is in forward, if the host's program is known: bytes are taken when it issues.
+"""Bytes on each device in forward, if the host's program is known: counted when the host issues.
 
-The host runs ahead of the devices, and an allocator hands out memory as the host asks for it:
+The host runs ahead of the devices, and the allocator hands out memory when the host asks for it:
 
-- an output is let go when the host has issued all who read it, on whatever device, and no variable
-  holds it (`held_until`); a view holds what it views;
-- what autograd keeps: a layer's own until its backward was issued, what readers keep of an output
-  (`lent_bytes`) until theirs was; on devices where nobody keeps it, copy or original, it goes at once;
-- a copy is let go with what it is a copy of, that of an input at the end of forward;
-- memory that another stream used (what was sent, what arrived) comes back when the host's clock is
-  past the newest task of that stream, or when the device would be full.
+- An output is released when the host has issued all its consumers, on every device, and no variable
+  holds it (`held_until`). A view holds its base.
+- What autograd saves for a layer's own backward stays until that backward is issued. What it saves of
+  an output for consumers (`lent_bytes`) stays until theirs is. A device without such a consumer frees
+  its copy or original at once.
+- A copy is released with its original; the copy of a model input, at the end of forward.
+- Memory that another stream used (what was sent, what arrived) is reusable when the host's clock is
+  past the newest task of that stream, or when the device would otherwise be full.
 """
 
 from collections.abc import Sequence
@@ -26,13 +27,13 @@ from baechi.simulate.time.transfers import Transfer
 
 @dataclass
 class Kept:
-    """What forward leaves for backward.
+    """What forward keeps for backward.
 
     Args:
-        own_bytes: by layer, until its backward.
-        lent: by layer, the readers on its device for whom its output is kept.
-        copies: by tensor and device, the readers there for whom the copy is kept.
-        ways: by layer, the pairs of devices that its output travelled between.
+        own_bytes: by layer, bytes kept until its backward.
+        lent: by layer, the consumers on its device for which its output is kept.
+        copies: by tensor and device, the consumers there for which the copy is kept.
+        ways: by layer, the pairs of devices (source, target) that its output travelled between.
         newest_sent: by pair, the newest transfer.
     """
 
@@ -43,7 +44,7 @@ class Kept:
     newest_sent: dict[tuple[int, int], Use] = field(default_factory=dict)
 
     def sent(self, layer: int) -> Use:
-        """When streams that sent a layer's output are through with all they were given.
+        """When the streams that sent a layer's output have finished all work issued to them so far.
 
         Args:
             layer: the layer.
@@ -52,14 +53,14 @@ class Kept:
 
 
 class ForwardLedger:
-    """Counts a forward.
+    """Counts the bytes of a forward.
 
     Args:
         stage: the plan, in the order of launches.
         memory: where to count.
-        transfers: what moves.
-        issued: when the host issued what.
-        engine: that ran the forward.
+        transfers: the transfers of the forward.
+        issued: when the host issued each kernel and transfer.
+        engine: the engine that ran the forward.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class ForwardLedger:
         self._newest_s = [0.0] * stage.host
         self._copied: dict[int, list[int]] = {}
         self._over = False
-        self._calls: list[int] = []  # that have not returned: where the code is, and who launched after that
-        self._passed = 0  # the code has gone past the layers up to here
+        self._calls: list[int] = []  # not yet returned: where the code is, then layers woken by its launch
+        self._passed = 0  # the code has gone past all layers below this index
         self._dropped = [False for _ in layers]
         self._users = [0 for _ in layers]
         for tensor, maker in enumerate(indexed.source):
@@ -102,10 +103,10 @@ class ForwardLedger:
                 self._users_of[tensor] += 1
                 self._held_by.setdefault(holder, []).append(tensor)
         for maker in self._named:
-            self._users[maker] += 2  # by its variable, and by itself: the variable may go before it runs
+            self._users[maker] += 2  # its variable, and the layer itself: the variable may go before it runs
 
     def count(self, instructions: Sequence[Instruction], over_s: float) -> None:
-        """Go through the host's program.
+        """Count the host's program, instruction by instruction.
 
         Args:
             instructions: the program.
@@ -128,7 +129,7 @@ class ForwardLedger:
             self._finish(over_s)
 
     def _leaves_at_once(self, number: int) -> bool:
-        """Whether a layer's output is sent by its call, whose arguments the caller still holds."""
+        """Whether the layer's own call sends its output, while the caller still holds its arguments."""
         transfer = self._transfers[number]
         return transfer.producers == tuple(self._calls[-1:]) and self._stage.indexed.ahead[transfer.tensor]
 
@@ -145,7 +146,7 @@ class ForwardLedger:
         self._copied.setdefault(transfer.producers[0] if transfer.producers else FROM_HOST, []).append(number)
 
     def _note_way(self, maker: int, pair: tuple[int, int]) -> None:
-        """A layer's output travels, and with it the memory that it is a view of."""
+        """Note that a layer's output is sent, and with it the memory that it is a view of."""
         indexed, owners = self._stage.indexed, [maker]
         while owners:
             owner = owners.pop()
@@ -172,8 +173,8 @@ class ForwardLedger:
         self._calls.append(layer)
 
     def _come_to(self, layer: int) -> None:
-        """What launched before a layer returns: all of it if the code comes to that; else, if that waited
-        for another's launch, what had waited, too, while the code is still in that one's call."""
+        """End the calls that return before a layer launches: all of them, if the code reaches the layer now.
+        If another launch woke it, the code is still in that launch's call: only calls after that return."""
         code_goes_on = layer >= self._passed
         while len(self._calls) > (not code_goes_on):
             self._give_back(self._calls.pop())
@@ -181,7 +182,7 @@ class ForwardLedger:
             self._go_past(layer, self._issued.layers[layer][0])
 
     def _give_back(self, layer: int) -> None:
-        """The call of a layer returns: what it read, and variables held until then, may go."""
+        """End a layer's call: it releases its inputs, and variables that end there are gone."""
         indexed, (_, now_s) = self._stage.indexed, self._issued.layers[layer]
         for tensor in indexed.makes[layer]:
             self._let_part_go(tensor, now_s)
@@ -192,7 +193,7 @@ class ForwardLedger:
             self._let_go(layer, now_s)
 
     def _go_past(self, end: int, now_s: float) -> None:
-        """Variables go when the code has gone past a layer, though that may still wait for its turn."""
+        """Release variables that end before `end`. The code passes a layer that still waits, too."""
         for layer in range(self._passed, end):
             for tensor in self._held_by.get(layer, ()):
                 self._let_part_go(tensor, now_s)
@@ -208,7 +209,7 @@ class ForwardLedger:
                 self._let_go(maker, now_s)
 
     def _let_part_go(self, tensor: int, now_s: float) -> None:
-        """One less holds one of several outputs; with the last one it goes before the others."""
+        """Release one hold on one of a layer's outputs. The last frees it, before its other outputs."""
         if tensor not in self._users_of:
             return
         self._users_of[tensor] -= 1
@@ -222,7 +223,7 @@ class ForwardLedger:
                 self._drop_copy(number, now_s)
 
     def _let_go(self, maker: int, now_s: float) -> None:
-        """One less holds an output; with the last one it goes, and what it is a view of before it."""
+        """Release one hold on a layer's output. The last drops it, after the bases that only it held."""
         indexed, waiting, gone = self._stage.indexed, [maker], []
         while waiting:
             layer = waiting.pop()
@@ -238,7 +239,7 @@ class ForwardLedger:
             self._drop(layer, now_s)
 
     def _drop(self, maker: int, now_s: float) -> None:
-        """Nobody holds an output any more, but autograd may."""
+        """Drop an output that the code no longer holds; autograd may still hold parts of it."""
         stage, memory, device = self._stage, self._memory, self._stage.device_of[maker]
         self._dropped[maker] = True
         left = self.kept.sent(maker)
@@ -253,18 +254,18 @@ class ForwardLedger:
         else:
             memory.drop(device, stage.lent_bytes[maker], left, now_s)
         copies, base = self._copied.pop(maker, []), self._base(maker)
-        if base is not None:  # it may have handed on the very tensor
+        if base is not None:  # the view may be the base tensor itself: its copies live as long as the base
             self._copied.setdefault(base, []).extend(copies)
             return
         stays = self._stays[maker] or (keepers and stage.graph.training)
-        if stays and not self._over:  # autograd or a variable holds the tensor whose copies the step knows
+        if stays and not self._over:  # the tensor is alive, so the step keeps its copies until it is over
             self._copied.setdefault(FROM_HOST, []).extend(copies)
             return
         for number in copies:
             self._drop_copy(number, now_s)
 
     def _base(self, maker: int) -> int | None:
-        """What a layer's output is a view of, if somebody still holds that."""
+        """The layer whose output a layer's output is a view of, if that is still held."""
         if not self._stage.indexed.borrows[maker]:
             return None
         bases = [self._stage.indexed.source[tensor] for tensor in self._stage.indexed.reads[maker]]
@@ -282,7 +283,7 @@ class ForwardLedger:
             )
 
     def _finish(self, now_s: float) -> None:
-        """The forward returns: its variables go, and what it returns is on the host."""
+        """End the forward: its variables are released, and the host has what the model returns."""
         self._over = True
         for maker in reversed(range(len(self._dropped))):
             if not self._dropped[maker]:

@@ -1,10 +1,10 @@
-"""Which gradients are there while backward runs, and which of them are one tensor.
+"""Which gradients are alive while backward runs, and which of them are one tensor.
 
-A node of autograd that computes nothing (an addition's, a view's) hands on the gradient that it got, or
-parts of it (where tensors were joined), and then all of it stays until the last part goes:
+An autograd node that computes nothing (of an addition, a view) passes on the gradient that it got, or
+slices of it (of a concatenation). Then the whole gradient lives until its last slice is released:
 
-    x ──┬── f ──┐            gradient of the sum: one tensor, held twice until f's backward ran,
-        └────── + ── sum     then added to that of f: a third one, both others go
+    x ──┬── f ──┐            the gradient of the sum is one tensor, held twice until f's backward ran;
+        └────── + ── sum     its sum with f's gradient is a third tensor, and both others are freed
 """
 
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from baechi.simulate.memory.use import OVER, Use
 
 @dataclass
 class Gradient:
-    """A tensor that is a gradient, or several.
+    """A tensor that is the gradient of one tensor, or of several.
 
     Args:
         size_bytes: its size.
-        use: when streams other than its device's are through with it, if there are any.
+        use: when other devices' streams and copy streams have finished with it, if they use it.
         holders: of how many tensors it is the gradient.
     """
 
@@ -27,7 +27,7 @@ class Gradient:
     holders: int = 0
 
     def read_beside(self, other: "Gradient") -> None:
-        """One kernel reads both: a stream that uses the one late is late with the other, too."""
+        """Note that one kernel reads both: each waits for the streams that use the other."""
         both = self.use.beside(other.use)
         self.use, other.use = [both if one.is_shared else OVER for one in (self, other)]
 
@@ -38,13 +38,13 @@ class Gradient:
 
 
 class Gradients:
-    """The gradients that are there, by tensor (or place among what the model returns) and device."""
+    """The live gradients, by tensor (or by position among the model's outputs) and device."""
 
     def __init__(self) -> None:
         self._there: dict[tuple[int, int], Gradient] = {}
 
     def get(self, tensor: int, device: int) -> Gradient | None:
-        """The gradient of a tensor, if there is one on a device.
+        """The gradient of a tensor on a device, if there is one.
 
         Args:
             tensor: the tensor.
@@ -53,7 +53,7 @@ class Gradients:
         return self._there.get((tensor, device))
 
     def put(self, tensor: int, device: int, gradient: Gradient) -> Gradient | None:
-        """Note the gradient of a tensor.
+        """Set the gradient of a tensor.
 
         Args:
             tensor: the tensor.
@@ -61,7 +61,7 @@ class Gradients:
             gradient: its gradient from now on.
 
         Returns:
-            The one that was there so far, if that is nobody's any more.
+            The gradient it replaces, if that has no holder left.
         """
         gradient.holders += 1
         before = self.take(tensor, device)
@@ -76,7 +76,7 @@ class Gradients:
             device: the device.
 
         Returns:
-            What was there, if it is nobody's any more.
+            The gradient, if it has no holder left.
         """
         gradient = self._there.pop((tensor, device), None)
         if gradient is None:

@@ -1,7 +1,7 @@
-"""How full each device is over time: who watches the memory's watcher, for plans that are shown.
+"""Bytes on each device over time: wraps the watcher that counts bytes, for plans that are displayed.
 
-A search simulates thousands of plans and wants their peaks only, so this stands beside `memory` and
-not in it. A watcher is not told the time; when things happened is looked up after the phase.
+A search simulates thousands of plans and needs their peaks only, so this is separate from `Memory`.
+A watcher is not told the time, so the times are looked up after the phase.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _START, _END = 0, 1
 
 
 class Recorder:
-    """Passes on what it is told, and notes how full the devices are after it.
+    """Forwards each event to a watcher, and records the bytes on the devices after it.
 
     Args:
         memory: where the bytes are counted.
@@ -28,10 +28,13 @@ class Recorder:
         self._notes: list[tuple[int | Transfer, int, tuple[int, ...]]] = []
 
     def over(self, watcher: Watcher) -> Watcher:
-        """The recorder itself, over who counts the bytes of a phase.
+        """Record a phase: forward its events to a watcher first.
 
         Args:
-            watcher: who is told first.
+            watcher: the watcher that counts the phase's bytes.
+
+        Returns:
+            The recorder itself.
         """
         self._watcher = watcher
         return self
@@ -60,10 +63,10 @@ class Recorder:
         self._notes.append((what, end, tuple(self._memory.live_bytes)))
 
     def phase_over(self, engine: Engine) -> None:
-        """Give what was noted its times.
+        """Add the times to what was recorded in a phase.
 
         Args:
-            engine: that ran the phase.
+            engine: the engine that ran the phase.
         """
         times: dict[int | Transfer, tuple[float, float]] = {}
         times.update({layer: (start_s, end_s) for layer, start_s, end_s in engine.ran})
@@ -72,16 +75,16 @@ class Recorder:
         self._notes.clear()
 
     def by_device(self, names: Sequence[str], end_s: float) -> dict[str, tuple[tuple[float, int], ...]]:
-        """What each device held, from what is always there to the optimizer's step.
+        """The bytes that each device held, from the start of forward to the optimizer's step.
 
         Args:
             names: the devices.
             end_s: when the last phase was over.
 
         Returns:
-            By device, `(seconds, bytes)` where its bytes change; of rises at one time, the last.
+            By device, `(seconds, bytes)` where its bytes change; of changes at one time, the last.
         """
-        if len(self._curve) == 1:  # the ledgers say themselves when what happened
+        if len(self._curve) == 1:  # no events were recorded: the ledgers keep a curve of their own
             ends = zip(names, self._memory.curve, self._memory.stepping_bytes, strict=True)
             curves = [(name, [*curve, (end_s, last)]) for name, curve, last in ends]
             return {name: _steps(*zip(*curve, strict=True)) for name, curve in curves}

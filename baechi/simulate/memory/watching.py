@@ -1,22 +1,24 @@
-"""How full each device is, event by event: who watches the engine and counts bytes.
+"""Bytes on each device, event by event: the watchers of the engine that count them.
 
-- parameters and buffers, in training optimizer state: always;
+When each kind of bytes is counted:
+
+- parameters and buffers, and optimizer state in training: always;
 - gradients of parameters: from the start of their layer's backward on;
-- what autograd keeps: from a layer's forward to the end of its backward;
-- other output: from the start of its layer until the layers there that read it have ended and the
-  transfers that read it have arrived, and until the variables are gone that hold it (`held_until`);
-  what nobody reads is returned to the caller and stays;
-- a view holds what it views as long as it is held itself;
-- a copy from another device: from the start of its transfer until the layers there that read it
-  have ended, and what it is a copy of is gone (the batch never is); in training, where autograd may
-  keep it, until its gradient has gone back;
-- a gradient from another device: from the start of its transfer until the layer that it is for has
-  run backward, where it is part of the gradient of the layer's output;
-- temporary bytes, and the gradient of the output: while the layer runs;
-- temporary bytes of the optimizer: when backward is over, beside gradients and what is always there.
+- what autograd saves: from a layer's forward to the end of its backward;
+- other output: from the start of its layer until its consumers on the device have ended, its
+  transfers have arrived, and no variable holds it (`held_until`). Output without a consumer is
+  returned to the caller and stays;
+- the base of a view: as long as the view;
+- a copy from another device: from the start of its transfer until its consumers there have ended and
+  its original is freed (the batch never is). In training autograd may save it, so it stays until its
+  gradient has been sent back;
+- a gradient from another device: from the start of its transfer until the backward of the layer whose
+  output it belongs to has run;
+- transient bytes, and the gradient of the output: while the layer runs;
+- transient bytes of the optimizer: when backward is over, beside gradients and what is always there.
 
 A gradient that waits on the device where it was computed is not counted: the layer that computed it
-has given back what it had saved.
+has freed at least as much of what it had saved.
 """
 
 from heapq import heappop, heappush
@@ -29,14 +31,14 @@ from baechi.simulate.time.transfers import NO_TENSOR, Transfer
 
 
 class Memory:
-    """Bytes by device, now and at most.
+    """Bytes by device: live now, and the peak.
 
     Args:
-        stage: the plan; what is always there is there from the beginning.
+        stage: the plan; its permanent bytes are counted from the beginning.
 
     Attributes:
-        stepping_bytes: while the optimizer steps.
-        curve: by device, `(seconds, bytes)` after each change, where the ledgers say when that is.
+        stepping_bytes: by device, bytes while the optimizer steps.
+        curve: by device, `(seconds, bytes)` after each change, if the host's program is known.
     """
 
     def __init__(self, stage: IndexedPlan) -> None:
@@ -59,14 +61,15 @@ class Memory:
         self.live_bytes[device] -= size_bytes
 
     def issue(self, device: int, size_bytes: int, now_s: float, least_s: float | None = None) -> None:
-        """Count bytes that the host asks for: what is over by then comes back first.
+        """Count bytes that the host asks for, after freeing memory whose last use is over by then.
 
         Args:
             device: where.
             size_bytes: how many.
             now_s: the clock of the thread that asks.
-            least_s: the least clock of all threads; the same unless given.
+            least_s: the earliest clock of all threads; `now_s` unless given.
         """
+        # The heap is sorted by `until_s` only. An entry that a slower thread may still delay goes back.
         pending, known_s = self._pending[device], now_s if least_s is None else least_s
         unknown = []
         while pending and pending[0][0].until_s <= now_s:
@@ -77,14 +80,14 @@ class Memory:
                 unknown.append((use, over_bytes))
         for entry in unknown:
             heappush(pending, entry)
-        if self.live_bytes[device] + size_bytes > self._limit_bytes[device]:  # the host waits for it
+        if self.live_bytes[device] + size_bytes > self._limit_bytes[device]:  # the allocator waits
             self.free(device, sum([size for _, size in pending]))
             pending.clear()
         self.take(device, size_bytes)
         self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
 
     def step(self, now_s: float) -> None:
-        """Count the optimizer's step, which begins while streams may still be using what is over.
+        """Count the optimizer's step. It may begin while streams still use memory that was released.
 
         Args:
             now_s: the host's clock.
@@ -92,17 +95,17 @@ class Memory:
         for device, pending in enumerate(self._pending):
             late_bytes = sum([size_bytes for use, size_bytes in pending if use.until_s > now_s])
             full_bytes = self.stepping_bytes[device] + late_bytes
-            if full_bytes <= self._limit_bytes[device]:  # else the host waits for them
+            if full_bytes <= self._limit_bytes[device]:  # else the host waits for the streams
                 self.peak_bytes[device] = max(self.peak_bytes[device], full_bytes)
 
     def drop(self, device: int, size_bytes: int, use: Use, now_s: float) -> None:
-        """Count bytes that nobody holds any more, but a stream may still be using.
+        """Release bytes that a stream may still be using.
 
         Args:
             device: where.
             size_bytes: how many.
-            use: when streams are through with them.
-            now_s: the least clock of all threads.
+            use: when streams have finished with them.
+            now_s: the earliest clock of all threads.
         """
         if use.until_s <= now_s:
             self.free(device, size_bytes)
@@ -112,7 +115,7 @@ class Memory:
 
 
 def _stepping_bytes(stage: IndexedPlan) -> list[int]:
-    """By device: what is there when the optimizer steps."""
+    """By device, the bytes it holds when the optimizer steps."""
     resident, total = ([0] * stage.host for _ in range(2))
     most = [[0, 0] for _ in range(stage.host)]
     for layer, footprint in enumerate(stage.footprints):
@@ -126,12 +129,12 @@ def _stepping_bytes(stage: IndexedPlan) -> list[int]:
 
 
 class ForwardMemory:
-    """Watches a forward.
+    """Counts the bytes of a forward from the engine's events.
 
     Args:
         stage: the plan.
         memory: where to count.
-        transfers: what moves.
+        transfers: the transfers of the forward.
     """
 
     def __init__(self, stage: IndexedPlan, memory: Memory, transfers: list[Transfer]) -> None:
@@ -143,7 +146,8 @@ class ForwardMemory:
         self._named = {maker for makers in stage.indexed.lets_go.values() for maker in makers}
         for makers in stage.indexed.lets_go.values():
             for maker in makers:
-                self._held[maker] += 2  # by its variable, and by itself: the variable may go before it runs
+                # One for the variable, one for the layer itself: the variable may go before the layer runs.
+                self._held[maker] += 2
         for transfer in transfers:
             if transfer.travels:
                 self._readers[transfer.tensor, transfer.target] = len(transfer.consumers)
@@ -151,12 +155,12 @@ class ForwardMemory:
                 self._held[maker] += 1 if transfer.travels else len(transfer.consumers)
 
     def started(self, layer: int) -> None:
-        """A layer takes what it makes and needs."""
+        """A layer starts: its output, saved and transient bytes are allocated."""
         footprint = self._stage.footprints[layer]
         self._memory.take(self._stage.device_of[layer], footprint.saved_bytes + footprint.forward_bytes)
 
     def ended(self, layer: int) -> None:
-        """A layer gives back what it needed."""
+        """A layer has ended: its transient bytes are freed, and it releases its inputs."""
         self._memory.free(self._stage.device_of[layer], self._stage.footprints[layer].temp_bytes)
         if not self._stage.indexed.borrows[layer]:
             self._let_inputs_go(layer)
@@ -166,16 +170,16 @@ class ForwardMemory:
             self._let_go(layer)
 
     def left(self, transfer: Transfer) -> None:
-        """A copy is allocated where it goes."""
+        """A transfer leaves: its copy is allocated on the target."""
         self._memory.take(transfer.target, transfer.size_bytes)
 
     def arrived(self, transfer: Transfer) -> None:
-        """A transfer needs its source no more."""
+        """A transfer has arrived: it releases its source."""
         for maker in transfer.producers:
             self._let_go(maker)
 
     def _let_go(self, maker: int) -> None:
-        """One less holds a layer's output; with the last one it goes, and what it is a view of may."""
+        """Release one hold on a layer's output. The last frees it, and releases the base of a view."""
         if self._is_last(maker) and self._stage.indexed.borrows[maker]:
             self._let_inputs_go(maker)
 
@@ -194,7 +198,7 @@ class ForwardMemory:
                     self._let_copy_go(*key)
 
     def _let_copy_go(self, tensor: int, device: int) -> None:
-        """A copy lives as long as what it is a copy of, and as long as it is read."""
+        """Free a copy that was read for the last time, or leave it until its original is freed."""
         maker = self._stage.indexed.source[tensor]
         if maker == FROM_HOST:
             return
@@ -204,7 +208,7 @@ class ForwardMemory:
             self._memory.free(device, self._stage.indexed.size_bytes[tensor])
 
     def _is_last(self, maker: int) -> bool:
-        """Whether nobody holds a layer's output any more: then it is freed, and its copies are."""
+        """Release one hold on a layer's output. If it was the last, free the output and its copies."""
         self._held[maker] -= 1
         if self._held[maker]:
             return False
@@ -215,12 +219,12 @@ class ForwardMemory:
 
 
 class BackwardMemory:
-    """Watches a backward.
+    """Counts the bytes of a backward from the engine's events.
 
     Args:
         stage: the plan.
         memory: where to count, as the forward left it.
-        forward: what moved in the forward.
+        forward: the transfers of the forward.
     """
 
     def __init__(self, stage: IndexedPlan, memory: Memory, forward: list[Transfer]) -> None:
@@ -234,12 +238,12 @@ class BackwardMemory:
         }
 
     def started(self, layer: int) -> None:
-        """A layer takes the gradient of its output, as far as it did not arrive, and what it needs."""
+        """A layer starts: transient bytes are allocated, and what did not arrive of its output's gradient."""
         gradient_bytes = self._stage.footprints[layer].gradient_bytes
         self._memory.take(self._stage.device_of[layer], self._own_bytes(layer) + gradient_bytes)
 
     def ended(self, layer: int) -> None:
-        """A layer gives back what it needed, its gradient, and what was kept for it."""
+        """A layer has ended: its transient bytes, its output's gradient and its saved bytes are freed."""
         device = self._stage.device_of[layer]
         given_back = self._own_bytes(layer) + self._received_bytes[layer]
         self._memory.free(device, given_back + self._stage.footprints[layer].saved_bytes)
@@ -250,13 +254,13 @@ class BackwardMemory:
                     self._memory.free(device, self._stage.indexed.size_bytes[tensor])
 
     def left(self, transfer: Transfer) -> None:
-        """A gradient is allocated where it goes."""
+        """A transfer leaves: its gradient is allocated on the target."""
         self._memory.take(transfer.target, transfer.size_bytes)
         for maker in transfer.consumers:
             self._received_bytes[maker] += transfer.size_bytes
 
     def arrived(self, transfer: Transfer) -> None:
-        """The copy that the gradient belongs to is needed no more."""
+        """A gradient has arrived: the forward copy that it is the gradient of is freed."""
         if transfer.source != self._stage.host:
             self._memory.free(transfer.source, transfer.size_bytes)
 

@@ -1,8 +1,8 @@
-"""The event loop of one phase: devices run their layers in order, transfers travel beside them.
+"""The event loop of one phase: devices run their layers in order, and transfers overlap with them.
 
-A heap of `(time, priority, counter, event)` in the manner of SimPy: the counter lets ties fall in
-order of entry, so that runs repeat exactly. At one time, what ends ends first (0), then transfers
-leave (1), then layers start (2): memory that gets free at a time can be taken at that time.
+A heap of `(time, priority, counter, event)` as in SimPy. The counter breaks ties by order of entry, so
+runs repeat exactly. At one time, ends come first (0), then transfers leave (1), then layers start (2):
+so memory that is freed at a time can be allocated at that time.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ class Engine:
         seconds: by layer, how long it runs.
         issued: when the host has issued kernels and transfers.
         queues: by device, its layers in the order in which it runs them.
-        transfers: what moves; ready at the same time, the earlier one queues first.
-        machine: the engines that they run on, and the channels that they travel on.
-        watcher: who is told.
+        transfers: the phase's transfers; of those ready at the same time, the first one listed queues first.
+        machine: the compute engines of the devices, and the channels between them.
+        watcher: is told of each start and end.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class Engine:
             for layer in queue:
                 self._device[layer] = device
         self._end_s = [0.0] * len(transfers)
+        # By transfer: producers, and other things it waits for, that are not done. It is sent at 0.
         self._ungiven = [len(transfer.producers) for transfer in transfers]
+        # By layer: inputs, and other transfers it waits for, that have not arrived. It may start at 0.
         self._missing = [0] * len(seconds)
         self._gives: list[list[int]] = [[] for _ in seconds]
         self._next_on_stream: dict[int, int] = {}
@@ -64,7 +66,7 @@ class Engine:
         self._follow_streams()
 
     def _follow_streams(self) -> None:
-        """What streams make wait: what was issued first comes first."""
+        """Add the waits that stream order causes: work on one stream runs in the order of issue."""
         for number, layer in self._issued.behind.items():
             self._ungiven[number] += 1
             self._gives[layer].append(number)
@@ -73,6 +75,7 @@ class Engine:
                 self._missing[layer] += 1
         last: dict[tuple[int, int], int] = {}
         for number in self._issued.sequence:
+            # One copy stream for each pair of devices: a transfer waits for the one issued before it.
             pair = self.transfers[number].source, self.transfers[number].target
             if pair in last:
                 self._next_on_stream[last[pair]] = number
@@ -100,7 +103,7 @@ class Engine:
 
     @property
     def stuck(self) -> list[int]:
-        """The layers at which devices stopped for ever; none, if the orders are topological together."""
+        """The layers at which devices stopped for good; none if all orders together are topological."""
         return [queue[place] for queue, place in zip(self._queues, self._next, strict=True) if queue[place:]]
 
     def _at(self, time_s: float, priority: int, event: Callable[[float, int], None], subject: int) -> None:
@@ -120,7 +123,9 @@ class Engine:
         self._next[device] += 1
         work_s = self._seconds[layer]
         lasting_s = work_s
-        for part, share in self._issued.tails[layer]:  # issued by then, what is left has to run, too
+        # A slow host bounds the end: a kernel starts after its issue, and the kernels behind it, `share`
+        # of the work, run after that. `part` says when it is issued, as a fraction of the issue time.
+        for part, share in self._issued.tails[layer]:
             lasting_s = max(lasting_s, first_s + part * (last_s - first_s) + share * work_s - now_s)
         _, end_s = self._machine.compute(device, now_s, lasting_s)
         self.ran.append((layer, now_s, end_s))

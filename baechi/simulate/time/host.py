@@ -1,15 +1,15 @@
-"""When the host has issued kernels and transfers, and what their streams make them wait for.
+"""When the host has issued kernels and transfers, and what stream order makes them wait for.
 
-Forward is issued by one thread, as `program` says; backward the other way around, by one thread for
-each device, a layer when those have been issued that give it gradients:
+One thread issues forward, as `program` says. Backward runs the program in reverse, with one thread for
+each device. A thread issues a layer after the layers that give it gradients have been issued.
 
-    arrive   the gradients of all who read a tensor on a device are there: their sum goes back
-    depart   what both ends are given to compute from now on waits until it is there: the receiver
-             reads it, and who sent it may add to it in place
+    arrive   all gradients of a tensor on a device are there: their sum is sent back
+    depart   later work of both devices waits for the transfer: the receiver reads the gradient, and
+             the sender may add to it in place
 
-Of the gradients of a tensor that meet at a place all but the first are added to what is there. In a
-graph these kernels are those of the readers whose backward comes second, third and so on, wherever they
-are; where readers lie on several devices, some are issued by the maker's instead.
+Where several gradients of a tensor meet on a device, each after the first is added to the sum so far.
+The graph counts these additions with the consumers whose backward comes second, third and so on, on any
+device. Where consumers lie on several devices, the producer's device issues some of them instead.
 """
 
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ _NOBODY = -1
 
 @dataclass(frozen=True)
 class Issued:
-    """The host's part of a phase.
+    """What the host issues in a phase, and when.
 
     Args:
         layers: by layer, when its first kernel has been issued, and its last.
-        transfers: by transfer, when its transfer has been asked for.
+        transfers: by transfer, when it has been issued.
         tails: by layer, the kernels that may decide when it ends.
-        sequence: the transfers that travel in the order in which they were asked for; none if nobody knows.
-        behind: by transfer, a layer that it waits for besides those that give it.
-        holds: by transfer, layers that wait for it besides those that take it.
+        sequence: the transfers that travel, in the order of issue; empty if that is unknown.
+        behind: by transfer, a layer that it waits for besides its producers.
+        holds: by transfer, layers that wait for it besides its consumers.
     """
 
     layers: list[tuple[float, float]]
@@ -48,7 +48,7 @@ class Issued:
 
 
 def at_once(stage: IndexedPlan, start_s: float, transfers: Sequence[Transfer]) -> Issued:
-    """A host that has issued everything when a phase begins: of a graph that knows no host times.
+    """A host that has issued everything when a phase begins, for graphs without host times.
 
     Args:
         stage: the plan.
@@ -75,7 +75,7 @@ def issue_forward(
         instructions: what the host does.
 
     Returns:
-        When everything has been issued, and when the host is through.
+        When everything has been issued, and when the host has finished.
     """
     issued, launch_s = _issued(stage, "forward", start_s, transfers), stage.cluster.launch_s
     host_s, device_of = stage.host_s["forward"], stage.device_of
@@ -117,7 +117,7 @@ def issue_backward(
 
 
 class Walker(Protocol):
-    """Who goes through a backward."""
+    """Handles the host's instructions of a backward, in order."""
 
     def launch(self, layer: int) -> None:
         """A layer's backward."""
@@ -126,7 +126,7 @@ class Walker(Protocol):
         """A gradient leaves."""
 
     def receive(self, number: int) -> None:
-        """A gradient is waited for."""
+        """The host waits for a gradient."""
 
 
 def go_back(
@@ -136,11 +136,11 @@ def go_back(
     transfers: Sequence[Transfer],
     instructions: Sequence[Instruction],
 ) -> None:
-    """Go through what the host does in backward.
+    """Run the host's program in reverse, and report each instruction to a walker.
 
     Args:
         stage: the plan, in the order of launches.
-        walker: who goes.
+        walker: is told of each instruction.
         forward: what moved in the forward.
         transfers: what moves in backward.
         instructions: what the host did in forward.
@@ -162,7 +162,7 @@ def go_back(
 
 
 class _Backward:
-    """One walk.
+    """Computes issue times along one backward.
 
     Args:
         stage: the plan, in the order of launches.
@@ -206,7 +206,7 @@ class _Backward:
             self.issued.behind[number] = self._newest[issuer]
 
     def receive(self, number: int) -> None:
-        """A gradient is waited for, and added to what is there."""
+        """The host waits for a gradient, and adds it to the sum so far."""
         transfer = self._transfers[number]
         (maker,) = transfer.consumers
         home, asked_s = transfer.target, self.issued.transfers[number]
@@ -219,7 +219,7 @@ class _Backward:
                 self._waited[device].append(number)
 
     def _moved(self, layer: int, device: int) -> int:
-        """How many more additions a layer makes here than where all its fellow readers are together."""
+        """How many more additions a layer issues than if all consumers of its inputs shared a device."""
         indexed, more = self._stage.indexed, 0
         for tensor in indexed.reads[layer]:
             readers = indexed.graded[tensor]

@@ -1,9 +1,9 @@
-"""In which order the layers of a plan really launch, over all devices.
+"""The order in which the layers of a plan really launch, over all devices.
 
-The host walks through the model's code. A layer launches where the host comes to it, if it is its turn
-on its device and all that it reads has launched; else it waits, and launches right after the launch
-that it waited for. Glue has no turn: it waits for what it reads only. This is the order that the
-runtime keeps (`baechi.order`); on each device it is the plan's, but for glue.
+The host runs the model's code. A layer launches where the host reaches it, if it is its turn on its
+device and all its inputs have launched. Otherwise it waits, and launches right after the launch that it
+waited for. Glue has no turn: it waits for its inputs only. The runtime keeps this order (`baechi.order`);
+on each device it is the plan's order, except for glue.
 """
 
 from collections import deque
@@ -29,14 +29,14 @@ def launch_places(
         if not is_glue[layer]:
             in_code_order &= last[device] < place[layer]
             last[device] = place[layer]
-    if in_code_order:  # nobody waits
+    if in_code_order:  # no layer waits
         return range(len(place))
     launches = _Launches(indexed, is_glue, device_of, place)
     return launches.walk()
 
 
 class _Launches:
-    """One walk of the host.
+    """Replays the host's walk through the code.
 
     Args:
         indexed, is_glue, device_of, place: as for `launch_places`.
@@ -51,7 +51,7 @@ class _Launches:
     ) -> None:
         self._indexed = indexed
         self._is_glue = is_glue
-        self._after: list[int] = [-1] * len(place)  # who is next on the device
+        self._after: list[int] = [-1] * len(place)  # the next layer on the same device
         self._turn = list(is_glue)  # whether it is its turn
         last: dict[int, int] = {}
         for layer in sorted(range(len(place)), key=place.__getitem__):
@@ -64,7 +64,7 @@ class _Launches:
                 last[device_of[layer]] = layer
         self._place = [-1] * len(place)
         self._launched = 0
-        self._missing: dict[int, int] = {}  # of those that wait
+        self._missing: dict[int, int] = {}  # by waiting layer: inputs and turn that it still lacks
         self._followers: dict[int, list[int]] = {}
         self._ready: deque[int] = deque()
 
@@ -97,7 +97,7 @@ class _Launches:
             self._less_missing(follower)
 
     def _less_missing(self, layer: int) -> None:
-        if layer in self._missing:  # else the host is not there yet
+        if layer in self._missing:  # else the host has not reached it
             self._missing[layer] -= 1
             if not self._missing[layer]:
                 del self._missing[layer]

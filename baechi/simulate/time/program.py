@@ -1,11 +1,11 @@
-"""What the host does in a forward, one after the other; backward does it the other way around.
+"""The host's instructions in a forward, in order; backward runs them in reverse.
 
-    depart   a tensor is sent: on the source's tx, after all that the source was given to compute so far
-    arrive   what its reader's device is given to compute from now on waits for it
-    launch   a layer's kernels
+    depart   send a tensor: on the source's send channel, after all kernels issued there so far
+    arrive   let all later kernels of the consumer's device wait for the tensor
+    launch   issue a layer's kernels
 
-Sent ahead, a tensor departs right after its maker, else right before its first reader there; it arrives
-right before its first reader. A model on one device gets all its inputs at the beginning.
+A tensor sent ahead departs right after its producer. Any other departs right before its first consumer on
+the target. It arrives right before that consumer. A model on one device gets all its inputs at the start.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def program(stage: IndexedPlan, transfers: Sequence[Transfer]) -> list[Instructi
 
 
 def _as_the_code_reads(ahead: Sequence[int], transfers: Sequence[Transfer]) -> list[int]:
-    """To the devices in the order in which the code comes to the readers there, to each as it needs them."""
+    """Sort transfers: by the order in which the code reaches each target's consumers, then by need."""
     first: dict[int, int] = {}
     for number in ahead:
         target, reader = transfers[number].target, min(transfers[number].consumers)

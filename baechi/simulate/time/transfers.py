@@ -1,12 +1,12 @@
-"""What moves between the layers of a plan, as the engine needs it.
+"""The transfers between the layers of a plan, for the engine.
 
-A transfer leaves when all its producers have run, and its consumers run when it has arrived. Forward, a
-tensor makes one transfer for each device that reads it (its own included, where nothing travels):
+A transfer leaves when all its producers have run, and its consumers run when it has arrived. In forward
+a tensor has one transfer for each device that reads it. On its own device nothing travels.
 
-    producer: who makes it    >    consumers: who reads it on that device
+    producer: the layer that makes it    >    consumers: the layers that read it on that device
 
-Backward is the same turned around: the gradients of all who read it there go back as one. An edge
-that only orders two layers is a transfer without a tensor, forward only. Inputs have no producer.
+Backward is the reverse: the gradients of all consumers on a device are sent back as one sum. An edge
+that only orders two layers is a transfer without a tensor, in forward only. Inputs have no producer.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Transfer:
         size_bytes: its size.
         source: where it is.
         target: where it goes.
-        producers: layers that run before it leaves.
+        producers: layers that must run before it leaves.
         consumers: layers that run after it has arrived.
     """
 
@@ -79,7 +79,7 @@ def forward_transfers(
 
 
 def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> list[Transfer]:
-    """What the model returns goes to the host, one after the other.
+    """The transfers of the model's outputs to the host, one after the other.
 
     Args:
         indexed: the graph.

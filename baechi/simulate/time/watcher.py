@@ -1,4 +1,4 @@
-"""Who watches the engine."""
+"""Observers of the engine's events."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from baechi.simulate.time.transfers import Transfer
 
 
 class Watcher(Protocol):
-    """Who is told what happens, in order of time."""
+    """Is told of each event, in order of time."""
 
     def started(self, layer: int) -> None:
         """A layer starts."""
@@ -22,7 +22,7 @@ class Watcher(Protocol):
 
 
 class NullWatcher:
-    """Watches nothing: where the host's program is known, bytes are counted afterwards."""
+    """Ignores all events: if the host's program is known, bytes are counted after the phase."""
 
     def started(self, layer: int) -> None:
         """A layer starts."""
