@@ -52,7 +52,7 @@ class FakeWatch(UntracedDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = facts_of(func)
-        if not facts.rule.fresh:  # `torch.tensor` makes real tensors of numbers: those may be written
+        if not facts.rule.fresh:  # a fresh op gets the real tensor that `torch.tensor` makes of numbers
             if any(type(tensor) is not FakeTensor for tensor in writes_of(facts, args, kwargs)):
                 raise RealTensors(f"{func} writes a real tensor that is neither an argument nor the layer's")
             args, kwargs = map_tensors(self.fake_of, (args, kwargs))

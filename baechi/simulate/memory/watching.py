@@ -69,7 +69,7 @@ class Memory:
             now_s: the clock of the thread that asks.
             least_s: the earliest clock of all threads; `now_s` unless given.
         """
-        # The heap is sorted by `until_s` only. An entry that a slower thread may still delay goes back.
+        # The heap is sorted by `until_s`. An entry that a slower thread may still delay goes back.
         pending, known_s = self._pending[device], now_s if least_s is None else least_s
         unknown = []
         while pending and pending[0][0].until_s <= now_s:
