@@ -22,10 +22,10 @@ from baechi.records import Candidate, Cluster, LayerGraph, Plan
 TRIED = ("single", "m-topo", "m-etf", "m-sct", "chain")
 
 PACKED = "by memory"
-"""What is improved where no placer found a placement."""
+"""Name of the candidate from `tight`, the start of the search if no placer found a plan."""
 
 SIMULATIONS = 400
-"""That an exact search may take."""
+"""The most simulations of an exact search."""
 
 
 def best(

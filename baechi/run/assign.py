@@ -30,7 +30,7 @@ from baechi.torchlib.private.modules import has_forward
 from baechi.torchlib.tensors.storage import remove_mark
 
 DEVICE_MAP = "hf_device_map"
-"""Hugging Face's Trainer leaves placement alone where it finds this attribute."""
+"""Hugging Face's Trainer does not move a model that has this attribute."""
 
 
 def assign(

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = 12
 _CAST = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""One of these becomes another; anything else (integers, eight-bit floats with a scale) must match."""
+"""Loading casts between these dtypes. Others (integers, eight-bit floats with a scale) must match."""
 
 
 def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Module:

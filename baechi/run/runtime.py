@@ -31,7 +31,7 @@ from baechi.torchlib.private.autograd import call_after_backward, current_graph_
 from baechi.torchlib.private.modes import function_modes
 
 BINDING = "_baechi"
-"""What ties a module to its runtime hangs on it under this name."""
+"""The attribute of a module that holds its `Binding`."""
 
 Reorder = bool | Literal["host", "threads"]
 

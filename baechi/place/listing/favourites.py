@@ -25,11 +25,11 @@ from baechi.place.solver import linear_solver
 from baechi.place.task import Task
 
 THRESHOLD = 0.1
-"""Up to which x an edge may be a favourite (`--sct_threshold` of the original's TensorFlow version)."""
+"""The largest x of an edge to a favourite child (`--sct_threshold` of the original TensorFlow version)."""
 
 _FIRST_TERM = 1e4
-"""Weight of w, in units of the mean time, against 1 to 2 for each x: a solver takes differences of less than
-1e-7 for none, so the small term must not be small by itself."""
+"""Weight of w, in units of the mean time, against 1 to 2 for each x. A solver ignores differences below
+1e-7, so the objective's small term is not scaled down; the large one is scaled up."""
 
 
 def favourite_children(task: Task, threshold: float = THRESHOLD) -> dict[int, int]:

@@ -24,10 +24,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOST_PLACES = 400
-"""Cuts are tried at so many places at most, evenly spread."""
+"""The most cut positions that are tried, evenly spread."""
 
 _FULLNESS = (1.0, 0.9, 0.8)
-"""Parts of the memory that stretches may fill, in turn: what they receive is counted only afterwards."""
+"""Fractions of memory that stretches may fill, in turn. Received copies are counted only afterwards."""
 
 
 def chain(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -> Plan:

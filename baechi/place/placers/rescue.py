@@ -31,7 +31,7 @@ from baechi.records import Plan
 _FULLNESS = (0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, float("inf"))
 
 _Found = tuple[Sequence[int], Sequence[int]] | None
-"""Device by group and the order of the layers; None if there was no room."""
+"""Device by group and the order of the layers; None if they do not fit."""
 
 
 def rescue(task: Task, placer: str, stuck: int) -> Plan:

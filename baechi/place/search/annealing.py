@@ -22,13 +22,13 @@ from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
 _SHORTER = 0.99
-"""A step shorter than the best by that much is simulated at once."""
+"""A step is simulated at once if it is below this fraction of the best."""
 
 _EAGER = 40_000
-"""Layers that are simulated in a search before it matters by how much a step is shorter than the last."""
+"""After simulating this many layers, a search also needs `_SHORTER` against the last simulated estimate."""
 
 _PORTION = 4096
-"""Estimates at a stretch: so soon an interrupt is heard."""
+"""Estimates in one compiled call; Ctrl-C takes effect between calls."""
 
 
 class Annealing:

@@ -30,13 +30,13 @@ COUNTS = (2, 4, 8, 12, 16, 24)
 """Numbers of bands."""
 
 PRICES = (0.05, 0.2, 0.8)
-"""Prices of a second of travel, in seconds of imbalance."""
+"""Prices of a second of transfers, in seconds of imbalance."""
 
 _HOTTEST, _COLDEST = 4.0, 0.04
 """The temperature at the beginning and at the end, in mean times of a layer."""
 
 _NEAR = 0.8
-"""How often a group goes where a neighbour lies, not anywhere."""
+"""The probability that a group moves to a neighbour's device; otherwise to any device."""
 
 
 def partitions(

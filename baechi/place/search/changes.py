@@ -12,19 +12,19 @@ from baechi.place.search.tables import Lists, Tables
 from baechi.place.task import ANYWHERE, Task
 
 _HOTTEST, _COLDEST = 3e-3, 3e-5
-"""The temperature at the beginning and at the end, in steps."""
+"""The temperature at the beginning and at the end, as fractions of the step."""
 
 _TURNS, _SWAPS, _HANDFULS, _NEAR = 0.15, 0.2, 0.5, 0.7
-"""How often a change is a turn; a move is a swap; takes several groups; goes to a neighbour."""
+"""Probabilities: a change is a turn; a move is a swap; it takes several groups; it goes to a neighbour."""
 
 _LARGEST = 8
-"""Groups of a handful at most."""
+"""The most groups that move together."""
 
 _FURTHEST = 0.1
-"""How far a turn goes at most, in steps."""
+"""The largest change of a priority by a turn, as a fraction of the step."""
 
 _IDLE = 20
-"""So many draws for each estimate may be impossible before the search gives up."""
+"""A search gives up after this many impossible draws per estimate."""
 
 
 class Groups(NamedTuple):

@@ -15,7 +15,7 @@ from baechi.place.search.replay import replay
 from baechi.place.search.tables import Tables, work_s
 
 _ROUNDED = 1 - 1e-9
-"""Sums differ in their last digits with the order of what is added."""
+"""A tolerance: floating-point sums differ in their last digits with the order of addition."""
 
 
 @compiled

@@ -21,28 +21,28 @@ from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
 ESTIMATES, LAYERS = 1200, 100
-"""By annealing in a round: so many for each of up to so many layers; for more layers fewer, so that a
-round of annealing takes as long for 1,000 layers as for 100."""
+"""Estimates per layer in a round of annealing, for up to this many layers. With more layers there are fewer
+each, so that a round takes as long for 1,000 layers as for 100."""
 
 STARTS = 2
-"""How many candidates are improved in a round, the best of all and others at which no search began: what is
-found from the best lies close to it, and soon nothing but that would be searched."""
+"""How many candidates a round improves: the best, and others that no search began with. A search from the
+best one ends close to it, so the best one alone would narrow the search."""
 
 MOVES, MOST_MOVES = 1000, 1_000_000
-"""By a partition in bands: for each layer, and at most."""
+"""Moves of a partition in bands: for each layer, and in all at most."""
 
 CHECKS = 8
-"""So many partitions in bands are simulated at most, to find some that fit."""
+"""The most partitions in bands that are simulated to find some that fit."""
 
 LONGEST, IDLE, GAIN = 32, 2, 0.999
-"""With effort `"max"`: rounds get twice as long each time, up to so much longer, until so many of these in a
-row gain less than that."""
+"""With effort `"max"`: each round is twice as long as the last, up to this factor. The search stops when this
+many of the longest rounds in a row leave more than this fraction of the step."""
 
 ENOUGH = 1.0005
-"""So near to the shortest step that there can be, nothing is searched any more."""
+"""The search stops at a step within this factor of the lower bound."""
 
 LITTLE, LESS = 0.1, 4
-"""Where no step can be shorter by more than that part, a round is so many times shorter."""
+"""If at most this fraction of the step can be gained, rounds are this many times shorter."""
 
 SEARCHED = " + search"
 

@@ -30,19 +30,19 @@ from baechi.place.tight.refusal import none_of_all, none_packed, not_found
 from baechi.place.tight.repair import Attempt, Judge, Repair
 
 FEW_PLACEMENTS, FEW_LAYERS, ORDERS = 2_000, 12, 4_000
-"""So few placements of so few layers are all tried, if that takes no more simulations."""
+"""Limits of trying all placements: the number of placements, of layers, and of simulations."""
 
 MARGINS = (1.0, 0.5, 0.0)
-"""Parts of the largest top that the program leaves free, in turn."""
+"""Fractions of the largest `top_bytes` that the program leaves free, in turn."""
 
 MOST_X = 320
-"""Of the program's variables, as groups times devices; where there are more, groups are bundled."""
+"""The most variables of the program (groups times devices); with more, groups are bundled."""
 
 ESTIMATED, LEAST_ESTIMATES, MOST_ESTIMATES = 400_000, 100, 10_000
-"""By each of two repairs: so many estimates, shared by the layers; and at least and at most so many."""
+"""Estimates of each of two repairs: in all, divided by the number of layers; the least; the most."""
 
 HASTY = 10
-"""So much less if it is not to be thorough."""
+"""The factor by which limits are smaller if `thorough` is off."""
 
 
 def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Evaluated:

@@ -19,10 +19,10 @@ from baechi.place.task import ANYWHERE, Task
 from baechi.place.tight.lifetimes import Lifetimes
 
 _WARM, _COLD = 0.03, 0.001
-"""About so much more excess is kept at the beginning, and at the end."""
+"""The temperature: about this much more excess is accepted, at the beginning and at the end."""
 
 _CHECKS = 20
-"""The simulator is asked so often at most in a repair, at equal distances or sooner."""
+"""The number of regular simulations in a repair, at equal intervals; more if an estimate has no excess."""
 
 
 @dataclass(frozen=True, slots=True)

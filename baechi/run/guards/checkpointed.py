@@ -29,7 +29,8 @@ _in_use: weakref.WeakSet[AbstractBackend] = weakref.WeakSet()
 
 _one_region = threading.RLock()
 _PATIENCE_S = 20.0
-"""A region that runs a backward of its own may need the thread that waits for it: after this it goes on."""
+"""How long a thread waits for its turn. It then goes on, since a region with a backward of its own may in
+turn wait for this thread."""
 
 
 def keep_generators(backend: AbstractBackend) -> None:

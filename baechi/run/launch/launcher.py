@@ -10,7 +10,7 @@ class AbstractLauncher(ABC):
     """Launches tasks, one at a time."""
 
     threads = 0
-    """How many threads it has used."""
+    """How many threads the launcher has used."""
 
     @abstractmethod
     def wait(self, task: Task) -> None:

@@ -196,7 +196,7 @@ def _nodes_of(made: Iterable[Any], numbers: range) -> Iterator[Any]:
 
 
 _APART = 10_000
-"""From here on the host numbers autograd nodes in a step that may have threads, which begin at 0."""
+"""The host's first autograd sequence number in a step with threads, whose own numbers begin at 0."""
 
 
 def _use_up(count: int) -> None:

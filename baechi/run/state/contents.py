@@ -30,7 +30,7 @@ _PLAIN = frozenset(
         torch.device, torch.layout, torch.memory_format, torch.Size,
     }
 )  # fmt: skip
-"""Types of what holds no tensors and does not change."""
+"""Immutable types that hold no tensors."""
 
 _VIEWS = (KeysView, ValuesView, ItemsView, types.MappingProxyType)
 _CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)
@@ -48,7 +48,7 @@ class Contents:
     def __init__(self, *values: Any) -> None:
         self.tensors: list[torch.Tensor] = []
         self.unseen = False
-        """Whether there is an iterator, which says what it holds only once."""
+        """Whether an iterator was found, whose contents cannot be read without using it up."""
         self._found: list[tuple[Any, Any]] = []
         self._tokens: list[Hashable] = []
         seen: dict[int, Any] = {}

@@ -15,7 +15,7 @@ from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.time.transfers import Transfer
 
 Instruction = tuple[Literal["launch", "depart", "arrive"], int]
-"""What is done with a layer, or with a transfer of the forward."""
+"""What the host does, and the index of the layer or of the forward transfer."""
 
 
 def program(stage: IndexedPlan, transfers: Sequence[Transfer]) -> list[Instruction]:

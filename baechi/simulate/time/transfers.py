@@ -17,7 +17,7 @@ from baechi.cost.indexed import FROM_HOST, IndexedGraph
 NO_TENSOR = -1
 
 RETURNED = -2
-"""What the model returns, as a tensor of a transfer: from there down."""
+"""Tensor numbers of the model's outputs in transfers: this one and below."""
 
 
 @dataclass(frozen=True, slots=True)
