@@ -97,8 +97,8 @@ def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -
     )
     if not fits:
         raise BaechiError(
-            f"{name} returned other tensors than were inferred from its arguments (number, shape or dtype): "
-            "its result depends on state that baechi does not see. Run this model with reorder=False"
+            f"{name} returned something else than was inferred from its arguments (number, shape or dtype "
+            "of tensors): its result depends on state that baechi does not see. Run it with reorder=False"
         )
 
 
