@@ -20,7 +20,7 @@ FROM_HOST = -1
 """The source of a tensor that is an input of the model, or that glue makes of inputs on the host."""
 
 
-NOBODY = -1
+NO_HOLDER = -1
 """The holder of a tensor that no variable holds."""
 
 
@@ -58,7 +58,7 @@ class IndexedGraph:
         returned: what the model returns, in its order.
         lets_go: by layer, the layers whose outputs are released when it has run (`held_until`).
         lives: by tensor of a layer with several, if its memory is its own: bytes, and the layer until whose
-            end a variable holds it, or `NOBODY`.
+            end a variable holds it, or `NO_HOLDER`.
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
     """
@@ -256,7 +256,7 @@ def _lives(
         of_layer = layers[index[tensor.source]].lives if tensor.source in index else None
         size_bytes, until = (of_layer or {}).get(tensor.key, (0, ""))
         if size_bytes:
-            lives[number] = size_bytes, index.get(until, NOBODY)
+            lives[number] = size_bytes, index.get(until, NO_HOLDER)
     return lives
 
 

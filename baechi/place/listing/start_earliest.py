@@ -21,7 +21,7 @@ from baechi.place.listing.waiting_devices import NO_DEVICE, Awake
 from baechi.place.task import ANYWHERE, Task
 
 _NEVER = -1
-_NOBODY = (float("inf"), -1, float("inf"), -1)
+_NO_HEAD = (float("inf"), -1, float("inf"), -1)
 
 
 class Listing:
@@ -53,7 +53,7 @@ class Listing:
         self._waiting: list[list[tuple[float, int]]] = [[] for _ in task.devices]
         self._open: list[list[int]] = [[] for _ in task.devices]
         self._parked: list[list[tuple[int, int]]] = [[] for _ in task.devices]
-        self._heads = [_NOBODY for _ in task.devices]
+        self._heads = [_NO_HEAD for _ in task.devices]
         self._seen = [
             [_NEVER] * len(indexed) for _ in task.devices
         ]  # `clock.booked` when the bound was computed; other since: stale
@@ -76,7 +76,7 @@ class Listing:
                 self._announce(layer)
         # Each pass takes the earliest head of all devices. It runs the layer, or replaces a head that turns
         # out to be wrong: an awake device's, a layer run elsewhere, a stale bound, or no memory.
-        while (head := min(self._heads)) != _NOBODY:
+        while (head := min(self._heads)) != _NO_HEAD:
             _, layer, _, device = head
             if self._awake.is_awake(device):
                 waiting = self._awake.head(self, device)
@@ -151,7 +151,7 @@ class Listing:
             start_s, layer = waiting[0]
             self._heads[device] = (start_s, layer, start_s + work_s[layer], device)
         else:
-            self._heads[device] = _NOBODY
+            self._heads[device] = _NO_HEAD
         if self._awake.is_awake(device):  # a placeholder: the true head is computed when this one is least
             self._heads[device] = (free_s, NO_DEVICE, free_s, device)
 

@@ -15,7 +15,7 @@ The host runs ahead of the devices, and the allocator hands out memory when the 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from baechi.cost.indexed import FROM_HOST, NOBODY
+from baechi.cost.indexed import FROM_HOST, NO_HOLDER
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.use import OVER, Use
 from baechi.simulate.memory.watching import Memory
@@ -99,7 +99,7 @@ class ForwardLedger:
         self._users_of = {tensor: len(indexed.consumers[tensor]) + 1 for tensor in indexed.lives}
         self._held_by: dict[int, list[int]] = {}
         for tensor, (_, holder) in indexed.lives.items():
-            if holder != NOBODY:
+            if holder != NO_HOLDER:
                 self._users_of[tensor] += 1
                 self._held_by.setdefault(holder, []).append(tensor)
         for maker in self._named:

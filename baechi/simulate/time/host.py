@@ -23,7 +23,7 @@ from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.time.program import Instruction
 from baechi.simulate.time.transfers import Transfer
 
-_NOBODY = -1
+_NO_LAYER = -1
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def issue_forward(
     """
     issued, launch_s = _issued(stage, "forward", start_s, transfers), stage.cluster.launch_s
     host_s, device_of = stage.host_s["forward"], stage.device_of
-    newest = [_NOBODY] * stage.host
+    newest = [_NO_LAYER] * stage.host
     now_s = start_s - launch_s
     for what, number in instructions:
         if what == "launch":
@@ -176,7 +176,7 @@ class _Backward:
         self._transfers = transfers
         self._launch_s = stage.cluster.launch_s
         self._clocks = [start_s - self._launch_s] * (stage.host + 1)
-        self._newest = [_NOBODY] * stage.host
+        self._newest = [_NO_LAYER] * stage.host
         self._waited: list[list[int]] = [[] for _ in range(stage.host)]
         self._met: set[tuple[int, int]] = set()
         self._given_s = [start_s - self._launch_s] * len(stage.place)
