@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, Architecture
-from architectures.base import noise
+from architectures.base import noise, seeded
+from order.interleaved import distribute
 from run.checks import REORDER, check, vectors
+from run.worlds import Net
 from same import assert_same, step
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -163,3 +165,46 @@ def test_what_an_earlier_step_made_is_older() -> None:
         for _ in range(2):
             model(noise(4, 8))
             assert model.place is not None and model.place.place == "cpu:1"
+
+
+class Joined(nn.Module):
+    """Begins with an operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.cat([a, b], 1)[:, 1:5])
+        return out
+
+
+class Region(nn.Module):
+    """A region that is one checkpointed region."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.inner, self.reentrant = Joined(), reentrant
+
+    def forward(self, a: Tensor, b: Tensor) -> Any:
+        return checkpoint(self.inner, b, a, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("inner", [False, True], ids=["inner", "inner-reentrant"])
+@pytest.mark.parametrize("outer", [False, True], ids=["outer", "outer-reentrant"])
+def test_a_region_in_a_region(outer: bool, inner: bool) -> None:
+    """The inner one is run again while the outer one is; it begins with an operation over two places."""
+
+    def code(net: Any, x: Tensor) -> Any:
+        return checkpoint(net.around, net.first(x), x, use_reentrant=outer)
+
+    layers = {"first": lambda: nn.Linear(4, 4), "around": lambda: Region(inner)}
+    build = seeded(lambda: Net(code, layers).double())
+    plain, model = build(), build()
+    x = noise(3, 4).double()
+    plain(x).pow(2).sum().backward()
+    with distribute(model, x, {"": 1, "first": 0}, [], reorder=False):
+        model(x).pow(2).sum().backward()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12)
