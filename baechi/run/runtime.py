@@ -163,8 +163,6 @@ class Runtime:
         if self.glue is None:
             self._thread.glue = GlueMode(Step(self.backend, self))
             self._thread.backward = current_graph_task_id()
-            self._thread.watched = entrances_watched(self._thread.glue)  # regions in this one, too
-            self._thread.watched.__enter__()
             call_after_backward(functools.partial(self._backward_ended, threading.get_ident()))
         glue: GlueMode = self._thread.glue
         if glue.step.inside is None and glue not in function_modes():
@@ -176,7 +174,6 @@ class Runtime:
             self._close_backward()
 
     def _close_backward(self) -> None:
-        self._thread.watched.__exit__(None, None, None)
         self._thread.glue.leave()
         self._thread.glue = self._thread.backward = None
 

@@ -122,9 +122,11 @@ def _in_a_step(region: Any) -> Any:
     runtime = mode.step.runtime
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if current_graph_task_id() != -1:
-            runtime.step_until_backward_ends()
-        return region(*args, **kwargs)
+        if current_graph_task_id() == -1:
+            return region(*args, **kwargs)
+        runtime.step_until_backward_ends()
+        with entrances_watched(runtime.glue):  # regions in this one begin in a step, too
+            return region(*args, **kwargs)
 
     return run
 

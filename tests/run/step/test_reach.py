@@ -319,5 +319,5 @@ def test_what_is_not_brought_is_told() -> None:
     with cluster, pytest.raises(RuntimeError, match="two devices") as failed:
         model(x)
     notes = " ".join(failed.value.__notes__)
-    assert "layer d" in notes and "Hand them" in notes
+    assert "layer d" in notes and "Pass them" in notes
     assert "argument 1 (Rigid) holds tensors on cpu:1" in notes
