@@ -14,7 +14,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m wild", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="try models, and keep what came out")
-    run.add_argument("library", nargs="*", default=list(LIBRARIES), help="packages; all unless given")
+    run.add_argument(
+        "packages", metavar="library", nargs="*", default=list(LIBRARIES), help="packages; all unless given"
+    )
     run.add_argument("--out", type=Path, default=Path("wild.jsonl"), help="what is in it is not tried again")
     run.add_argument("--only", nargs="*", help="names of models")
     run.add_argument("--limit", type=float, default=60.0, help="seconds that one model may take")
@@ -27,7 +29,7 @@ def main() -> None:
         return
     if reason := site.missing():
         raise SystemExit(reason)
-    for library in chosen.library:
+    for library in chosen.packages:
         for record in try_library(
             library, chosen.out, chosen.limit, set(chosen.only) if chosen.only else None
         ):

@@ -6,6 +6,7 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
+from torch import library as torch_library
 
 SITE = "BAECHI_WILD"
 """Environment variable: the folder that `pip install --no-deps --target` filled."""
@@ -56,4 +57,4 @@ def _declare_torchvision() -> None:
         torch.ops.load_library(str(library))
     except OSError:  # it is built for CUDA
         for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", _TORCHVISION)
+            torch_library.define(f"torchvision::{name}", _TORCHVISION)

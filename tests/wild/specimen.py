@@ -17,13 +17,13 @@ class Specimen:
     """One model to try.
 
     Args:
-        library: the package that it is from, as pip names it.
+        package: the one that it is from, as pip names it.
         name: the model's name, the only one so called in its library.
         build: makes the model.
         inputs: makes the batch: positional arguments or keyword arguments.
     """
 
-    library: str
+    package: str
     name: str
     build: Callable[[], nn.Module]
     inputs: Callable[[], Batch]

@@ -30,7 +30,7 @@ class Record:
     """What came out for one model, as it is kept.
 
     Args:
-        library: see `Specimen`.
+        library: the package, see `Specimen`.
         name: see `Specimen`.
         version: the library's version.
         layers: how many layers the graph of the last capture has.
@@ -65,7 +65,7 @@ def attempt(specimen: Specimen, version: str, report: Report) -> Record:
     Returns:
         All verdicts.
     """
-    record, start_s = Record(specimen.library, specimen.name, version), time.perf_counter()
+    record, start_s = Record(specimen.package, specimen.name, version), time.perf_counter()
     report("building")
     try:
         pristine = specimen.model()

@@ -40,7 +40,7 @@ class Draft:
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         backward_tail: see `tail`.
-        backward_steps: what that part adds to what is there, as `rise.steps` has it; None if unknown.
+        backward_steps: what that part adds to what is there, as `memory_steps.steps` has it; None if unknown.
         upstream_span_bytes: what a copy of the gradient of its output takes, if that is a view with gaps.
         delivered: storages of `made` that the model returns.
         lasting: others that autograd keeps, or that are held, and that are there when backward is over.

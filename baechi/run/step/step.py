@@ -247,7 +247,7 @@ class Step:
             result: what a layer or functional op (glue) returned.
             place: the device where it ran; None if it has none yet.
             turn: its place in the code's order.
-            renew: see `marks.stamp`.
+            renew: see `storage.stamp`.
         """
         for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             stamp(tensor, place, turn, renew=renew)

@@ -13,7 +13,7 @@ from backend.virtual.machine.by_hand import after, cluster_of, compute, emulator
 from run.protections.models import Net, shifts
 from run.protections.protocol import deviations
 from run.protections.scenarios import Scenario
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 import baechi
 from baechi.backend import backend_of
@@ -23,7 +23,7 @@ from baechi.torchlib.operators.facts import facts_of
 from baechi.torchlib.operators.rule import Rule
 from baechi.torchlib.operators.table import rule_of
 
-_library = torch.library.Library("baechi_rows", "FRAGMENT")
+_library = library.Library("baechi_rows", "FRAGMENT")
 _library.define("remember(Tensor x, Tensor total) -> Tensor")
 _library.define("pick(Tensor x, Tensor like) -> Tensor")
 
@@ -41,7 +41,7 @@ def _pick(x: Tensor, like: Tensor) -> Tensor:
 
 _library.impl("remember", _remember, "CPU")
 _library.impl("pick", _pick, "CompositeImplicitAutograd")
-torch.library.register_fake("baechi_rows::remember", lambda x, _: torch.empty_like(x))
+library.register_fake("baechi_rows::remember", lambda x, _: torch.empty_like(x))
 
 REMEMBER = Rule(writes=("total",), flops=lambda x, *_: 1000 * x.numel())
 AddRow = Callable[[str, Rule], None]
