@@ -1,5 +1,7 @@
 """Modules inside of modules: nested, called again, shared, checkpointed."""
 
+from dataclasses import replace
+
 from ..recipe import Statement
 from ..scope import Bag, Scope, Text, chosen
 from .registry import statement, write_all
@@ -33,10 +35,17 @@ def block(s: Scope, p: Statement) -> None:
         s.let(f"{called}({a}, {b}{given}){'[0]' if several else ''}")
 
 
+def _without_memos(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+    return tuple([replace(inner, body=_without_memos(inner.body)) for inner in body if inner.kind != "memo"])
+
+
 @statement(1.5, has_body=True)
 def checkpointed(s: Scope, p: Statement) -> None:
-    """A block whose activations are computed again in backward."""
-    name, several = _class(s, p, None)
+    """A block whose activations are computed again in backward.
+
+    It keeps no value from call to call: torch may refuse a region that computes something else again.
+    """
+    name, several = _class(s, replace(p, body=_without_memos(p.body)), None)
     member = s.member("block", f"{name}({s.some_linear(p.numbers[2])})")
     a, b = s.tensor(p.numbers[0]), s.tensor(1 + p.numbers[0])
     call = f"checkpoint({member}, {a}, {b}, use_reentrant={bool(p.numbers[1] % 2)})"
