@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BaechiError,
         CaptureError,
         CheckpointError,
+        DryRunError,
         FatalError,
         PlacementError,
         PlanError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from baechi.records import Cluster, Device, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.verbs.comparing import compare
     from baechi.verbs.distribute import assign, distribute, last_step, load, plan_of, reordering, restore
+    from baechi.verbs.dry_running import dry_run
     from baechi.verbs.fitting import fits
     from baechi.verbs.profiling import profile
 
@@ -53,6 +55,7 @@ _HOMES = {
         "BaechiError",
         "CaptureError",
         "CheckpointError",
+        "DryRunError",
         "FatalError",
         "PlacementError",
         "PlanError",
@@ -60,6 +63,7 @@ _HOMES = {
         "RecoverableError",
         "StreamRaceError",
     ),
+    "baechi.verbs.dry_running": ("dry_run",),
     "baechi.verbs.fitting": ("fits",),
     "baechi.verbs.profiling": ("profile",),
     "baechi.records": ("Cluster", "Device", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
@@ -73,6 +77,7 @@ __all__ = [
     "Cluster",
     "Device",
     "DeviceMemoryError",
+    "DryRunError",
     "FatalError",
     "Inputs",
     "LayerGraph",
@@ -87,6 +92,7 @@ __all__ = [
     "assign",
     "compare",
     "distribute",
+    "dry_run",
     "fits",
     "last_step",
     "load",

@@ -3,6 +3,7 @@
     BaechiError
     ├── FatalError             the same call would fail again
     │   ├── CaptureError       the model could not be captured or measured with these inputs
+    │   ├── DryRunError        the model decides by values that a dry run does not know
     │   ├── PlacementError     no placement keeps the devices' memory
     │   ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
     │   └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
@@ -91,6 +92,10 @@ def note_where(error: BaseException, *, layer: str, kind: str, device: str, cure
 
 class CaptureError(FatalError):
     """The model does not run with the example inputs, or its layer graph cannot be known."""
+
+
+class DryRunError(FatalError):
+    """The model decides by values that a dry run does not know, or cannot run without values."""
 
 
 class RecordError(FatalError, ValueError):

@@ -9,6 +9,7 @@ from baechi.records.abstract import AbstractRecord
 
 SpanKind = Literal["compute", "transfer", "wait"]
 Phase = Literal["forward", "backward", "other"]
+Source = Literal["simulated", "dry run", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Timeline(AbstractRecord):
         counters: such as `{"transfers": 12, "transfer_bytes": 4096}`.
         live_bytes: by device, pairs of seconds and of the bytes that it held from then on; empty
             where they were not recorded.
+        source: `"simulated"` from a graph; `"dry run"`, by a run without values; `"measured"`.
 
     Raises:
         RecordError: a span ends before it starts, or a figure is negative.
@@ -57,6 +59,7 @@ class Timeline(AbstractRecord):
     peak_bytes: Mapping[str, int]
     counters: Mapping[str, int] = field(default_factory=dict)
     live_bytes: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
+    source: Source = "simulated"
 
     def __post_init__(self) -> None:
         faults = [
@@ -91,6 +94,7 @@ class Timeline(AbstractRecord):
     def body(self) -> dict[str, Any]:
         """The timeline as JSON-able data."""
         return {
+            "source": self.source,
             "makespan_s": self.makespan_s,
             "peak_bytes": dict(self.peak_bytes),
             "counters": dict(self.counters),
@@ -113,4 +117,5 @@ class Timeline(AbstractRecord):
             name: tuple((time_s, size) for time_s, size in steps)
             for name, steps in body.get("live_bytes", {}).items()
         }
-        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"], live)
+        source = body.get("source", "simulated")
+        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"], live, source)

@@ -5,8 +5,8 @@ Out:   the same numbers, and for each operation its device, its stream and its b
 Start: `emulation`, then `devices`.
 """
 
-from baechi.backend.virtual.current import unwatched
+from baechi.backend.virtual.current import suspended, unwatched
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.emulation import Emulation
 
-__all__ = ["Emulation", "VirtualDevices", "unwatched"]
+__all__ = ["Emulation", "VirtualDevices", "suspended", "unwatched"]

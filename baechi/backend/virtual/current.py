@@ -57,6 +57,18 @@ def entered() -> Iterator[None]:
 
 
 @contextmanager
+def suspended() -> Iterator[None]:
+    """The emulated cluster at work, if one is, is set aside in all threads: another one may open here."""
+    before = list(_open)
+    _open.clear()
+    try:
+        with without_dispatch_modes():
+            yield
+    finally:
+        _open[:] = before
+
+
+@contextmanager
 def unwatched() -> Iterator[None]:
     """Nothing that this thread does here is emulated: capturing and measuring a model."""
     if at_work() is None:

@@ -27,6 +27,7 @@ from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
+from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.operators.facts import facts_of, is_composite, notes_views
 from baechi.torchlib.private.modes import (
     UntracedDispatchMode,
@@ -42,20 +43,22 @@ class Emulation(UntracedDispatchMode):
 
     Args:
         cluster: an emulated cluster.
+        shapes: runs operators as shape functions: a dry run; None runs them for real.
 
     Raises:
         BaechiError: the cluster is not emulated, or another one is emulated already.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, shapes: ShapeKernels | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not cluster.emulated:
             raise BaechiError(
                 f"this cluster ({', '.join(cluster.names)}) is real or to plan for: not emulated"
             )
         self.emulator = Emulator(cluster)
-        self._identity = Identity(self.emulator)
-        self._operations = Operations(self.emulator, self._identity.place_of)
+        self._identity = Identity(self.emulator, shapes)
+        self._run_kernel = _run if shapes is None else shapes.run
+        self._operations = Operations(self.emulator, self._identity.place_of, self._run_kernel)
         self._around = ExitStack()
 
     def __enter__(self) -> Emulation:
@@ -165,7 +168,7 @@ class Emulation(UntracedDispatchMode):
         if facts.aliases:  # a view is where its base is
             if facts.rule.becomes_grad:
                 self._operations.check_gradient(args[0])
-            result = func(*args, **(kwargs or {}))
+            result = self._run_kernel(func, args, kwargs or {})
             if args[0].layout is not torch.strided:
                 self._operations.follow(args[0], result)
             return result
@@ -188,3 +191,7 @@ class Emulation(UntracedDispatchMode):
             return self._again(own, args, kwargs)
         with with_views_and_writes_noted():
             return self._again(own, args, kwargs)
+
+
+def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)

@@ -20,6 +20,8 @@ from baechi.torchlib.operators.facts import (
 from baechi.torchlib.private.autograd import current_autograd_node, current_graph_task_id
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark
 
+RunKernel = Callable[[Any, Any, dict[str, Any]], Any]
+
 _NO_DEVICE = -1
 
 _MOST_DUE = 100
@@ -32,14 +34,18 @@ class Operations:
     Args:
         emulator: keeps the clocks.
         place_of_device: the place in the cluster of a torch device.
+        run_kernel: runs an operator with its arguments.
     """
 
-    def __init__(self, emulator: Emulator, place_of_device: Callable[[torch.device], int]) -> None:
+    def __init__(
+        self, emulator: Emulator, place_of_device: Callable[[torch.device], int], run_kernel: RunKernel
+    ) -> None:
         self._emulator = emulator
         self._index = emulator.index
         self._host = emulator.index_of_host
         self._devices = emulator.cluster.devices
         self._place_of_device = place_of_device
+        self._run_kernel = run_kernel
 
     def run(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation that is no view.
@@ -62,7 +68,7 @@ class Operations:
         if rule.lists:
             return self._run_lists(func, facts, args, kwargs)
         if rule.new_memory:  # it makes nothing: the tensor lies where its new storage does
-            return func(*args, **kwargs)
+            return self._run_kernel(func, args, kwargs)
         if rule.copies is not None:
             sent = args[rule.copies]
             ends = self._crossing(facts, sent, args, kwargs)
@@ -71,7 +77,7 @@ class Operations:
         given = flat((*args, *kwargs.values())) if kwargs else flat(args)
         marks = [mark_of(tensor) for tensor in given]
         device, free, homeless = self._device(facts, args, kwargs, given, marks)
-        result = func(*args, **kwargs)
+        result = self._run_kernel(func, args, kwargs)
         made = [result] if isinstance(result, torch.Tensor) else flat((result,))
         if device == _NO_DEVICE:
             if free:
@@ -227,7 +233,7 @@ class Operations:
     ) -> Any:
         (args, kwargs), (source, target) = call, ends
         emulator, host = self._emulator, self._host
-        result = func(*args, **kwargs)
+        result = self._run_kernel(func, args, kwargs)
         tx = None if source == host else emulator.stream(source)
         rx = None if target == host else emulator.stream(target)
         if rx is not None:
@@ -248,7 +254,7 @@ class Operations:
             raise _mixed(facts, *[self._devices[device].name for device in devices][:2])
         if devices and any(mark_of(tensor) is None and tensor.dim() for tensor in given):
             raise _mixed(facts, self._devices[devices[0]].name, "the host")
-        result = func(*args, **kwargs)
+        result = self._run_kernel(func, args, kwargs)
         results = flat((result,))
         written = self._blocks_of(writes_of(facts, args, kwargs))
         for device in devices:

@@ -20,7 +20,7 @@ from baechi.capture.watch.backward import note_backward
 from baechi.capture.watch.trace import Boundary, Call, Function, Op
 from baechi.capture.watch.values import told_to_libraries
 from baechi.capture.watch.watched_run import Watch
-from baechi.capture.watch.workspace import with_workspace
+from baechi.torchlib.fakes.workspace import with_workspace
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import (

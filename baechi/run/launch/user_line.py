@@ -1,6 +1,7 @@
 """Find the current line of the user's code."""
 
 import sys
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -19,3 +20,14 @@ def user_line() -> str:
             return f"{Path(file).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def line_of(error: BaseException) -> str:
+    """The innermost line outside baechi and torch that an error went through, such as `"model.py:12"`.
+
+    Args:
+        error: an error that was raised.
+    """
+    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [f"{Path(file).name}:{line}" for file, line in lines if not file.startswith((_OURS, _TORCH))]
+    return own[-1] if own else ""

@@ -35,14 +35,13 @@ class Place:
         original: what stood there before ours; a class's own `classmethod` or `property` as it is.
     """
 
-    __slots__ = ("_before", "_stands", "exists", "name", "original", "owner")
+    __slots__ = ("_under", "exists", "name", "original", "owner")
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
         self.exists = owner is not None and hasattr(owner, name)
         self.original: Any = self.now() if self.exists else None
-        self._before: Any = _ABSENT
-        self._stands = False
+        self._under: list[tuple[Any, Any]] = []  # what each of ours was put on: as stored, and as read
 
     def now(self) -> Any:
         """What stands there now."""
@@ -57,16 +56,15 @@ class Place:
         """
         if not self.exists or vars(self.owner).get(self.name, _ABSENT) is ours:
             return
+        self._under.append((vars(self.owner).get(self.name, _ABSENT), self.original))
         self.original = self.now()
-        self._before = vars(self.owner).get(self.name, _ABSENT)
         setattr(self.owner, self.name, ours)
-        self._stands = True
 
     def take_back(self) -> None:
-        """Restore what was there before."""
-        if self._stands:
-            self._stands = False
-            self._restore(self._before)
+        """Restore what was there before what was put last."""
+        if self._under:
+            before, self.original = self._under.pop()
+            self._restore(before)
 
     @contextmanager
     def replaced(self, ours: Any) -> Iterator[None]:

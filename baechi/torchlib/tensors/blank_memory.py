@@ -20,7 +20,8 @@ def blank_tensors(tensors: Iterable[torch.Tensor], device: torch.device) -> list
     for tensor in tensors:
         old = tensor.untyped_storage()
         if old not in storages:
-            storages[old] = torch.UntypedStorage(old.nbytes(), device=device)
+            memory = torch.empty(old.nbytes(), dtype=torch.uint8, device=device)
+            storages[old] = memory.untyped_storage()
         like = torch.empty(0, dtype=tensor.dtype, device=device)
         made.append(like.set_(storages[old], tensor.storage_offset(), tensor.shape, tensor.stride()))
     return made

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from baechi.torchlib.private.fakes import FakeTensor, as_real_as
 from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.private.transforms import is_wrapped
@@ -34,7 +35,8 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
         source = _without_repeats(tensor.detach())
         if _overlaps(source.shape, source.stride()):
             return _plain_copy(tensor, device)
-        target = _empty_like(source, device)
+        with as_real_as(tensor):
+            target = _empty_like(source, device)
         target.copy_(source, non_blocking=True)
         return over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
 
@@ -100,8 +102,9 @@ def over(memory: torch.Tensor, shape: Sequence[int], strides: Sequence[int], off
         memory: a tensor.
         shape, strides, offset: of the new one.
     """
-    tensor = torch.empty(0, dtype=memory.dtype, device=real_device(memory))
-    return tensor.set_(memory.untyped_storage(), offset, shape, strides)
+    with as_real_as(memory):
+        tensor = torch.empty(0, dtype=memory.dtype, device=real_device(memory))
+        return tensor.set_(memory.untyped_storage(), offset, shape, strides)
 
 
 def real_device(tensor: torch.Tensor) -> torch.device:
@@ -110,5 +113,7 @@ def real_device(tensor: torch.Tensor) -> torch.device:
     Args:
         tensor: any tensor.
     """
-    device: torch.device = TensorBase.device.__get__(tensor)
+    device: torch.device = (
+        tensor.fake_device if type(tensor) is FakeTensor else TensorBase.device.__get__(tensor)
+    )
     return device

@@ -20,7 +20,7 @@ _MOST_FLOPS = 2e9
 _MARGIN = 1.05
 """It rounds up in steps, so that a part of the batch may need less than its share."""
 
-_known: dict[Any, int] = {}
+_known: dict[Any, int | None] = {}
 
 
 def with_workspace(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
@@ -39,18 +39,25 @@ def with_workspace(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], res
     key = (func, tuple([(t.shape, t.stride(), t.dtype) for t in flat(args)]), repr(plain))
     if key not in _known:
         _known[key] = _kernel_bytes(func, workspace, args, kwargs)
-    place = workspace.result
-    return (*result[:place], torch.empty(_known[key], dtype=torch.uint8), *result[place + 1 :])
+    place, size_bytes = workspace.result, _known[key]
+    made = None if size_bytes is None else torch.empty(size_bytes, dtype=torch.uint8)
+    return (*result[:place], made, *result[place + 1 :])
 
 
-def _kernel_bytes(func: Any, workspace: Workspace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _kernel_bytes(
+    func: Any, workspace: Workspace, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> int | None:
+    """How large the workspace is; None if the kernel makes none, as in inference."""
     batch = args[workspace.batched[0]].shape[-2]
     flops = flops_of(func, args, kwargs, None)
     part = batch if flops <= _MOST_FLOPS else max(1, int(batch * _MOST_FLOPS / flops))
     with without_dispatch_modes():
         sizes = [part if place in workspace.batched else None for place in range(len(args))]
         real = [_zeros(value, size) for value, size in zip(args, sizes, strict=True)]
-        found = int(func(*real, **kwargs)[workspace.result].nbytes)
+        made = func(*real, **kwargs)[workspace.result]
+    if made is None:
+        return None
+    found = int(made.nbytes)
     return found if part == batch else ceil(found * batch / part * _MARGIN)
 
 

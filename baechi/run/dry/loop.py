@@ -1,0 +1,111 @@
+"""One step of training or of inference, as users write it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.cost.optimizers import OPTIMIZERS, optimizer_costs
+from baechi.errors import DryRunError
+from baechi.torchlib.tensors.pytree import tensors_in
+
+_RATE = 1e-3
+_OPTION = 0.9
+"""Of an option that turns something on, such as momentum."""
+
+Optimizer = str | torch.optim.Optimizer | None
+
+
+def infer(model: nn.Module, args: Any, kwargs: Any) -> None:
+    """Call a model without gradients.
+
+    Args:
+        model: the model.
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
+    with torch.no_grad():
+        model(*args, **kwargs)
+
+
+def train(
+    model: nn.Module, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None, *, accumulate: bool
+) -> None:
+    """Forward, backward from the losses, and the optimizer's step.
+
+    Args:
+        model: the model.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        optimizer: of the model's weights, if there is one.
+        accumulate: whether gradients from before stay, and new ones are added to them.
+    """
+    if not accumulate:
+        model.zero_grad()
+    outputs = model(*args, **kwargs)  # held until the step is over, as training loops do
+    loss_of(outputs).backward()  # type: ignore[no-untyped-call]
+    if optimizer is not None:
+        optimizer.step()
+
+
+def loss_of(outputs: Any) -> torch.Tensor:
+    """Where training begins its backward: the outputs of one element (losses) together, else all elements.
+
+    Args:
+        outputs: what a model returned.
+
+    Raises:
+        DryRunError: nothing in it has a gradient.
+    """
+    made = {id(t): t for t in tensors_in(outputs) if t.grad_fn is not None and t.is_floating_point()}
+    losses = [t.sum() for t in made.values() if t.numel() == 1]
+    if not made:
+        raise DryRunError("the model returned nothing that has a gradient: run it dry for inference")
+    return torch.stack(losses or [(t * torch.ones_like(t)).sum() for t in made.values()]).sum()
+
+
+def optimizer_for(
+    optimizer: Optimizer, model: nn.Module, fakes: Mapping[int, torch.Tensor], *, foreach: bool | None
+) -> torch.optim.Optimizer | None:
+    """An optimizer of a model with fake weights.
+
+    Args:
+        optimizer: its name, or an optimizer of the model's own weights.
+        model: the model, with fake weights.
+        fakes: by id of each weight, what stands in for it.
+        foreach: whether it treats weights in lists, where only its name is given; None lets torch choose.
+
+    Raises:
+        DryRunError: no such optimizer can be made.
+    """
+    if optimizer is None:
+        return None
+    try:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return type(optimizer)(_groups(optimizer, fakes), **optimizer.defaults)
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        kind, options = _named(optimizer)
+        return kind(weights, lr=_RATE, foreach=foreach, **options) if weights else None
+    except (TypeError, ValueError) as error:
+        raise DryRunError(f"an optimizer like {optimizer!r} cannot be made: {error}") from error
+
+
+def _groups(optimizer: torch.optim.Optimizer, fakes: Mapping[int, torch.Tensor]) -> list[dict[str, Any]]:
+    """The groups of an optimizer, with the options of each and fake weights in place of the model's."""
+    return [
+        {**group, "params": [fakes[id(weight)] for weight in group["params"] if id(weight) in fakes]}
+        for group in optimizer.param_groups
+    ]
+
+
+def _named(name: str) -> tuple[Any, dict[str, float]]:
+    """The class of an optimizer in the table, and the options that make it that row."""
+    optimizer_costs(name)
+    kinds = {key.lower(): kind for key, kind in vars(torch.optim).items() if isinstance(kind, type)}
+    if name.lower() in kinds:
+        return kinds[name.lower()], {}
+    for key, costs in OPTIMIZERS.items():
+        if costs.with_option is not None and costs.with_option[1] == name.lower():
+            return kinds[key], {costs.with_option[0]: _OPTION}
+    raise ValueError(f"torch has no optimizer {name!r}")

@@ -1,0 +1,51 @@
+"""A dry run: a plan's steps on its emulated cluster, without values."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.records.inputs import Inputs
+from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
+from baechi.run.dry.dry_run import dry_run as run_dry
+from baechi.run.runtime import Reorder
+
+
+def dry_run(
+    model: nn.Module,
+    inputs: Any,
+    plan: Plan,
+    *,
+    optimizer: str | torch.optim.Optimizer | None = None,
+    steps: int = 2,
+    reorder: Reorder = True,
+) -> Timeline:
+    """Run a plan without values: what a step takes, and how full each device gets.
+
+    Streams, transfers, memory and the host are those of an emulated run; kernels are shape functions. So it
+    takes seconds, no memory for weights or activations, and holds for any architecture. It trains if the
+    plan's graph is of training: backward from the losses (outputs of one element), else from the sum of all.
+
+    Kernels, and what they keep for backward, are those of the CPU. Kernel times are the datasheet's.
+
+    Args:
+        model: the model that the plan is for, on any device or `meta`; left exactly as found.
+        inputs: as `distribute` takes `example_inputs`; one example.
+        plan: the plan. Its cluster may be emulated, real, or to plan for.
+        optimizer: its name, or an optimizer of this model; the one that the plan's graph notes, unless given.
+        steps: how many steps run; the first one makes the optimizer's state.
+        reorder: as `distribute` takes it.
+
+    Returns:
+        The last step; its `source` is `"dry run"`. Where a device is too small, its peak is above its
+        memory.
+
+    Raises:
+        DryRunError: the model decides by values of activations or weights, or does not run without values.
+        PlanError: the plan is of another model.
+        BaechiError: the model is distributed already.
+        ValueError: an unknown optimizer, or `steps` below 1.
+    """
+    optimizer = plan.graph.graph.get("optimizer") if optimizer is None else optimizer
+    return run_dry(model, Inputs.of(inputs), plan, optimizer=optimizer, steps=steps, reorder=reorder)
