@@ -20,7 +20,7 @@ from baechi.capture.watch.backward import note_backward
 from baechi.capture.watch.trace import Boundary, Call, Function, Op
 from baechi.capture.watch.values import told_to_libraries
 from baechi.capture.watch.watched_run import Watch
-from baechi.torchlib.fakes.workspace import with_workspace
+from baechi.torchlib.fakes.results import as_its_kernel
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import (
@@ -235,7 +235,7 @@ class _Operations(TorchDispatchMode):
         given = flat([*args, *kwargs.values()])
         reads = tuple(watch.use(tensor) for tensor in given)
         result = watch.values.run(func, args, kwargs, writing)
-        result = with_workspace(func, args, kwargs, result)
+        result = as_its_kernel(func, args, kwargs, result)
         made = flat([result])
         if facts.aliases and given:  # a view: no new memory, no kernel, so no event
             for tensor in made:

@@ -19,8 +19,8 @@ from weakref import WeakSet
 
 import torch
 
-from baechi.torchlib.fakes.workspace import with_workspace
-from baechi.torchlib.operators.facts import facts_of, flat, writes_of
+from baechi.torchlib.fakes.results import as_its_kernel
+from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
 from baechi.torchlib.private.fakes import FakeTensor, FakeTensorMode
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -72,13 +72,26 @@ class ShapeKernels:
             return func(*args, **kwargs)
         written = [tensor for tensor in writes_of(facts, args, kwargs) if type(tensor) is not FakeTensor]
         self._unknown.update(storage_object(tensor) for tensor in written)
+        masks = facts.rule.masks
+        if masks is not None:
+            args = (*args[:masks], self._without_masks(args[masks]), *args[masks + 1 :])
+        if draws(func, args, kwargs) and _is_cheap((args, kwargs)):
+            _on_zeros(func, args, kwargs)  # moves the generator on: code that draws a number takes its path
         with self.mode:
             result = self._shaped(func, args, kwargs)
         return written[0] if written and facts.returns_written else result
 
+    def _without_masks(self, indices: Any) -> list[Any]:
+        """Indices with whole numbers for masks that are known, which say how much is taken."""
+        found: list[Any] = []
+        for index in indices:
+            masks = isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+            found.extend(index.nonzero(as_tuple=True) if masks and self._is_known(index) else (index,))
+        return found
+
     def _shaped(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         try:
-            return _apart(with_workspace(func, args, kwargs, func(*args, **kwargs)))
+            return as_its_kernel(func, args, kwargs, func(*args, **kwargs))
         except RuntimeError:
             if depends_on_values(func) or not _is_cheap((args, kwargs)):
                 raise
@@ -144,17 +157,6 @@ def _on_zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     with without_dispatch_modes():
         args, kwargs = map_tensors(zeros, (args, kwargs))
         return func(*args, **kwargs)
-
-
-def _apart(result: Any) -> Any:
-    """Results with memory of their own: some shape functions return one tensor in two places."""
-    if not isinstance(result, tuple) or len({id(made) for made in result}) == len(result):
-        return result
-    seen: list[Any] = []
-    for made in result:
-        again = isinstance(made, torch.Tensor) and any(made is other for other in seen)
-        seen.append(torch.empty_strided(made.shape, made.stride(), dtype=made.dtype) if again else made)
-    return tuple(seen)
 
 
 class _Mode(FakeTensorMode):

@@ -43,6 +43,8 @@ class Rule:
         heavy: whether its arithmetic is not in proportion to its bytes, though no formula counts it.
         random: when it draws from the default generator, where torch's tag says that it may. "by value":
             how many numbers it draws depends on values; "by value alone": if it has one argument only.
+        layout: where its shape function lays its first result out in another way than its kernel: the
+            positions of the arguments that it lies like, as a sum of them would; none if it is contiguous.
         workspace: the memory for its backward that only its kernel knows.
         becomes_grad: whether autograd calls it on the gradient that becomes a parameter's `grad`.
         adds_gradients: whether autograd sums gradients with it.
@@ -75,6 +77,7 @@ class Rule:
     flops: Callable[..., int] | None = None
     heavy: bool = False
     random: Literal["as tagged", "never", "if dropout", "by value", "by value alone"] = "as tagged"
+    layout: tuple[int, ...] | None = None
     workspace: Workspace | None = None
     becomes_grad: bool = False
     adds_gradients: bool = False

@@ -1,9 +1,12 @@
-"""Memory that a kernel keeps for its backward, and that only the kernel itself knows.
+"""Results of shape functions as the real kernels make them, where the two differ.
 
-Fake tensors have the sizes that an operator's formula says; the workspace of oneDNN's recurrent layer
-is in no formula. So the kernel runs once for each shape, on zeros; large ones with a part of the batch.
+    workspace     how much a kernel keeps for its backward is in no formula (oneDNN's recurrent layer):
+                  it runs once for each shape, on zeros; a large one with a part of the batch
+    layout        a gradient with other strides costs a copy later
+    memory        a kernel's results share none; some shape functions return one tensor in two places
 """
 
+import functools
 from math import ceil
 from typing import Any
 
@@ -23,8 +26,52 @@ _MARGIN = 1.05
 _known: dict[Any, int | None] = {}
 
 
-def with_workspace(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    """The result of an operator under fake tensors, its workspace as large as the kernel makes it.
+def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    """The result of an operator under fake tensors, as its real kernel makes it.
+
+    Args:
+        func: the operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        result: what it returned; a fake mode must be on.
+    """
+    rule = facts_of(func).rule
+    if rule.layout is not None:
+        return _laid_out(rule.layout, args, result)
+    if not isinstance(result, tuple):
+        return result
+    if rule.workspace is not None:
+        result = _with_workspace(func, args, kwargs, result)
+    return _apart(result) if len({id(made) for made in result}) < len(result) else result
+
+
+def _laid_out(layout: tuple[int, ...], args: tuple[Any, ...], result: Any) -> Any:
+    """The result, whose first tensor lies like a sum of some arguments, or is contiguous if of none."""
+    several = isinstance(result, tuple)
+    first = result[0] if several else result
+    if type(first) is not FakeTensor:
+        return result
+    if layout:
+        like = functools.reduce(torch.add, [args[position] for position in layout])
+        made = torch.empty_like(like, dtype=first.dtype)
+    else:
+        made = torch.empty(first.shape, dtype=first.dtype)
+    return (made, *result[1:]) if several else made
+
+
+def _apart(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Results with memory of their own each."""
+    seen: list[Any] = []
+    for made in result:
+        again = type(made) is FakeTensor and any(made is other for other in seen)
+        seen.append(torch.empty_strided(made.shape, made.stride(), dtype=made.dtype) if again else made)
+    return tuple(seen)
+
+
+def _with_workspace(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """The result of an operator, its workspace as large as the kernel makes it.
 
     Args:
         func: the operator.
