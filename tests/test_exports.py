@@ -10,8 +10,8 @@ PUBLIC = {
     "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of", "last_step",
     "reordering", "compare", "dry_run", "fits", "load",
     "Cluster", "Device", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
-    "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "DryRunError", "FatalError",
-    "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",
+    "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "DryRunError",
+    "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",
 }  # fmt: skip
 
 

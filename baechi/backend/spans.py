@@ -43,6 +43,7 @@ def timeline_of(
         makespan_s=_window_s(spans, "forward", before_s or {}) + _window_s(spans, "backward", {}),
         peak_bytes=dict(peak_bytes),
         counters=dict(counters),
+        source="measured",
     )
 
 

@@ -33,7 +33,6 @@ from torch.autograd import forward_ad
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.sends import note_sent
-from baechi.torchlib.private.fakes import as_real_as
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
 from baechi.torchlib.tensors.layout import over, real_device
@@ -192,8 +191,7 @@ class _Depart(torch.autograd.Function):
         ctx.way = way
         with without_dispatch_modes():
             # the token: strides of zero give it the shape of the copy for one element of memory
-            with as_real_as(tensor):
-                one = torch.empty(1, dtype=tensor.dtype, device=real_device(tensor))
+            one = torch.empty(1, dtype=tensor.dtype, device=real_device(tensor))
             return over(one, tensor.shape, (0,) * tensor.dim())
 
     @staticmethod

@@ -1,5 +1,6 @@
 """`baechi profile`, `place`, `fits`, `clusters`, `links`: from a model to a plan, mostly offline."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -152,9 +153,12 @@ def links(
 
 
 def _profiled(target: str, cluster: Cluster, training: bool | None, source: Any) -> LayerGraph:
+    return _captured(*model_of(target), cluster, training, source)
+
+
+def _captured(model: Any, inputs: Any, cluster: Cluster, training: bool | None, source: Any) -> LayerGraph:
     from baechi.verbs.profiling import profile as profile_model
 
-    model, inputs = model_of(target)
     with progress("capturing"):
         return profile_model(model, inputs, cluster=cluster, training=training, source=source)
 
@@ -166,9 +170,11 @@ def graph_for(text: str, cluster: Cluster) -> LayerGraph:
         text: what a person typed.
         cluster: the devices.
     """
-    if Path(text).suffix == ".json" or text.removeprefix(ZOO) in shipped("graph"):
-        return timed(graph_of(text), cluster)
-    return _profiled(text, cluster, None, "estimate")
+    return timed(graph_of(text), cluster) if _is_graph(text) else _profiled(text, cluster, None, "estimate")
+
+
+def _is_graph(text: str) -> bool:
+    return Path(text).suffix == ".json" or text.removeprefix(ZOO) in shipped("graph")
 
 
 def plan_for(text: str, cluster: Cluster, placer: str, optimizer: str | None, effort: Any = 1) -> Plan:
@@ -181,9 +187,19 @@ def plan_for(text: str, cluster: Cluster, placer: str, optimizer: str | None, ef
         optimizer: whose state counts.
         effort: how long `auto` searches.
     """
-    graph = graph_for(text, cluster)
+    if _is_graph(text):
+        with progress("placing"):
+            return planning.place(
+                graph_for(text, cluster), cluster, placer, optimizer=optimizer, effort=effort
+            )
+    from baechi.records.inputs import Inputs
+    from baechi.verbs.judging import judged, runner
+
+    model, inputs = model_of(text)
+    graph = _captured(model, inputs, cluster, None, "estimate")
+    place_within = functools.partial(planning.place, graph, placer=placer, optimizer=optimizer, effort=effort)
     with progress("placing"):
-        return planning.place(graph, cluster, placer, optimizer=optimizer, effort=effort)
+        return judged(cluster, place_within, runner(model, Inputs.each_of(inputs), optimizer))
 
 
 def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:

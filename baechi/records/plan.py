@@ -44,6 +44,7 @@ class Plan(AbstractRecord):
             this order, restricted to its layers. Code order unless given.
         placer: who made the plan.
         candidates: what else was tried.
+        dry: the timeline of a dry run of it, if there was one.
 
     Raises:
         PlanError: a node without a device or with an unknown one, a group or pin that is torn, an
@@ -58,6 +59,7 @@ class Plan(AbstractRecord):
     order: tuple[str, ...] = ()
     placer: str = "hand"
     candidates: tuple[Candidate, ...] = ()
+    dry: Timeline | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device_of", MappingProxyType(dict(self.device_of)))
@@ -91,7 +93,9 @@ class Plan(AbstractRecord):
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The predicted step, simulated when first asked for."""
+        """The predicted step: a dry run's, else simulated when first asked for; its `source` says which."""
+        if self.dry is not None:
+            return self.dry
         timeline: Timeline = lazy_import("simulate")(self)
         return timeline
 
@@ -127,6 +131,7 @@ class Plan(AbstractRecord):
             "device_of": dict(self.device_of),
             "order": list(self.order),
             "candidates": candidates,
+            "dry": None if self.dry is None else self.dry.body(),
             "graph": self.graph.body(),
         }
 
@@ -147,6 +152,7 @@ class Plan(AbstractRecord):
             order=tuple(body["order"]),
             placer=body["placer"],
             candidates=tuple(Candidate(*candidate) for candidate in body["candidates"]),
+            dry=None if body.get("dry") is None else Timeline.from_body(body["dry"]),
         )
 
 

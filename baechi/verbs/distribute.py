@@ -20,6 +20,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.runtime import Reorder
 from baechi.units import format_seconds
+from baechi.verbs.judging import checked, judged, runner
 from baechi.verbs.planning import Placer, place, with_optimizer, within_memory
 from baechi.verbs.profiling import Names, default_cluster, profile
 
@@ -42,6 +43,7 @@ def distribute(
     optimizer: Optimizer = None,
     accumulate: bool = False,
     reorder: Reorder = True,
+    verify: bool = True,
 ) -> nn.Module:
     """Distribute a model over the devices of a cluster: profile, place, assign.
 
@@ -63,6 +65,8 @@ def distribute(
         reorder: launch layers in the plan's order. False is the switch for debugging, as is
             `BAECHI_REORDER=0` in the environment; `"threads"` launches what had to wait in threads of
             its own, `"host"` (as True does) right after the launch that it waited for.
+        verify: whether dry runs judge plans (`dry_run`); else simulated figures do. A plan that was made
+            before is taken as it is.
 
     Returns:
         The same model.
@@ -83,7 +87,7 @@ def distribute(
     cluster = cluster.with_memory(max_memory) if max_memory else cluster
 
     request = _Request(
-        cluster, placer, device_map, no_split_module_classes, training, optimizer, accumulate, reorder
+        cluster, placer, device_map, no_split_module_classes, training, optimizer, accumulate, reorder, verify
     )
     if example_inputs is None:
         return run_room.plan_at_first_call(model, functools.partial(_fulfil, request))
@@ -231,6 +235,7 @@ class _Request:
     optimizer: Optimizer
     accumulate: bool
     reorder: Reorder
+    verify: bool
 
 
 def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
@@ -243,11 +248,14 @@ def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
         no_split_module_classes=request.no_split,
     )
     name = _optimizer_name(request.optimizer)
+    run = runner(model, Inputs.each_of(inputs), request.optimizer, request.reorder)
     if request.device_map is not None:
         noted = with_optimizer(graph, name)
-        plan = within_memory(Plan.from_device_map(noted, request.cluster, request.device_map))
+        plan = Plan.from_device_map(noted, request.cluster, request.device_map)
+        plan = checked(plan, run) if request.verify else within_memory(plan)
     else:
-        plan = place(graph, request.cluster, request.placer, optimizer=name)
+        place_within = functools.partial(place, graph, placer=request.placer, optimizer=name)
+        plan = judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
     run_room.assign(model, plan, reorder=request.reorder, optimizer=_instance(request.optimizer))
     if logger.isEnabledFor(logging.INFO):  # what it says may take a simulation
         logger.info("%s: %s", type(model).__name__, _summary(plan))

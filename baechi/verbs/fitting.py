@@ -22,6 +22,7 @@ from baechi.records.inputs import Inputs
 from baechi.records.layer_costs import LayerCosts
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.units import format_bytes
+from baechi.verbs.judging import Run, judged, runner
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import Names, profile
 
@@ -71,6 +72,7 @@ def fits(
     training: bool | None = None,
     accumulate: bool = False,
     no_split_module_classes: Names | None = None,
+    verify: bool = True,
 ) -> Fit:
     """Say whether a model with a batch fits a cluster, before anything is moved or run.
 
@@ -82,6 +84,7 @@ def fits(
         training: memory of training or of inference; `model.training` unless given.
         accumulate: whether gradients are added up over several steps; see `profile`.
         no_split_module_classes: class names, classes or qualified names kept whole.
+        verify: whether dry runs decide (`dry_run`), else simulated peaks do.
 
     Returns:
         Yes or no, the bytes that are short, and the largest batch that fits. The first dimension of
@@ -102,9 +105,14 @@ def fits(
         source="estimate",
     )
     graph = capture(inputs)
-    refusal = _refusal(graph, cluster, optimizer)
+
+    def refusal_of(graph: LayerGraph, given: Inputs | None) -> PlacementError | None:
+        run = runner(model, [given], optimizer) if verify and given is not None else None
+        return _refusal(graph, cluster, optimizer, run)
+
+    refusal = refusal_of(graph, inputs)
     size = _batch_size(inputs)
-    largest = _largest(capture, graph, inputs, size, cluster, optimizer) if size else None
+    largest = _largest(capture, graph, inputs, size, refusal_of) if size else None
     if largest is not None and size is not None and refusal is None:
         largest = max(largest, size)
     if refusal is None:
@@ -112,9 +120,13 @@ def fits(
     return Fit(False, size, refusal.short_bytes, largest, str(refusal).split("\n")[0])
 
 
-def _refusal(graph: LayerGraph, cluster: Cluster, optimizer: str | None) -> PlacementError | None:
+def _refusal(
+    graph: LayerGraph, cluster: Cluster, optimizer: str | None, run: Run | None
+) -> PlacementError | None:
+    """Why nothing is placed; None if something is. Dry runs judge, if there is something to run."""
+    place_within = functools.partial(place, graph, optimizer=optimizer, effort=0)
     try:
-        place(graph, cluster, "auto", optimizer=optimizer, effort=0)
+        place_within(cluster) if run is None else judged(cluster, place_within, run)
     except PlacementError as error:
         return error
     return None
@@ -162,8 +174,7 @@ def _largest(
     one: LayerGraph,
     inputs: Inputs,
     size: int,
-    cluster: Cluster,
-    optimizer: str | None,
+    refusal_of: Callable[[LayerGraph, Inputs | None], PlacementError | None],
 ) -> int | None:
     """The largest batch that fits; None if the assumed batch dimension cannot be doubled."""
     try:
@@ -173,17 +184,19 @@ def _largest(
         return None
     if list(one) != list(double) or list(one.edges) != list(double.edges):
         logger.warning("the model takes another path with another batch: only this one is answered")
-        return size if _refusal(one, cluster, optimizer) is None else 0
+        return size if refusal_of(one, inputs) is None else 0
 
     def reckoned(batch: int) -> bool:
-        return _refusal(_between(one, double, size, batch), cluster, optimizer) is None
+        return refusal_of(_between(one, double, size, batch), None) is None
 
+    @functools.cache
     def captured(batch: int) -> bool:
-        return _refusal(capture(_on_meta(inputs, size, batch)), cluster, optimizer) is None
+        given = _on_meta(inputs, size, batch)
+        return refusal_of(capture(given), given) is None
 
     largest = _up(reckoned)
     try:
-        return _down(captured, largest)
+        return _from(captured, largest)
     except CaptureError as error:
         logger.info("the largest batch (%d) is reckoned from smaller ones: %s", largest, error)
         return largest
@@ -201,9 +214,12 @@ def _up(fitting: Callable[[int], bool]) -> int:
     return _halved_in(fitting, low, high)
 
 
-def _down(fitting: Callable[[int], bool], largest: int) -> int:
-    """The largest batch that fits, up to a given one: by strides that double, then by bisection."""
-    low, high, stride = largest, largest + 1, 1
+def _from(fitting: Callable[[int], bool], reckoned: int) -> int:
+    """The largest batch that fits, near one that was reckoned: by strides that double, then by bisection."""
+    low, high, stride = reckoned, reckoned + 1, 1
+    if low and fitting(low):
+        while fitting(high):
+            low, high, stride = high, high + 2 * stride, 2 * stride
     while low and not fitting(low):
         low, high, stride = max(0, low - stride), low, 2 * stride
     return _halved_in(fitting, low, high)

@@ -1,7 +1,7 @@
 """From a graph to a plan, and from a plan to its timeline: nothing here needs torch."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from baechi.cost.optimizers import optimizer_costs
@@ -12,7 +12,6 @@ from baechi.place.evaluated import Effort
 from baechi.place.registry import uses_several
 from baechi.place.task import Task
 from baechi.records.cluster import Cluster
-from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
@@ -121,9 +120,7 @@ def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
     except PlacementError as error:
         refused = error
     for more in _LOOSENINGS if uses_several(placer) else ():
-        budget = replace(
-            cluster, devices=tuple(_smaller(d, round(-more * d.memory_bytes)) for d in cluster.devices)
-        )
+        budget = resized(cluster, {d.name: round(more * d.memory_bytes) for d in cluster.devices})
         try:
             return _tightened(graph, cluster, make, budget, _LOOSE_TIGHTENINGS)
         except PlacementError:
@@ -139,10 +136,10 @@ def _tightened(
         plan = make(graph, budget)
         if plan.cluster is not cluster:
             plan = replace(plan, cluster=cluster)
-        excess = _excess_bytes(plan)
+        excess = excess_bytes(plan)
         if not excess:
             return plan
-        budget = replace(budget, devices=tuple(_smaller(d, excess.get(d.name, 0)) for d in budget.devices))
+        budget = resized(budget, {name: -size for name, size in excess.items()})
     return within_memory(plan)
 
 
@@ -151,34 +148,47 @@ def _on_one_device(graph: LayerGraph, cluster: Cluster) -> Plan:
     make = find("single")
     try:
         plan = make(graph, cluster)
-        if not _excess_bytes(plan):
+        if not excess_bytes(plan):
             return plan
     except PlacementError as error:
         refused = error
     else:
-        refused = _too_full(plan)
+        refused = too_full(plan)
     plans = []
     for device in cluster.devices:
-        only = tuple(
-            _smaller(d, d.memory_bytes) if d is not device else replace(d, memory_bytes=_ALL)
-            for d in cluster.devices
-        )
+        only = resized(cluster, {d.name: _ALL if d is device else -d.memory_bytes for d in cluster.devices})
         try:
-            plan = replace(make(graph, replace(cluster, devices=only)), cluster=cluster)
+            plan = replace(make(graph, only), cluster=cluster)
         except PlacementError:
             continue  # a layer is pinned to another device
-        if not _excess_bytes(plan):
+        if not excess_bytes(plan):
             plans.append(plan)
     if not plans:
         raise refused
     return min(plans, key=lambda plan: plan.timeline.makespan_s)
 
 
-def _smaller(device: Device, by_bytes: int) -> Device:
-    return replace(device, memory_bytes=max(0, device.memory_bytes - by_bytes))
+def resized(cluster: Cluster, by_bytes: Mapping[str, int]) -> Cluster:
+    """The same devices with more or less memory, as a budget for placers.
+
+    Args:
+        cluster: the devices.
+        by_bytes: how much more, by device; less if negative.
+    """
+    sizes = [max(0, device.memory_bytes + by_bytes.get(device.name, 0)) for device in cluster.devices]
+    pairs = zip(cluster.devices, sizes, strict=True)
+    return replace(cluster, devices=tuple([replace(device, memory_bytes=size) for device, size in pairs]))
 
 
-def _excess_bytes(plan: Plan) -> dict[str, int]:
+def excess_bytes(plan: Plan) -> dict[str, int]:
+    """By how much peaks of a plan's timeline are above the memory of devices.
+
+    Args:
+        plan: any plan.
+
+    Returns:
+        Bytes by device; only devices that are too full.
+    """
     peaks = plan.timeline.peak_bytes
     over = {device.name: peaks.get(device.name, 0) - device.memory_bytes for device in plan.cluster.devices}
     return {name: excess for name, excess in over.items() if excess > 0}
@@ -193,13 +203,18 @@ def within_memory(plan: Plan) -> Plan:
     Raises:
         PlacementError: a peak is above a device's memory.
     """
-    if _excess_bytes(plan):
-        raise _too_full(plan)
+    if excess_bytes(plan):
+        raise too_full(plan)
     return plan
 
 
-def _too_full(plan: Plan) -> PlacementError:
-    excess = _excess_bytes(plan)
+def too_full(plan: Plan) -> PlacementError:
+    """The refusal of a plan that does not keep the memory of devices.
+
+    Args:
+        plan: a plan with such peaks.
+    """
+    excess = excess_bytes(plan)
     short = ", ".join(f"{name} by {format_bytes(excess[name])} ({excess[name]} bytes)" for name in excess)
     return PlacementError(
         f"the {plan.placer} placement needs more memory than there is on {short}: use more or larger "

@@ -153,8 +153,9 @@ class VirtualDevices(AbstractBackend):
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
     ) -> torch.Tensor:
         with without_dispatch_modes():  # a transfer is no operation of the model
-            copied = copy_with_layout(tensor, _CPU)
-        emulator = current.at_work()
+            emulator = current.at_work()
+            shapes = None if emulator is None else emulator.shapes
+            copied = copy_with_layout(tensor, _CPU) if shapes is None else shapes.copy(tensor)
         if emulator is not None:
             emulator.raise_fault()
             self._send(emulator, tensor, copied, place, streams)

@@ -55,8 +55,8 @@ class Emulation(UntracedDispatchMode):
             raise BaechiError(
                 f"this cluster ({', '.join(cluster.names)}) is real or to plan for: not emulated"
             )
-        self.emulator = Emulator(cluster)
-        self._identity = Identity(self.emulator, shapes)
+        self.emulator = Emulator(cluster, shapes)
+        self._identity = Identity(self.emulator)
         self._run_kernel = _run if shapes is None else shapes.run
         self._operations = Operations(self.emulator, self._identity.place_of, self._run_kernel)
         self._around = ExitStack()

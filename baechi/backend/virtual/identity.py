@@ -20,13 +20,11 @@ from baechi.backend.virtual import current
 from baechi.backend.virtual.devices import VirtualDevices, torch_devices
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.records.cluster import HOST
-from baechi.torchlib.fakes.kernels import ShapeKernels
+from baechi.torchlib.fakes.kernels import refuse_valueless
 from baechi.torchlib.modules.optimizer_state import state_beside
-from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import DeviceContext, function_modes, without_dispatch_modes
 from baechi.torchlib.private.patches import (
     FACTORIES,
-    FAKE_DEVICE,
     STORAGE_CLONE,
     TENSOR_DEVICE,
     TENSOR_METHODS,
@@ -41,14 +39,12 @@ class Identity:
 
     Args:
         emulator: the cluster.
-        shapes: what runs operators on fake tensors, if tensors are fake.
     """
 
-    def __init__(self, emulator: Emulator, shapes: ShapeKernels | None = None) -> None:
+    def __init__(self, emulator: Emulator) -> None:
         names = emulator.cluster.names
         self._names = names
         self._emulator = emulator
-        self._shapes = shapes
         self._backend = VirtualDevices(names)
         self._torch_devices = torch_devices(names)
         self._places = {device: names.index(name) for name, device in self._torch_devices.items()}
@@ -59,8 +55,6 @@ class Identity:
         TENSOR_DEVICE.put(property(self._device))
         for method in TENSOR_METHODS:
             method.put(_method(method.name, getattr(self, f"_{method.name}")))
-        if self._shapes is not None:
-            FAKE_DEVICE.put(property(self._fake_device, FAKE_DEVICE.now().fset))
         STORAGE_CLONE.put(_clone)
         THREAD_RUN.put(_watched_run)
         self._optimizers = register_optimizer_step_pre_hook(self._adopt_state)
@@ -69,7 +63,7 @@ class Identity:
 
     def remove(self) -> None:
         """Put torch's own back."""
-        for place in (TENSOR_DEVICE, FAKE_DEVICE, *TENSOR_METHODS, STORAGE_CLONE, THREAD_RUN, *FACTORIES):
+        for place in (TENSOR_DEVICE, *TENSOR_METHODS, STORAGE_CLONE, THREAD_RUN, *FACTORIES):
             place.take_back()
         if self._optimizers is not None:
             self._optimizers.remove()
@@ -97,21 +91,16 @@ class Identity:
         return self._place(tensor) is not None
 
     def _place(self, tensor: torch.Tensor) -> str | None:
-        """The device a tensor lies on; None on the host, where nothing is emulated, and inside of torch."""
-        if current.at_work() is not self._emulator or (self._shapes is not None and self._shapes.running):
+        """The device a tensor lies on; None on the host, and where nothing is emulated."""
+        if current.at_work() is not self._emulator:
             return None
         mark = mark_of(tensor)
         return mark.place if mark is not None and mark.place in self._torch_devices else None
 
     def _device(self, tensor: torch.Tensor) -> torch.device:
-        device: torch.device = TensorBase.device.__get__(tensor)
-        place = None if device.type == "meta" else self._place(tensor)  # the inside of a fake tensor
-        return device if place is None else self._torch_devices[place]
-
-    def _fake_device(self, tensor: FakeTensor) -> torch.device:
         place = self._place(tensor)
-        own: torch.device = FAKE_DEVICE.original.__get__(tensor)
-        return own if place is None else self._torch_devices[place]
+        device: torch.device = TensorBase.device.__get__(tensor)
+        return device if place is None else self._torch_devices[place]
 
     def _to(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if current.at_work() is not self._emulator or tensor.is_meta:
@@ -147,6 +136,8 @@ class Identity:
         return tensor.to("cpu") if self._place(tensor) else TensorBase.cpu(tensor, *args, **kwargs)
 
     def _tolist(self, tensor: torch.Tensor) -> Any:
+        if self._emulator.shapes is not None:
+            refuse_valueless(tensor, "tolist")
         return TensorBase.tolist(tensor.detach().cpu())
 
     def _numpy(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -156,6 +147,8 @@ class Identity:
                 f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
                 "to host memory first."
             )
+        if self._emulator.shapes is not None:
+            refuse_valueless(tensor, "numpy")
         return TensorBase.numpy(tensor, *args, **kwargs)
 
     def _new_tensor(self, tensor: torch.Tensor, data: Any, **kwargs: Any) -> Any:

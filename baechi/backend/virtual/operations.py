@@ -7,12 +7,11 @@ import torch
 
 from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.emulator import Emulator
-from baechi.backend.virtual.machine.work import Due, Work
+from baechi.backend.virtual.machine.work import Due
+from baechi.backend.virtual.work_of import work_of
 from baechi.torchlib.operators.facts import (
     Facts,
-    bytes_of,
     flat,
-    flops_of,
     host_waits,
     is_kernel,
     writes_of,
@@ -91,7 +90,7 @@ class Operations:
         if facts.kernel:
             read = self._blocks(given, marks)
             written = [*new, *self._written(facts, args, kwargs, read)]
-            work = _work(func, facts, (args, kwargs, result), (given, made))
+            work = work_of(func, facts, (args, kwargs, result), (given, made))
             self._emulator.compute(device, facts.name, list(read.values()), written, work)
             if host_waits(facts, args):
                 self._emulator.wait_for(stream.record(), device)
@@ -180,7 +179,7 @@ class Operations:
         (args, kwargs, _), (given, made) = call, tensors
         due = list(dict.fromkeys([one for tensor in given for one in getattr(mark_of(tensor), "due", ())]))
         if is_kernel(func, args, kwargs):
-            due.append(Due(facts.name, _work(func, facts, call, tensors)))
+            due.append(Due(facts.name, work_of(func, facts, call, tensors)))
         for tensor in made:
             mark = mark_of(tensor)
             if mark is None:
@@ -269,27 +268,13 @@ class Operations:
             blocks = self._blocks_of(here)
             read = [block for key, block in blocks.items() if key not in written]
             writes = [*new, *[block for key, block in blocks.items() if key in written]]
-            work = _work(func, facts, (args, kwargs, result), (here, made))
+            work = work_of(func, facts, (args, kwargs, result), (here, made))
             self._emulator.compute(device, facts.name, read, writes, work)
         return result
 
     def _blocks_of(self, tensors: Iterable[torch.Tensor]) -> dict[int, Block]:
         known = list(tensors)
         return self._blocks(known, [mark_of(tensor) for tensor in known])
-
-
-_NAMES = {
-    getattr(torch, name): name
-    for name in ("float64", "float32", "float16", "bfloat16", "complex64", "complex128")
-}
-
-
-def _work(func: Any, facts: Facts, call: Any, tensors: Any) -> Work:
-    """What an operation computes and moves."""
-    given, made = tensors
-    args, kwargs, result = call
-    dtype = next((_NAMES[t.dtype] for t in given or made if t.dtype in _NAMES), "float32")
-    return Work(flops_of(func, args, kwargs, result), bytes_of(facts, given, made), dtype)
 
 
 def _mixed(facts: Facts, *places: str) -> RuntimeError:

@@ -20,8 +20,8 @@ from baechi.capture.watch.backward import note_backward
 from baechi.capture.watch.trace import Boundary, Call, Function, Op
 from baechi.capture.watch.values import told_to_libraries
 from baechi.capture.watch.watched_run import Watch
-from baechi.torchlib.fakes.results import as_its_kernel
 from baechi.torchlib.dynamo import compiler_aside
+from baechi.torchlib.fakes.results import as_its_kernel
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import (
     forward_restored,

@@ -14,8 +14,8 @@ from baechi.capture.watch.observe import watching
 from baechi.capture.watch.trace import Trace
 from baechi.errors import CaptureError
 from baechi.records.inputs import Inputs
-from baechi.torchlib.fakes.leaks import clear_caches, clear_leftovers, forget_originals
 from baechi.torchlib.fakes.at_work import fakes_at_work
+from baechi.torchlib.fakes.leaks import clear_caches, clear_leftovers, forget_originals
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.modules.on_meta import is_on_meta

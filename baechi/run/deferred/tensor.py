@@ -14,7 +14,6 @@ from baechi.run.deferred.storage_use import needs_to_read
 from baechi.run.deferred.task import Task
 from baechi.run.state.meta import Meta
 from baechi.torchlib.operators.functions import QUESTIONS
-from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
 from baechi.torchlib.tensors.storage import Mark, set_mark
@@ -85,12 +84,10 @@ def become(value: Deferred, real: torch.Tensor) -> None:
         real: the result. If other references to it exist, the value becomes an alias of it.
     """
     # Swapping would empty an object that a layer still holds (a cached output, say): take a view of it.
-    if sys.getrefcount(real) > _HELD_BY_US or type(real) not in (torch.Tensor, FakeTensor):
+    if sys.getrefcount(real) > _HELD_BY_US or type(real) is not torch.Tensor:
         real = real.view_as(real)
     del value.task
-    value.__class__ = type(real)  # type: ignore[assignment]
-    if type(real) is FakeTensor:  # a dry run
-        vars(value).update(vars(real))
+    value.__class__ = torch.Tensor  # type: ignore[assignment]
     swap_implementation(value, real)
 
 

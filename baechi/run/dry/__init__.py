@@ -2,5 +2,5 @@
 
 In:    a module, inputs, a `Plan` and an optimizer.
 Out:   a `Timeline`; the module is left as it was.
-Start: `dry_run`, then `fake_model` and `loop`.
+Start: `dry_run`, then `valueless` and `loop`.
 """

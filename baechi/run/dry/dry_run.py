@@ -17,19 +17,19 @@ from torch import nn
 
 from baechi.backend import DeviceMemoryError, suspended
 from baechi.backend.virtual.emulation import Emulation
+from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import BaechiError, DryRunError
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.assign import assign, refuse_distributed
-from baechi.run.dry.fake_model import fake_inputs, fake_weights
 from baechi.run.dry.loop import Optimizer, infer, optimizer_for, train
+from baechi.run.dry.valueless import valueless_inputs, valueless_weights
 from baechi.run.launch.user_line import line_of
 from baechi.run.runtime import Reorder
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.kernels import ShapeKernels
-from baechi.torchlib.fakes.leaks import clear_caches, forget_originals
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.uncollected import only_new_ones
 
@@ -62,8 +62,11 @@ def dry_run(
         DryRunError: the model decides by values that are not known.
         BaechiError: the model is distributed already.
         PlanError: the plan is of another model.
+        ValueError: an unknown optimizer, or `steps` below 1.
     """
     refuse_distributed(model)
+    if isinstance(optimizer, str):
+        optimizer_costs(optimizer)  # says at once which names there are
     if steps < 1:
         raise ValueError(f"steps is {steps}: at least one has to run")
     try:
@@ -78,13 +81,13 @@ def _run(
     training, accumulate = plan.graph.training, bool(plan.graph.graph.get("accumulate"))
     twin = replace(plan, cluster=replace(plan.cluster, emulated=True))
     shapes = ShapeKernels()
-    with _set_aside(model, shapes), fake_weights(model, shapes) as fakes, _explained():
+    with _set_aside(model), _explained(), valueless_weights(model) as stand_ins:
         if training != model.training:
             model.train(training)
         assign(model, twin, reorder=reorder)
         foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
-        updates = optimizer_for(optimizer, model, fakes, foreach=foreach) if training else None
-        args, kwargs = fake_inputs((inputs.args, inputs.kwargs), shapes)
+        updates = optimizer_for(optimizer, model, stand_ins, foreach=foreach) if training else None
+        args, kwargs = valueless_inputs((inputs.args, inputs.kwargs))
         with Emulation(twin.cluster, shapes) as emulation, torch.set_grad_enabled(training):
             for _ in range(steps):
                 emulation.synchronize()
@@ -96,12 +99,10 @@ def _run(
 
 
 @contextmanager
-def _set_aside(model: nn.Module, shapes: ShapeKernels) -> Iterator[None]:
-    """Everything that a dry run changes is put back after it: the model, and torch's caches."""
+def _set_aside(model: nn.Module) -> Iterator[None]:
+    """Everything that a dry run changes is put back after it."""
     with ExitStack() as stack:
-        stack.callback(clear_caches)
-        stack.callback(torch.clear_autocast_cache)  # it keeps fake casts of weights
-        stack.callback(forget_originals, shapes.mode)
+        stack.callback(torch.clear_autocast_cache)  # it keeps casts of weights
         stack.enter_context(suspended())
         stack.enter_context(only_new_ones())
         stack.enter_context(left_as_found(model, contents="no parameters"))

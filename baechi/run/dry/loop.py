@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.cost.optimizers import OPTIMIZERS, optimizer_costs
+from baechi.cost.optimizers import OPTIMIZERS
 from baechi.errors import DryRunError
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -44,7 +44,7 @@ def train(
     if not accumulate:
         model.zero_grad()
     outputs = model(*args, **kwargs)  # held until the step is over, as training loops do
-    loss_of(outputs).backward()  # type: ignore[no-untyped-call]
+    loss_of(outputs).backward()
     if optimizer is not None:
         optimizer.step()
 
@@ -66,14 +66,14 @@ def loss_of(outputs: Any) -> torch.Tensor:
 
 
 def optimizer_for(
-    optimizer: Optimizer, model: nn.Module, fakes: Mapping[int, torch.Tensor], *, foreach: bool | None
+    optimizer: Optimizer, model: nn.Module, stand_ins: Mapping[int, torch.Tensor], *, foreach: bool | None
 ) -> torch.optim.Optimizer | None:
-    """An optimizer of a model with fake weights.
+    """An optimizer of a model whose weights have no values.
 
     Args:
         optimizer: its name, or an optimizer of the model's own weights.
-        model: the model, with fake weights.
-        fakes: by id of each weight, what stands in for it.
+        model: the model, whose weights have no values.
+        stand_ins: by id of each parameter, what stands in for it.
         foreach: whether it treats weights in lists, where only its name is given; None lets torch choose.
 
     Raises:
@@ -83,7 +83,7 @@ def optimizer_for(
         return None
     try:
         if isinstance(optimizer, torch.optim.Optimizer):
-            return type(optimizer)(_groups(optimizer, fakes), **optimizer.defaults)
+            return type(optimizer)(_groups(optimizer, stand_ins), **optimizer.defaults)
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         kind, options = _named(optimizer)
         return kind(weights, lr=_RATE, foreach=foreach, **options) if weights else None
@@ -91,17 +91,16 @@ def optimizer_for(
         raise DryRunError(f"an optimizer like {optimizer!r} cannot be made: {error}") from error
 
 
-def _groups(optimizer: torch.optim.Optimizer, fakes: Mapping[int, torch.Tensor]) -> list[dict[str, Any]]:
-    """The groups of an optimizer, with the options of each and fake weights in place of the model's."""
+def _groups(optimizer: torch.optim.Optimizer, stand_ins: Mapping[int, torch.Tensor]) -> list[dict[str, Any]]:
+    """The groups of an optimizer, with the options of each and stand-ins in place of the model's weights."""
     return [
-        {**group, "params": [fakes[id(weight)] for weight in group["params"] if id(weight) in fakes]}
+        {**group, "params": [stand_ins[id(weight)] for weight in group["params"] if id(weight) in stand_ins]}
         for group in optimizer.param_groups
     ]
 
 
 def _named(name: str) -> tuple[Any, dict[str, float]]:
     """The class of an optimizer in the table, and the options that make it that row."""
-    optimizer_costs(name)
     kinds = {key.lower(): kind for key, kind in vars(torch.optim).items() if isinstance(kind, type)}
     if name.lower() in kinds:
         return kinds[name.lower()], {}

@@ -12,7 +12,7 @@ from torch import nn
 from baechi.run.state.draws import Draw, draw_of
 from baechi.run.state.meta import Meta
 from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
-from baechi.torchlib.private.fakes import FakeTensor, FakeTensorMode
+from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import UntracedDispatchMode
 from baechi.torchlib.private.tensors import storage_address
 from baechi.torchlib.tensors.pytree import map_tensors
@@ -23,12 +23,10 @@ class FakeWatch(UntracedDispatchMode):
 
     Args:
         references: is filled with a weak reference to each tensor that is made.
-        mode: the fake mode of the run.
     """
 
-    def __init__(self, references: list[Any], mode: FakeTensorMode) -> None:
+    def __init__(self, references: list[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._mode = mode
         self.references = references
         self.given: dict[int, int] = {}
         self.written: set[int] = set()
@@ -43,7 +41,7 @@ class FakeWatch(UntracedDispatchMode):
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake of a real tensor that a module or closure holds. Both are held, to keep ids unique."""
-        if tensor.layout != torch.strided or tensor.is_nested or self._is_own(tensor):
+        if tensor.layout != torch.strided or tensor.is_nested or isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in self._fakes:
             made = like(Meta.of(tensor))
@@ -51,15 +49,11 @@ class FakeWatch(UntracedDispatchMode):
             self._fakes[id(tensor)] = tensor, made
         return self._fakes[id(tensor)][1]
 
-    def _is_own(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor belongs to this run. (In a dry run the model's tensors are fake ones, too.)"""
-        return isinstance(tensor, FakeTensor) and tensor.fake_mode is self._mode
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = facts_of(func)
         if not facts.rule.fresh:  # a fresh op gets the real tensor that `torch.tensor` makes of numbers
-            if not all(self._is_own(tensor) for tensor in writes_of(facts, args, kwargs)):
+            if any(type(tensor) is not FakeTensor for tensor in writes_of(facts, args, kwargs)):
                 raise RealTensors(f"{func} writes a real tensor that is neither an argument nor the layer's")
             args, kwargs = map_tensors(self.fake_of, (args, kwargs))
         for tensor in writes_of(facts, args, kwargs):

@@ -16,8 +16,8 @@ from baechi.run.state.caller_state import saved_hooks_aside
 from baechi.run.state.draws import Draw
 from baechi.run.state.meta import Meta
 from baechi.torchlib.dynamo import compiler_aside
-from baechi.torchlib.fakes.leaks import clear_known_caches
 from baechi.torchlib.fakes.at_work import fakes_at_work
+from baechi.torchlib.fakes.leaks import clear_known_caches
 from baechi.torchlib.modules.tables import content_of, differ
 from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.modes import (
@@ -99,8 +99,7 @@ def _run(
     layer: nn.Module | None,
     device: torch.device | None,
 ) -> tuple[Outcome | None, list[Any]]:
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    watch = FakeWatch(made, mode)
+    watch = FakeWatch(made)
     fakes: dict[int, torch.Tensor] = {}
     cached = torch.is_autocast_cache_enabled()
     metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
@@ -112,7 +111,7 @@ def _run(
 
     found: list[tuple[Any, Any]] = []
     double: Double | None = None
-    with fakes_at_work(), compiler_aside(), mode, watch:
+    with fakes_at_work(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
         faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
         torch.set_autocast_cache_enabled(False)  # the cache would keep fake casts of real weights
         try:

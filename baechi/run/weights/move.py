@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from baechi.backend import AbstractBackend
 from baechi.errors import BaechiError
 from baechi.torchlib.modules.optimizer_state import state_beside
+from baechi.torchlib.private.tensors import storage_address
 from baechi.torchlib.tensors.storage import storage_object
 from baechi.torchlib.tensors.swap_memory import exchange
 
@@ -79,8 +80,13 @@ def _by_storage(
 
 
 def _put(tensor: torch.Tensor, data: torch.Tensor) -> None:
-    if tensor.layout != torch.strided or tensor.data_ptr() != data.data_ptr() or tensor.device != data.device:
+    if tensor.layout != torch.strided or not _same_memory(tensor, data):
         exchange(tensor, data)
+
+
+def _same_memory(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    one, other = (storage_address(t.untyped_storage()) for t in (tensor, data))
+    return one == other and tensor.storage_offset() == data.storage_offset()
 
 
 def flatten_recurrent(model: nn.Module) -> None:

@@ -1,54 +1,48 @@
-"""Operators run as shape functions: results have sizes, strides and memory, but no values.
+"""Operators that compute nothing: their results have the right shape, in memory that nothing touches.
 
-    fake tensors ──▶ operator ──▶ fake tensors            nothing is computed
-    real tensors ──▶ operator ──▶ real tensors            small ones: masks, positions, lengths
-    mixed        ──▶ operator ──▶ fake tensors
+    no values ──▶ operator ──▶ no values                 only its shapes are inferred
+    values    ──▶ operator ──▶ values                    small ones: masks, positions, lengths
+    mixed     ──▶ operator ──▶ no values
 
-Fake tensors say that they lie on the CPU, so composite operators take the path that they take there. (On
-`meta`, attention and recurrent layers take other paths, and keep other tensors for backward.)
+Such tensors are ordinary ones of the CPU, so autograd, views and modules treat them as in any run. But no
+kernel writes their memory, so the system never gives them any: a model of a terabyte takes address space.
 
-Small integer inputs stay real, and so does what follows from them alone. So a model that decides by its
-inputs gets an answer (`if mask.all()`); one that decides by activations gets an error.
+Small integer inputs keep their values, and so does what follows from them alone. So a model that decides by
+its inputs gets an answer (`if mask.all()`); one that decides by activations gets an error.
 """
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from math import isinf
 from typing import Any
-from weakref import WeakSet
 
 import torch
 
-from baechi.torchlib.fakes.results import as_its_kernel
-from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
-from baechi.torchlib.private.fakes import FakeTensor, FakeTensorMode
+from baechi.torchlib.fakes.shapes import Given, Made, Shapes, Views, is_cheap, on_zeros
+from baechi.torchlib.operators.facts import Facts, draws, facts_of, flat, writes_of
 from baechi.torchlib.private.modes import without_dispatch_modes
-from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.tensors.blank_memory import blank_tensors
+from baechi.torchlib.tensors.layout import copy_with_layout, over
 from baechi.torchlib.tensors.storage import storage_object
+
+_CPU = torch.device("cpu")
+_VALUELESS = "_baechi_valueless"
 
 _MOST = 1 << 20
 """Results with more elements are not computed."""
 
-_CPU = torch.device("cpu")
+
+_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+
+
+class ValuesNeeded(RuntimeError):
+    """An operator's result, or the code, depends on values that there are not."""
 
 
 class ShapeKernels:
-    """Runs operators without computing anything that is large, or follows from weights.
-
-    Attributes:
-        mode: the mode of the fake tensors.
-    """
+    """Runs operators without computing anything that is large, or that follows from weights."""
 
     def __init__(self) -> None:
-        self.mode = _Mode(self)
-        self._unknown: WeakSet[Any] = WeakSet()  # storages of real tensors that were written with fake ones
-        self._lock = threading.RLock()
-        self._inside = 0
-
-    @property
-    def running(self) -> bool:
-        """Whether torch is inside of an operator, and asks fake tensors for their own device."""
-        return self._inside > 0
+        self._shapes = Shapes()
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator.
@@ -59,72 +53,100 @@ class ShapeKernels:
             kwargs: its keyword arguments.
 
         Returns:
-            What it returns: real tensors where its inputs are real and its results small, else fake ones.
+            What it returns.
 
         Raises:
-            RuntimeError: the result depends on values that are not known; torch's own errors for it.
+            ValuesNeeded: the result depends on values that there are not.
+            RuntimeError: torch's own errors for these shapes.
         """
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _CPU}
         facts = facts_of(func)
-        given = flat((*args, *kwargs.values()))
-        if all(map(self._is_known, given)) and self._is_small(func, facts, args, kwargs):
+        if facts.aliases or facts.rule.new_memory or facts.rule.resizes:  # they touch no memory
             return func(*args, **kwargs)
-        written = [tensor for tensor in writes_of(facts, args, kwargs) if type(tensor) is not FakeTensor]
-        self._unknown.update(storage_object(tensor) for tensor in written)
-        masks = facts.rule.masks
-        if masks is not None:
-            args = (*args[:masks], self._without_masks(args[masks]), *args[masks + 1 :])
-        if draws(func, args, kwargs) and _is_cheap((args, kwargs)):
-            _on_zeros(func, args, kwargs)  # moves the generator on: code that draws a number takes its path
-        with self.mode:
-            result = self._shaped(func, args, kwargs)
-        return written[0] if written and facts.returns_written else result
+        given = flat((*args, *kwargs.values()))
+        if not any(map(is_valueless, given)) and self._is_small(func, facts, (args, kwargs), given):
+            return func(*args, **kwargs)
+        supposed = _supposed(facts.name, given, args)
+        if supposed is not None:
+            return supposed
+        args = _without_masks(func, facts, args)
+        if draws(func, args, kwargs) and is_cheap(given):
+            on_zeros(func, args, kwargs)  # moves the generator on: code that draws a number takes its path
+        written = list(writes_of(facts, args, kwargs))
+        for tensor in written:
+            forget_values(tensor)
+        if facts.returns_written and written:
+            return written[0] if len(written) == 1 else tuple(written)
+        given = flat((*args, *kwargs.values()))
+        described = self._shapes.result_of(func, args, kwargs, given)
+        return func(*args, **kwargs) if isinstance(described, Views) else _made(described, given)
 
-    def _without_masks(self, indices: Any) -> list[Any]:
-        """Indices with whole numbers for masks that are known, which say how much is taken."""
-        found: list[Any] = []
-        for index in indices:
-            masks = isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
-            found.extend(index.nonzero(as_tuple=True) if masks and self._is_known(index) else (index,))
-        return found
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of its own with the same layout; values are copied where there are any.
 
-    def _shaped(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        try:
-            return as_its_kernel(func, args, kwargs, func(*args, **kwargs))
-        except RuntimeError:
-            if depends_on_values(func) or not _is_cheap((args, kwargs)):
-                raise
-            try:  # a shape function may refuse what the kernel takes (a dtype), or not exist
-                return map_tensors(self.mode.from_tensor, _on_zeros(func, args, kwargs))
-            except RuntimeError:
-                pass
-            raise
+        Args:
+            tensor: any tensor.
+        """
+        if not is_valueless(tensor):
+            return copy_with_layout(tensor, _CPU)
+        copied = copy_with_layout(tensor, _CPU, filled=False)
+        forget_values(copied)
+        return copied
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Within this context torch's own code asks fake tensors where they lie."""
-        with self._lock:
-            self._inside += 1
-            try:
-                yield
-            finally:
-                self._inside -= 1
-
-    def _is_known(self, tensor: torch.Tensor) -> bool:
-        return type(tensor) is not FakeTensor and storage_object(tensor) not in self._unknown
-
-    def _is_small(self, func: Any, facts: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Whether an operator on real tensors makes small ones only."""
-        if facts.aliases or facts.writes or depends_on_values(func):
+    def _is_small(self, func: Any, facts: Facts, call: Any, given: list[torch.Tensor]) -> bool:
+        """Whether an operator with these arguments makes small tensors only."""
+        if facts.writes or depends_on_values(func):
             return True
-        with self.mode:
-            made = flat((func(*args, **kwargs),))
-        return all(tensor.numel() <= _MOST for tensor in made)
+        args, kwargs = call
+        described = self._shapes.result_of(func, args, kwargs, given)
+        return all(_numel(one) <= _MOST for one in _leaves(described) if isinstance(one, Made))
+
+
+def is_valueless(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no values.
+
+    Args:
+        tensor: any tensor.
+    """
+    return hasattr(storage_object(tensor), _VALUELESS)
+
+
+def forget_values(tensor: torch.Tensor) -> None:
+    """A tensor has no values from now on, nor has what shares its memory.
+
+    Args:
+        tensor: any tensor.
+    """
+    setattr(storage_object(tensor), _VALUELESS, True)
+
+
+def refuse_valueless(tensor: torch.Tensor, what: str) -> None:
+    """Refuse to read a tensor without values.
+
+    Args:
+        tensor: any tensor.
+        what: what reads it.
+
+    Raises:
+        ValuesNeeded: it has none.
+    """
+    if is_valueless(tensor):
+        raise ValuesNeeded(f"{what} needs the values of a tensor of shape {tuple(tensor.shape)}")
+
+
+def valueless_like(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors of the same shapes without values; what shares memory among them shares the new one, too.
+
+    Args:
+        tensors: any dense tensors.
+    """
+    made = blank_tensors(tensors, _CPU)
+    for tensor in made:
+        forget_values(tensor)
+    return made
 
 
 def is_decided_by(tensor: torch.Tensor) -> bool:
-    """Whether a tensor keeps its values in a dry run, since models may decide by them.
+    """Whether a tensor keeps its values, since models may decide by them: small ones of whole numbers.
 
     Args:
         tensor: a weight or an input.
@@ -143,31 +165,64 @@ def depends_on_values(func: Any) -> bool:
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
-def _is_cheap(given: Any) -> bool:
-    return sum([tensor.numel() for tensor in tensors_in(given)]) <= _MOST
+def _supposed(name: str, given: list[torch.Tensor], args: Any) -> torch.Tensor | None:
+    """The answer to `isnan`, `isinf` and `isfinite`: all numbers are supposed to be finite.
+
+    Torch takes some of these apart: it asks whether a tensor is itself, or infinity.
+    """
+    answer: bool | None = _FINITE.get(name)
+    if name in ("eq", "ne"):
+        if args[0] is args[1]:
+            answer = name == "eq"
+        elif isinstance(args[1], float) and isinf(args[1]):
+            answer = name == "ne"
+    return None if answer is None or given[0].numel() > _MOST else torch.full(given[0].shape, answer)
 
 
-def _on_zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The result of the real kernel for arguments of these shapes."""
+def _without_masks(func: Any, facts: Facts, args: Any) -> Any:
+    """Arguments with whole numbers in place of masks, which say how much is taken.
 
-    def zeros(tensor: torch.Tensor) -> torch.Tensor:
-        memory = torch.zeros(tensor.untyped_storage().nbytes(), dtype=torch.uint8).view(tensor.dtype)
-        return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    Raises:
+        ValuesNeeded: the result depends on other values than those of masks, or a mask has none.
+    """
+    masks = facts.rule.masks
+    if masks is None:
+        if depends_on_values(func):
+            raise ValuesNeeded(f"{facts.name} needs values")
+        return args
+    indices: list[Any] = []
+    for index in args[masks]:
+        if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
+            refuse_valueless(index, facts.name)
+            with without_dispatch_modes():
+                indices.extend(index.nonzero(as_tuple=True))
+        else:
+            indices.append(index)
+    return (*args[:masks], indices, *args[masks + 1 :])
 
-    with without_dispatch_modes():
-        args, kwargs = map_tensors(zeros, (args, kwargs))
-        return func(*args, **kwargs)
+
+def _made(described: Any, given: list[torch.Tensor]) -> Any:
+    """A result as it was described."""
+    if isinstance(described, Made):
+        made = torch.empty_strided(described.size, described.stride, dtype=described.dtype)
+        if made.untyped_storage().nbytes() != described.storage_bytes:
+            memory = torch.empty(described.storage_bytes, dtype=torch.uint8).view(described.dtype)
+            made = over(memory, described.size, described.stride)
+        forget_values(made)
+        return made
+    if isinstance(described, Given):
+        return given[described.index]
+    if isinstance(described, (list, tuple)):
+        return type(described)([_made(item, given) for item in described])
+    return described
 
 
-class _Mode(FakeTensorMode):
-    """A mode of fake tensors that says while torch runs an operator on them."""
+def _leaves(described: Any) -> list[Any]:
+    return [*described] if isinstance(described, (list, tuple)) else [described]
 
-    def __init__(self, kernels: ShapeKernels) -> None:
-        super().__init__(allow_non_fake_inputs=True)
-        self._kernels = kernels
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with self._kernels.inside():
-            # the cache of results would keep a storage among the arguments, and its memory, for good
-            self.cache_enabled = not any(isinstance(value, torch.UntypedStorage) for value in args)
-            return super().dispatch(func, types, args, kwargs)
+def _numel(made: Made) -> int:
+    count = 1
+    for size in made.size:
+        count *= size
+    return count

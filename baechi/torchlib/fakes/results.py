@@ -1,9 +1,9 @@
 """Results of shape functions as the real kernels make them, where the two differ.
 
-    workspace     how much a kernel keeps for its backward is in no formula (oneDNN's recurrent layer):
-                  it runs once for each shape, on zeros; a large one with a part of the batch
-    layout        a gradient with other strides costs a copy later
-    memory        a kernel's results share none; some shape functions return one tensor in two places
+workspace     how much a kernel keeps for its backward is in no formula (oneDNN's recurrent layer):
+              it runs once for each shape, on zeros; a large one with a part of the batch
+layout        a gradient with other strides costs a copy later
+memory        a kernel's results share none; some shape functions return one tensor in two places
 """
 
 import functools

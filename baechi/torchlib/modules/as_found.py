@@ -68,8 +68,7 @@ class _Keeper:
         waiting = [value]
         while waiting:
             item = waiting.pop()
-            ours = type(item).__module__.startswith("baechi.")  # our runtime is no state of the model
-            if id(item) not in self.seen and not ours and not isinstance(item, _NOT_STATE):
+            if id(item) not in self.seen and not _is_ours(item) and not isinstance(item, _NOT_STATE):
                 self.seen[id(item)] = item
                 waiting.extend(self._note(item))
 
@@ -125,6 +124,11 @@ class _Keeper:
 
         if tensor.layout == torch.strided:
             self.undo.append(undo)
+
+
+def _is_ours(item: Any) -> bool:
+    """Whether it is of our runtime, which is no state of the model. (The zoo's models are modules.)"""
+    return type(item).__module__.startswith("baechi.") and not isinstance(item, nn.Module)
 
 
 def _put_back(table: Any, before: Any) -> None:

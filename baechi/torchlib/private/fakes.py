@@ -1,10 +1,7 @@
 """Fake tensors: they have a shape, a dtype and a device, and no memory."""
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
-
-import torch
 
 from baechi.torchlib.private.lookup import kind
 
@@ -19,12 +16,3 @@ else:
 
 FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 """Where torch complains of operators that refuse fake tensors. Under another name, complaints are printed."""
-
-
-def as_real_as(tensor: torch.Tensor) -> AbstractContextManager[object]:
-    """While this is open, new tensors are fake if a tensor is.
-
-    Args:
-        tensor: any tensor.
-    """
-    return tensor.fake_mode if type(tensor) is FakeTensor else nullcontext()

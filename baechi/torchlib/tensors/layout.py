@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 
-from baechi.torchlib.private.fakes import FakeTensor, as_real_as
 from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.private.transforms import is_wrapped
@@ -12,7 +11,7 @@ from baechi.torchlib.private.transforms import is_wrapped
 _ALIGNMENT_BYTES = 64
 
 
-def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def copy_with_layout(tensor: torch.Tensor, device: torch.device, *, filled: bool = True) -> torch.Tensor:
     """Copy a tensor to a device; strides and alignment stay what they were.
 
     A transposed, sliced or expanded tensor that arrived contiguous could take another path
@@ -22,6 +21,7 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
     Args:
         tensor: any tensor; what has no strides (sparse, nested, quantized, wrapped) is copied by `to`.
         device: where the copy lies.
+        filled: whether values are copied; else there is only memory for them.
 
     Returns:
         A new storage, never an alias, outside autograd.
@@ -35,9 +35,9 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device) -> torch.Tensor
         source = _without_repeats(tensor.detach())
         if _overlaps(source.shape, source.stride()):
             return _plain_copy(tensor, device)
-        with as_real_as(tensor):
-            target = _empty_like(source, device)
-        target.copy_(source, non_blocking=True)
+        target = _empty_like(source, device)
+        if filled:
+            target.copy_(source, non_blocking=True)
         return over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
 
 
@@ -102,9 +102,8 @@ def over(memory: torch.Tensor, shape: Sequence[int], strides: Sequence[int], off
         memory: a tensor.
         shape, strides, offset: of the new one.
     """
-    with as_real_as(memory):
-        tensor = torch.empty(0, dtype=memory.dtype, device=real_device(memory))
-        return tensor.set_(memory.untyped_storage(), offset, shape, strides)
+    tensor = torch.empty(0, dtype=memory.dtype, device=real_device(memory))
+    return tensor.set_(memory.untyped_storage(), offset, shape, strides)
 
 
 def real_device(tensor: torch.Tensor) -> torch.device:
@@ -113,7 +112,5 @@ def real_device(tensor: torch.Tensor) -> torch.device:
     Args:
         tensor: any tensor.
     """
-    device: torch.device = (
-        tensor.fake_device if type(tensor) is FakeTensor else TensorBase.device.__get__(tensor)
-    )
+    device: torch.device = TensorBase.device.__get__(tensor)
     return device

@@ -1,14 +1,12 @@
 """An emulated cluster at work: where storages lie, what runs when, which access is a race, what is full.
 
-    Emulation        sees every operation (a dispatch mode)      ┐
-    VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
-                                                                       ├── Thread    what issues
-                                                                       ├── Stream    in which order
-                                                                       ├── Clock     when
-                                                                       ├── Block     whose memory
-                                                                       └── StepRecord
-
-It computes no values: operations run at once on ordinary tensors of the host.
+Emulation        sees every operation (a dispatch mode)      ┐
+VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
+                                                                   ├── Thread    what issues
+                                                                   ├── Stream    in which order
+                                                                   ├── Clock     when
+                                                                   ├── Block     whose memory
+                                                                   └── StepRecord
 """
 
 import threading
@@ -29,6 +27,7 @@ from baechi.backend.virtual.machine.work import Work
 from baechi.cost.machine import Machine
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.timeline import Phase, Timeline
+from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.tensors.storage import mark_of
 
 _SETTLE_EVERY = 4096
@@ -39,10 +38,12 @@ class Emulator:
 
     Args:
         cluster: the devices.
+        shapes: what runs operators in a dry run; None otherwise.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, shapes: ShapeKernels | None = None) -> None:
         self.cluster = cluster
+        self.shapes = shapes
         self.index = {name: place for place, name in enumerate(cluster.names)}
         self.index_of_host = len(cluster)
         self.lock = threading.RLock()
@@ -99,12 +100,7 @@ class Emulator:
         return stream.record()
 
     def wait_for(self, event: Event, device: int) -> None:
-        """The host waits for an event.
-
-        Args:
-            event: the event.
-            device: whose result it wants (in backward, each device's thread waits for itself).
-        """
+        """The host waits for an event of a device. (In backward, each device's thread waits for itself.)"""
         host = self.thread.issuer(device)
         host.now_s = max(host.now_s, self._clock.finish(event.jobs))
         host.learn(event.seen)
