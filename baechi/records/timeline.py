@@ -80,7 +80,7 @@ class Timeline(AbstractRecord):
             raise RecordError("timeline is malformed:", tuple(faults))
 
     def busy_s(self, where: str, kind: SpanKind = "compute") -> float:
-        """Seconds that a device computed, or a link transferred.
+        """Seconds that a device computed, or a link transferred; work around the model does not count.
 
         Args:
             where: a device's name, or a link written `"source>target"`.
@@ -89,7 +89,8 @@ class Timeline(AbstractRecord):
         Returns:
             Seconds.
         """
-        return sum(s.end_s - s.start_s for s in self.spans if s.where == where and s.kind == kind)
+        own = [span for span in self.spans if span.where == where and span.kind == kind]
+        return sum([span.end_s - span.start_s for span in own if span.phase != "other"])
 
     def body(self) -> dict[str, Any]:
         """The timeline as JSON-able data."""

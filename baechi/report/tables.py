@@ -106,7 +106,7 @@ def time(facts: Facts) -> Table:
             format_share(device.busy_s, facts.step_s),
         ]
         if facts.measured is not None:
-            busy_s = _computed_s(facts.measured, device.name)
+            busy_s = facts.measured.busy_s(device.name)
             row += [format_seconds(busy_s), format_share(busy_s, facts.measured.makespan_s)]
         rows.append(tuple(row))
     note = f"Predicted step: {format_seconds(facts.step_s)}."
@@ -141,7 +141,7 @@ def critical(facts: Facts) -> Table:
 
 
 def _named(stretch: Stretch) -> str:
-    return f"{stretch.span.layer}, {stretch.span.phase} ({format_seconds(stretch.seconds)})"
+    return f"{stretch.span.layer or 'the caller'}, {stretch.span.phase} ({format_seconds(stretch.seconds)})"
 
 
 def cuts(facts: Facts) -> Table:
@@ -233,9 +233,3 @@ def counters(measured: Timeline) -> Table:
         value = format_bytes(count) if name.endswith("_bytes") else str(count)
         rows.append((name.replace("_", " "), value))
     return Table("Measured", ("what", "count"), tuple(rows), ("what",))
-
-
-def _computed_s(timeline: Timeline, device: str) -> float:
-    """How long a device computed for the model."""
-    spans = [s for s in timeline.spans if s.where == device and s.kind == "compute" and s.phase != "other"]
-    return sum([span.end_s - span.start_s for span in spans])

@@ -1,9 +1,10 @@
-"""Try other people's models: `python -m wild run`, then `python -m wild table`."""
+"""Try other people's models: `python -m wild run`, then `python -m wild table`; `python -m wild dry`."""
 
 import argparse
 from pathlib import Path
 
 from wild import site
+from wild.dry import compared, summary
 from wild.libraries import LIBRARIES
 from wild.runner import outcome, try_library
 from wild.table import write
@@ -23,12 +24,22 @@ def main() -> None:
     table = commands.add_parser("table", help="put what came out into the page")
     table.add_argument("--out", type=Path, default=Path("wild.jsonl"), help="what `run` kept")
     table.add_argument("--page", type=Path, default=Path("docs/wild.md"), help="the page with the table")
+    dry = commands.add_parser("dry", help="run models dry beside the same steps with values")
+    dry.add_argument("packages", metavar="library", nargs="*", default=list(LIBRARIES), help="packages")
+    dry.add_argument("--start", type=int, default=0, help="the first model")
+    dry.add_argument("--stride", type=int, default=1, help="take each so many-th model")
+    dry.add_argument("--devices", type=int, default=2)
+    dry.add_argument("--placer", default="random:1")
+    dry.add_argument("--limit", type=int, default=120, help="seconds that one model may take in one way")
     chosen = parser.parse_args()
     if chosen.command == "table":
         write(chosen.out, chosen.page)
         return
     if reason := site.missing():
         raise SystemExit(reason)
+    if chosen.command == "dry":
+        _dry(chosen)
+        return
     for library in chosen.packages:
         for record in try_library(
             library, chosen.out, chosen.limit, set(chosen.only) if chosen.only else None
@@ -38,6 +49,19 @@ def main() -> None:
             print(
                 f"{library:28}{record['name']:44}{seconds:6.1f} s  {kind:16}{way:28}{note[:160]}", flush=True
             )
+
+
+def _dry(chosen: argparse.Namespace) -> None:
+    site.enter()
+    for library in chosen.packages:
+        rows = []
+        for row in compared(
+            library, chosen.start, chosen.stride, chosen.devices, chosen.placer, chosen.limit
+        ):
+            rows.append(row)
+            if row.outcome in ("off", "refused"):
+                print(f"{library:28}{row.name:36}{row.way:12}{row.outcome:10}{row.note}", flush=True)
+        print(f"{library:28}{summary(rows)}", flush=True)
 
 
 if __name__ == "__main__":

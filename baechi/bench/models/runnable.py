@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from baechi import zoo
-from baechi.torchlib.tensors.pytree import tensors_in
 
 _WORDS = 100
 _TOKENS = 32
@@ -49,17 +48,6 @@ def runnables(*, quick: bool = False) -> Iterator[Runnable]:
         for name, (kind, config, inputs) in _TRANSFORMERS.items():
             if not quick or name == "bert":
                 yield Runnable(name, partial(_built, kind, config), inputs)
-
-
-def loss_of(outputs: Any) -> torch.Tensor:
-    """Where training begins its backward: the outputs of one element (losses) together, else all elements.
-
-    Args:
-        outputs: what a model returned.
-    """
-    made = {id(t): t for t in tensors_in(outputs) if t.grad_fn is not None and t.is_floating_point()}
-    losses = [t.sum() for t in made.values() if t.numel() == 1]
-    return torch.stack(losses or [(t * torch.ones_like(t)).sum() for t in made.values()]).sum()
 
 
 def _of_the_zoo(make: Callable[[str], tuple[nn.Module, Any]], part: int) -> Any:

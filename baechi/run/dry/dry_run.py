@@ -95,7 +95,7 @@ def _run(
                     train(model, args, kwargs, updates, accumulate=accumulate)
                 else:
                     infer(model, args, kwargs)
-            return replace(emulation.timeline(), source="dry run")
+            return emulation.timeline()
 
 
 @contextmanager

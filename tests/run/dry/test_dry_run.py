@@ -2,23 +2,18 @@
 
 import copy
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, OWN, Architecture
+from run.dry.steps import OPTIMIZERS, ran
 from torch import Tensor, nn
 
 import baechi
 from baechi.run.dry.loop import loss_of
 
 KIND = "A100-80GB"
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3),
-    "adam": lambda weights: torch.optim.Adam(weights, lr=1e-3),
-    "adam, foreach": lambda weights: torch.optim.Adam(weights, lr=1e-3, foreach=True),
-}
 BY_VALUES = {"experts", "branching", "torch_transformer"}
 """They decide by activations; the last one makes nested tensors of a mask, which have no shape function."""
 
@@ -31,28 +26,6 @@ def planned(
     cluster = baechi.Cluster.virtual(devices, memory=memory, like=KIND)
     graph = baechi.profile(model, inputs, cluster=cluster, training=training, source="estimate")
     return baechi.place(graph, cluster, placer)
-
-
-def ran(model: nn.Module, inputs: Any, plan: baechi.Plan, way: str) -> baechi.Timeline:
-    """Two steps with values."""
-    training = way != "inference"
-    model = baechi.assign(model.train(training), plan)
-    optimizer = OPTIMIZERS[way](model.parameters()) if training else None
-    torch.manual_seed(0)
-
-    def step() -> None:
-        model.zero_grad()
-        outputs = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
-        if optimizer is not None:
-            loss_of(outputs).backward()
-            optimizer.step()
-
-    with plan.cluster, torch.set_grad_enabled(training):
-        for _ in range(2):
-            plan.cluster.emulation.synchronize()
-            step()
-        timeline: baechi.Timeline = plan.cluster.emulation.timeline()
-    return timeline
 
 
 def dry(model: nn.Module, inputs: Any, plan: baechi.Plan, way: str) -> baechi.Timeline:
@@ -69,7 +42,9 @@ def test_as_it_runs(case: Architecture, way: str) -> None:
     inputs = case.inputs()
     devices, placer = (2, "random:1") if len(case.name) % 2 else (3, "m-etf")
     plan = planned(case.build(), inputs, devices, placer, training=way != "inference")
-    real, found = ran(case.build(), inputs, plan, way), dry(case.build(), inputs, plan, way)
+    torch.manual_seed(0)
+    real = ran(case.build(), inputs, plan, way)
+    found = dry(case.build(), inputs, plan, way)
     assert found.makespan_s == pytest.approx(real.makespan_s, rel=1e-9)
     assert dict(found.peak_bytes) == dict(real.peak_bytes)
     assert found.source == "dry run" and real.source == "measured"
@@ -110,15 +85,7 @@ def test_what_follows_from_inputs_and_seeds_is_known(by: str, seed: int) -> None
     torch.manual_seed(seed)
     found = baechi.dry_run(model, (IDS,), plan, optimizer="sgd")
     torch.manual_seed(seed)
-    baechi.assign(model, plan)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    with plan.cluster:
-        for _ in range(2):
-            plan.cluster.emulation.synchronize()
-            model.zero_grad()
-            loss_of(model(IDS)).backward()
-            optimizer.step()
-        real = plan.cluster.emulation.timeline()
+    real = ran(model, (IDS,), plan, "sgd")
     assert found.makespan_s == pytest.approx(real.makespan_s, rel=1e-9)
     assert dict(found.peak_bytes) == dict(real.peak_bytes)
 

@@ -12,7 +12,7 @@ from same import identical
 from torch import nn
 
 import baechi
-from baechi.bench.models.runnable import loss_of
+from baechi.run.dry.loop import loss_of
 
 WEIGHT_BYTES = 64 * 64 * 4
 BATCH_BYTES = 16 * 64 * 4

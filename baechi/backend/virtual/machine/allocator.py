@@ -7,6 +7,7 @@ has passed that use. Before the allocator reports out of memory, the host waits 
 Sizes are exact: there is no rounding and no fragmentation.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -32,6 +33,7 @@ class Allocator:
         streams: by device, the stream for what lay there before.
         clock: when uses are over.
         issuer: the host that issues for a device, in the calling thread.
+        keeps_curves: whether to note what is held when.
     """
 
     def __init__(
@@ -40,7 +42,10 @@ class Allocator:
         streams: Sequence[Stream],
         clock: Clock,
         issuer: Callable[[int], Host],
+        *,
+        keeps_curves: bool = False,
     ) -> None:
+        self._keeps_curves = keeps_curves
         self.fault: StreamRaceError | None = None
         self._names = [device.name for device in devices]
         self._index = {name: place for place, name in enumerate(self._names)}
@@ -48,6 +53,7 @@ class Allocator:
         self._live_bytes = [0] * len(devices)
         self._peak_bytes = [0] * len(devices)
         # by the streams that used a block: streams run in order, so only the head of each queue is checked
+        self._curves: list[list[tuple[float, int]]] = [[(0.0, 0)] for _ in devices]
         self._pending: list[dict[tuple[Stream, ...], deque[_Pending]]] = [{} for _ in devices]
         self._streams = streams
         self._clock = clock
@@ -66,9 +72,25 @@ class Allocator:
         return dict(zip(self._names, self._live_bytes, strict=True))
 
     def restart_peaks(self) -> None:
-        """Forget the peaks so far."""
+        """Forget the peaks so far, and what was held when."""
         self._reclaim()
         self._peak_bytes = list(self._live_bytes)
+        self._curves = [[(self._issuer(d).now_s, live)] for d, live in enumerate(self._live_bytes)]
+
+    def curves(self, start_s: float) -> dict[str, tuple[tuple[float, int], ...]]:
+        """What each device held when, since `restart_peaks`.
+
+        Args:
+            start_s: from when on seconds count.
+
+        Returns:
+            By device, pairs of the host's seconds and of the bytes that it held from then on.
+        """
+        found = {}
+        for name, curve in zip(self._names, self._curves, strict=True):
+            times = itertools.accumulate([max(0.0, time_s - start_s) for time_s, _ in curve], max)
+            found[name] = tuple(zip(times, [size for _, size in curve], strict=True))
+        return found
 
     def block(self, tensor: torch.Tensor, mark: Mark) -> Block:
         """The memory of a tensor that lies on a device; counted from now on if it was not.
@@ -139,7 +161,7 @@ class Allocator:
             if use is not None:
                 raise early_free(block, use)
             self._reserve(device, max(0, grown_bytes), lambda: "resize_")
-            self._live_bytes[device] += min(0, grown_bytes)
+            self._add(device, min(0, grown_bytes))
             block.size_bytes += grown_bytes
 
     def died(self, block: Block) -> None:
@@ -160,11 +182,16 @@ class Allocator:
             queues = self._pending[device]
             queues.setdefault(tuple(block.used), deque()).append((after, block.size_bytes))
         else:
-            self._live_bytes[device] -= block.size_bytes
+            self._add(device, -block.size_bytes)
 
     def close(self) -> None:
         """End the emulation: blocks that die from now on are not counted."""
         self._open = False
+
+    def _add(self, device: int, size_bytes: int) -> None:
+        self._live_bytes[device] += size_bytes
+        if self._keeps_curves:
+            self._curves[device].append((self._issuer(device).now_s, self._live_bytes[device]))
 
     def _count(self, mark: Mark, stream: Stream) -> Block:
         mark.block = block = Block(stream, mark.size_bytes, self)
@@ -187,7 +214,7 @@ class Allocator:
                 live_bytes=live_bytes,
                 memory_bytes=limit_bytes,
             )
-        self._live_bytes[device] += size_bytes
+        self._add(device, size_bytes)
         self._peak_bytes[device] = max(self._peak_bytes[device], self._live_bytes[device])
 
     def _reclaim(self) -> None:
@@ -201,6 +228,6 @@ class Allocator:
         queues = self._pending[device]
         for streams, queue in list(queues.items()):
             while queue and all(job.timed and job.end_s <= now_s for job in queue[0][0]):
-                self._live_bytes[device] -= queue.popleft()[1]
+                self._add(device, -queue.popleft()[1])
             if not queue:
                 del queues[streams]

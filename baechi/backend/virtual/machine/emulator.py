@@ -12,6 +12,7 @@ VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from weakref import WeakSet
 
 import torch
@@ -57,7 +58,8 @@ class Emulator:
         self._threads = threading.local()
         self._record = StepRecord(cluster.names, 0.0)
         self._first = self.enter_thread(Host())
-        self.allocator = Allocator(cluster.devices, self._compute, self._clock, self._issuer)
+        books = cluster.devices, self._compute, self._clock, self._issuer
+        self.allocator = Allocator(*books, keeps_curves=shapes is not None)
 
     # --- threads, streams, events
 
@@ -282,7 +284,10 @@ class Emulator:
         record = record or self._record
         if record is self._record:
             record.peak_bytes = self.allocator.peak_bytes
-        return record.timeline(by_operator=by_operator)
+        timeline = record.timeline(by_operator=by_operator)
+        if self.shapes is None or record is not self._record:
+            return timeline
+        return replace(timeline, source="dry run", live_bytes=self.allocator.curves(record.start_s))
 
     def close(self) -> None:
         """The emulation is over: what was measured of it can still be read."""
