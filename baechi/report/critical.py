@@ -7,8 +7,8 @@ that ended last before the span began:
     queue   its device, or its channel, was busy with something else
     turn    (of a backward) the last of forward
 
-A gap between the two is a wait for the host, which had not issued the kernel yet. At the turn the gap
-may also be work around the model, such as the loss.
+A gap between the two is a wait for the host, which had not issued the kernel yet. What is between forward
+and backward, such as the loss, is no part of the step.
 """
 
 from bisect import bisect_right
@@ -98,6 +98,9 @@ class _Index:
             spans.sort(key=lambda span: span.end_s)
         forward = [span for span in self.spans if span.phase == "forward"]
         self._turn = max(forward, key=lambda span: span.end_s, default=None)
+        self._start_s = min([span.start_s for span in self.spans], default=0.0)
+        # a step is forward and backward: what is between them (the loss) is no part of it
+        self._back_s = min([span.start_s for span in self.spans if span.phase == "backward"], default=0.0)
 
     def before(self, span: Span) -> tuple[Stretch, Span | None]:
         """The stretch of a span, with its cause; and the span before it on the path."""
@@ -109,10 +112,11 @@ class _Index:
         named: list[tuple[Cause, Span | None]] = [("data", data), ("turn", turn), ("queue", queue)]
         causes = [(cause, s) for cause, s in named if s is not None and s.end_s <= start_s + self._close_s]
         if not causes:
-            return Stretch(span, "start", start_s, self._issuing_s(span)), None
+            return Stretch(span, "start", start_s - self._start_s, self._issuing_s(span)), None
         last_s = max([s.end_s for _, s in causes])
         cause, found = next((c, s) for c, s in causes if s.end_s >= last_s - self._close_s)
-        idle_s = max(0.0, start_s - found.end_s)
+        before_s = found.end_s if cause != "turn" else max(found.end_s, self._back_s)
+        idle_s = max(0.0, start_s - before_s)
         return Stretch(span, cause, idle_s, self._issuing_s(span)), found
 
     def _guess(self, span: Span) -> Span | None:
