@@ -37,6 +37,6 @@ def test_new_ones() -> None:
         del cycle
         assert frozen and gc.collect() > 0
         with only_new_ones():
-            assert gc.get_freeze_count() == frozen
-        assert gc.get_freeze_count() == frozen
+            assert 0 < gc.get_freeze_count() <= frozen  # nothing new is frozen; a frozen object may die
+        assert 0 < gc.get_freeze_count() <= frozen
     assert gc.get_freeze_count() == 0

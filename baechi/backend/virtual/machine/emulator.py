@@ -233,8 +233,6 @@ class Emulator:
             return "backward", layer, record or self._record
         return ("forward" if thread.depth else "other"), thread.layer, self._record
 
-    # --- memory
-
     def allocate(
         self, tensors: Iterable[torch.Tensor], device: int, stream: Stream, what: str
     ) -> list[Block]:
