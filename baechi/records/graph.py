@@ -25,8 +25,8 @@ class LayerGraph(DiGraph, AbstractRecord):
     optional; None is as if missing, and others are kept as they are.
 
     Nodes stand in code order, the order in which the model's code reaches them.
-    `graph.graph["training"]` says whether the costs are those of training, `"accumulate"` whether
-    gradients of weights are there all the time.
+    `graph.graph["training"]` says whether the costs are those of training, `"measured"` whether times
+    were measured, and `"accumulate"` whether gradients of weights are there all the time.
     """
 
     record_kind: ClassVar[str] = "graph"

@@ -77,7 +77,7 @@ def judged(cluster: Cluster, place_within: PlaceWithin, run: Run) -> Plan:
     for left in reversed(range(_DRY_RUNS)):
         plan = replace(plan, cluster=cluster)
         try:
-            plan = replace(plan, dry=run(plan))
+            plan = _with_timeline(plan, run(plan))
         except DryRunError as error:
             logger.info("the figures of this plan are estimates: %s", error)
             return plan if budget is cluster else place_within(cluster)
@@ -103,12 +103,19 @@ def checked(plan: Plan, run: Run) -> Plan:
         PlacementError: a device is too full.
     """
     try:
-        plan = replace(plan, dry=run(plan))
+        plan = _with_timeline(plan, run(plan))
     except DryRunError as error:
         logger.info("the figures of this plan are estimates: %s", error)
     if excess_bytes(plan):
         raise too_full(plan)
     return plan
+
+
+def _with_timeline(plan: Plan, ran: Timeline) -> Plan:
+    """The plan with the timeline of its dry run. Where layers were measured, their times stand."""
+    if plan.graph.graph.get("measured"):
+        ran = replace(plan.timeline, peak_bytes=ran.peak_bytes, live_bytes=ran.live_bytes)
+    return replace(plan, dry=ran)
 
 
 def _first_plan(cluster: Cluster, place_within: PlaceWithin) -> tuple[Plan, Cluster]:

@@ -91,6 +91,8 @@ def profile(
                 here = cluster if _is_real(cluster) else None
                 measure_layers(model, graph, called_with, rounds=rounds, cluster=here)
         graph = union(graphs)
+        if source != "estimate":
+            graph.graph["measured"] = True
         if source == "layers" and _is_real(cluster):
             estimate_issue(graph, cluster.launch_s)
         if source == "estimate":
