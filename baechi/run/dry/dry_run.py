@@ -29,7 +29,7 @@ from baechi.run.launch.user_line import line_of
 from baechi.run.runtime import Reorder
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.fakes.at_work import fakes_at_work
-from baechi.torchlib.fakes.kernels import ShapeKernels
+from baechi.torchlib.fakes.kernels import ShapeKernels, memory_left_unfilled
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.uncollected import only_new_ones
 
@@ -81,12 +81,12 @@ def _run(
     training, accumulate = plan.graph.training, bool(plan.graph.graph.get("accumulate"))
     twin = replace(plan, cluster=replace(plan.cluster, emulated=True))
     shapes = ShapeKernels()
-    with _set_aside(model), _explained(), valueless_weights(model) as stand_ins:
+    with _set_aside(model), _explained(), valueless_weights(model):
         if training != model.training:
             model.train(training)
         assign(model, twin, reorder=reorder)
         foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
-        updates = optimizer_for(optimizer, model, stand_ins, foreach=foreach) if training else None
+        updates = optimizer_for(optimizer, model, foreach=foreach) if training else None
         args, kwargs = valueless_inputs((inputs.args, inputs.kwargs))
         with Emulation(twin.cluster, shapes) as emulation, torch.set_grad_enabled(training):
             for _ in range(steps):
@@ -107,6 +107,7 @@ def _set_aside(model: nn.Module) -> Iterator[None]:
         stack.enter_context(only_new_ones())
         stack.enter_context(left_as_found(model, contents="no parameters"))
         stack.enter_context(fakes_at_work())
+        stack.enter_context(memory_left_unfilled())
         stack.enter_context(autocast_everywhere())
         yield
 

@@ -1,6 +1,5 @@
 """One step of training or of inference, as users write it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -66,14 +65,13 @@ def loss_of(outputs: Any) -> torch.Tensor:
 
 
 def optimizer_for(
-    optimizer: Optimizer, model: nn.Module, stand_ins: Mapping[int, torch.Tensor], *, foreach: bool | None
+    optimizer: Optimizer, model: nn.Module, *, foreach: bool | None
 ) -> torch.optim.Optimizer | None:
-    """An optimizer of a model whose weights have no values.
+    """A new optimizer of a model.
 
     Args:
-        optimizer: its name, or an optimizer of the model's own weights.
-        model: the model, whose weights have no values.
-        stand_ins: by id of each parameter, what stands in for it.
+        optimizer: its name, or an optimizer that is to be like; it is left alone.
+        model: the model.
         foreach: whether it treats weights in lists, where only its name is given; None lets torch choose.
 
     Raises:
@@ -83,20 +81,13 @@ def optimizer_for(
         return None
     try:
         if isinstance(optimizer, torch.optim.Optimizer):
-            return type(optimizer)(_groups(optimizer, stand_ins), **optimizer.defaults)
+            groups = [dict(group) for group in optimizer.param_groups]
+            return type(optimizer)(groups, **optimizer.defaults)
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         kind, options = _named(optimizer)
         return kind(weights, lr=_RATE, foreach=foreach, **options) if weights else None
     except (TypeError, ValueError) as error:
         raise DryRunError(f"an optimizer like {optimizer!r} cannot be made: {error}") from error
-
-
-def _groups(optimizer: torch.optim.Optimizer, stand_ins: Mapping[int, torch.Tensor]) -> list[dict[str, Any]]:
-    """The groups of an optimizer, with the options of each and stand-ins in place of the model's weights."""
-    return [
-        {**group, "params": [stand_ins[id(weight)] for weight in group["params"] if id(weight) in stand_ins]}
-        for group in optimizer.param_groups
-    ]
 
 
 def _named(name: str) -> tuple[Any, dict[str, float]]:

@@ -1,10 +1,11 @@
 """The model and its inputs without values, for as long as a dry run takes.
 
-The modules stay the same objects, since hooks and closures refer to them. Only their tables of weights are
-filled anew, and put back after. Small tensors of whole numbers become copies: models decide by them.
+Modules and parameters stay the same objects, since hooks, lists and closures refer to them: only the memory
+behind parameters is another one, and is put back after. Small tensors of whole numbers become copies: models
+decide by them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,33 +13,61 @@ import torch
 from torch import nn
 
 from baechi.errors import DryRunError
+from baechi.run.weights.match import weights_of
 from baechi.torchlib.fakes.kernels import is_decided_by, valueless_like
-from baechi.torchlib.private.modules import buffer_table, parameter_table
+from baechi.torchlib.private.modules import buffer_table
 from baechi.torchlib.tensors.pytree import map_tensors
+from baechi.torchlib.tensors.swap_memory import exchange
 
 
 @contextmanager
-def valueless_weights(model: nn.Module) -> Iterator[Mapping[int, torch.Tensor]]:
-    """Give a model weights without values.
+def valueless_weights(model: nn.Module) -> Iterator[None]:
+    """Let a model's weights have no values, and no gradients.
 
     Args:
         model: the model. Its weights may be on any device, `meta` included.
 
-    Yields:
-        By id of each parameter, what stands in for it.
-
     Raises:
         DryRunError: a weight is no dense tensor.
     """
-    tables = [table for m in model.modules() for table in (parameter_table(m), buffer_table(m))]
-    before = [dict(table) for table in tables]
-    weights = {id(weight): weight for table in before for weight in table.values() if weight is not None}
+    _refuse_odd(weights_of(model).values())
+    tables = [buffer_table(module) for module in model.modules()]
+    buffers = [dict(table) for table in tables]
+    parameters = list(model.parameters())
+    grads = [parameter.grad for parameter in parameters]
+    exchanged: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
-        yield _exchange(tables, _stand_ins(list(weights.values())))
+        _replace(tables)
+        for weight, blank in zip(parameters, valueless_like(parameters), strict=True):
+            weight.grad = None
+            exchanged.append((weight, weight.data))
+            exchange(weight, blank)
+        yield
     finally:
-        for table, found in zip(tables, before, strict=True):
+        for tensor, data in exchanged:
+            tensor.grad = None
+            exchange(tensor, data)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        for table, found in zip(tables, buffers, strict=True):
             table.clear()
             table.update(found)
+
+
+def _refuse_odd(weights: Iterable[torch.Tensor]) -> None:
+    for weight in weights:
+        if weight.layout != torch.strided or weight.is_nested:
+            raise DryRunError(f"a weight of shape {tuple(weight.shape)} is no dense tensor ({weight.layout})")
+
+
+def _replace(tables: Iterable[Any]) -> None:
+    """Fill tables with buffers without values. They are new objects: code may let go of a buffer."""
+    found = {id(buffer): buffer for table in tables for buffer in table.values() if buffer is not None}
+    known = {key: _copied(buffer) for key, buffer in found.items() if is_decided_by(buffer)}
+    others = {key: buffer for key, buffer in found.items() if key not in known}
+    made = known | dict(zip(others, valueless_like(others.values()), strict=True))
+    for table in tables:
+        table.update({name: made[id(buffer)] for name, buffer in table.items() if buffer is not None})
 
 
 def valueless_inputs(inputs: Any) -> Any:
@@ -50,32 +79,12 @@ def valueless_inputs(inputs: Any) -> Any:
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
         if is_decided_by(tensor):
-            return tensor.detach().cpu().clone()
+            return _copied(tensor)
         (made,) = valueless_like([tensor])
         return made.requires_grad_(tensor.requires_grad)
 
     return map_tensors(stand_in, inputs)
 
 
-def _exchange(tables: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Fill tables of weights anew; returns the parameters. (Code may let go of a buffer.)"""
-    for table in tables:
-        table.update({name: stand_ins[id(weight)] for name, weight in table.items() if weight is not None})
-    return {key: weight for key, weight in stand_ins.items() if isinstance(weight, nn.Parameter)}
-
-
-def _stand_ins(weights: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-    odd = next((weight for weight in weights if weight.layout != torch.strided or weight.is_nested), None)
-    if odd is not None:
-        raise DryRunError(f"a weight of shape {tuple(odd.shape)} is no dense tensor ({odd.layout})")
-    known = {id(weight): weight.detach().cpu().clone() for weight in weights if is_decided_by(weight)}
-    others = [weight for weight in weights if id(weight) not in known]
-    made = zip(others, valueless_like(others), strict=True)
-    return known | {id(weight): _as_weight(weight, blank) for weight, blank in made}
-
-
-def _as_weight(weight: torch.Tensor, blank: torch.Tensor) -> torch.Tensor:
-    """A parameter if the weight is one, with the attributes that code put on it."""
-    made = nn.Parameter(blank, weight.requires_grad) if isinstance(weight, nn.Parameter) else blank
-    vars(made).update({name: value for name, value in vars(weight).items() if name not in vars(made)})
-    return made
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().clone()

@@ -11,11 +11,13 @@ Small integer inputs keep their values, and so does what follows from them alone
 its inputs gets an answer (`if mask.all()`); one that decides by activations gets an error.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import isinf
 from typing import Any
 
 import torch
+import torch.utils.deterministic
 
 from baechi.torchlib.fakes.shapes import Given, Made, Shapes, Views, is_cheap, on_zeros
 from baechi.torchlib.operators.facts import Facts, draws, facts_of, flat, writes_of
@@ -99,6 +101,18 @@ class ShapeKernels:
         args, kwargs = call
         described = self._shapes.result_of(func, args, kwargs, given)
         return all(_numel(one) <= _MOST for one in _leaves(described) if isinstance(one, Made))
+
+
+@contextmanager
+def memory_left_unfilled() -> Iterator[None]:
+    """While this is open, torch leaves new memory alone, also where algorithms have to be deterministic."""
+    switches: Any = torch.utils.deterministic
+    before = switches.fill_uninitialized_memory
+    switches.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        switches.fill_uninitialized_memory = before
 
 
 def is_valueless(tensor: torch.Tensor) -> bool:

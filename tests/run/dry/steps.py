@@ -16,10 +16,12 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def ran(model: nn.Module, inputs: Any, plan: baechi.Plan, way: str, *, steps: int = 2) -> baechi.Timeline:
+def ran(
+    model: nn.Module, inputs: Any, plan: baechi.Plan, way: str, *, steps: int = 2, reorder: Any = True
+) -> baechi.Timeline:
     """Steps on the emulated cluster, each begun when the devices are idle; the last one's timeline."""
     training = way != "inference"
-    model = baechi.assign(model.train(training), plan)
+    model = baechi.assign(model.train(training), plan, reorder=reorder)
     optimizer = OPTIMIZERS[way](model.parameters()) if training else None
 
     def step() -> None:

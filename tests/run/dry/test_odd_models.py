@@ -1,0 +1,175 @@
+"""Dry runs of models that do odd things: as they run with values, or refused with a reason."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from run.dry.steps import OPTIMIZERS, ran
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
+
+import baechi
+from baechi.torchlib.fakes.kernels import is_valueless
+
+X = torch.ones(4, 16)
+
+
+class Layers(nn.Module):
+    """Three layers, called by a function of theirs."""
+
+    def __init__(
+        self, run: Callable[[Any, Tensor], Any], *, change: Callable[[Any], None] | None = None
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = (nn.Linear(16, 16) for _ in range(3))
+        self.run = run
+        if change is not None:
+            change(self)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.run(self, x)
+
+
+def through(m: Any, x: Tensor) -> Tensor:
+    result: Tensor = m.c(torch.relu(m.b(m.a(x))))
+    return result
+
+
+def listed(m: Any) -> None:
+    m.kept = [m.a.weight, m.b.weight]
+
+
+def in_place(m: Any, x: Tensor) -> Tensor:
+    h = m.a(x)
+    h[:, :8].mul_(2)
+    h[:, 8:].relu_()
+    result: Tensor = m.c(m.b(h))
+    return result
+
+
+def recomputed(m: Any, x: Tensor) -> Tensor:
+    result: Tensor = m.c(checkpoint(lambda h: torch.relu(m.b(h)), m.a(x), use_reentrant=False))
+    return result
+
+
+def normed(m: Any) -> None:
+    m.b, m.c = weight_norm(m.b), spectral_norm(m.c)
+
+
+def tied(m: Any) -> None:
+    m.c.weight = m.a.weight
+
+
+def constant(m: Any, x: Tensor) -> Tensor:
+    return through(m, x) + torch.tensor([0.5]).to(x.device) * m.scale
+
+
+def scaled(m: Any) -> None:
+    m.scale = torch.full((16,), 3.0)
+
+
+ODD: dict[str, Callable[[], nn.Module]] = {
+    "parameters in a list": lambda: Layers(
+        lambda m, x: through(m, x) @ m.kept[0] + m.kept[1].sum(), change=listed
+    ),
+    "views written in place": lambda: Layers(in_place),
+    "activation checkpointing": lambda: Layers(recomputed),
+    "parametrized weights": lambda: Layers(through, change=normed),
+    "tied weights": lambda: Layers(through, change=tied),
+    "numbers, and tensors that are no buffers": lambda: Layers(constant, change=scaled),
+    "a dict of outputs": lambda: Layers(lambda m, x: {"loss": through(m, x).mean(), "more": m.a(x)}),
+    "no gradient of an input": lambda: Layers(lambda m, x: through(m, x.detach())),
+    "a convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 3, 3), nn.Hardswish()),
+    "a bag of embeddings": lambda: Layers(
+        lambda m, x: m.c(m.bag(torch.arange(8).reshape(4, 2))),
+        change=lambda m: setattr(m, "bag", nn.EmbeddingBag(9, 16)),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ["inference", "sgd", "adam"])
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("reorder", ["host", "threads"])
+def test_as_it_runs(name: str, way: str, reorder: Any) -> None:
+    """Steps and peaks are those of the same steps with values."""
+    cluster = baechi.Cluster.virtual(2)
+    training = way != "inference"
+    graph = baechi.profile(ODD[name](), (X,), cluster=cluster, training=training, source="estimate")
+    plan = baechi.place(graph, cluster, "random:1")
+    model = ODD[name]().train(training)
+    optimizer = OPTIMIZERS[way](model.parameters()) if training else None
+    found = baechi.dry_run(model, (X,), plan, optimizer=optimizer, reorder=reorder)
+    real = ran(ODD[name](), (X,), plan, way, reorder=reorder)
+    assert found.makespan_s == pytest.approx(real.makespan_s, rel=1e-9)
+    assert dict(found.peak_bytes) == dict(real.peak_bytes)
+    assert not any(is_valueless(tensor) for tensor in model.state_dict().values())
+
+
+def test_under_autocast() -> None:
+    """Costs and bytes are those of the dtype that kernels compute in."""
+    cluster = baechi.Cluster.virtual(1)
+    found = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            graph = baechi.profile(Layers(through), (X,), cluster=cluster, source="estimate")
+            plan = baechi.place(graph, cluster, "single")
+            found.append(baechi.dry_run(Layers(through), (X,), plan))
+            real = ran(Layers(through), (X,), plan, "sgd")
+            assert found[-1].counters["kernels"] > 0 and real.counters["kernels"] > 0
+    assert found[0].peak_bytes != found[1].peak_bytes
+
+
+def test_an_exception_in_the_middle() -> None:
+    """Also one that is no error of the model: everything is put back."""
+
+    def interrupted(m: Any, x: Tensor) -> Tensor:
+        h = through(m, x)
+        if m.interrupts:
+            raise KeyboardInterrupt
+        return h
+
+    model = Layers(interrupted, change=lambda m: setattr(m, "interrupts", False))
+    plan = baechi.place(
+        baechi.profile(model, (X,), cluster=baechi.Cluster.virtual(2), source="estimate"),
+        baechi.Cluster.virtual(2),
+        "random:1",
+    )
+    expected = model(X)
+    model.interrupts = True
+    with pytest.raises(KeyboardInterrupt):
+        baechi.dry_run(model, (X,), plan)
+    model.interrupts = False
+    assert torch.equal(model(X), expected)
+    assert str(X.device) == "cpu" and torch.overrides._get_current_function_mode() is None
+    with baechi.Cluster.virtual(2):  # none is left open
+        pass
+
+
+def test_sparse_gradients_are_refused() -> None:
+    """They have no shape functions; `distribute` takes estimates."""
+    model = nn.Sequential(nn.Embedding(9, 16, sparse=True), nn.Linear(16, 4))
+    ids = torch.arange(6).reshape(2, 3)
+    cluster = baechi.Cluster.virtual(2)
+    graph = baechi.profile(model, (ids,), cluster=cluster, source="estimate")
+    with pytest.raises(baechi.DryRunError, match="no dense tensor"):
+        baechi.dry_run(model, (ids,), baechi.place(graph, cluster, "even"))
+    baechi.distribute(model, (ids,), cluster=cluster)
+    assert baechi.plan_of(model).timeline.source == "simulated"
+
+
+def test_deterministic_algorithms() -> None:
+    """Torch fills new memory then, for which there may be no room."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        cluster = baechi.Cluster.uniform(8)
+        with torch.device("meta"):
+            model = nn.Sequential(*[nn.Linear(1 << 15, 1 << 15, bias=False) for _ in range(16)])
+        x = torch.empty(1, 1 << 15, device="meta")
+        graph = baechi.profile(model, (x,), cluster=cluster, training=True, source="estimate")
+        found = baechi.dry_run(model, (x,), baechi.place(graph, cluster, "even"), optimizer="adam")
+        assert sum(found.peak_bytes.values()) > 200 * 2**30
+    finally:
+        torch.use_deterministic_algorithms(False)
