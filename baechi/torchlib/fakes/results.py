@@ -3,6 +3,7 @@
 workspace     how much a kernel keeps for its backward is in no formula (oneDNN's recurrent layer):
               it runs once for each shape, on zeros; a large one with a part of the batch
 layout        a gradient with other strides costs a copy later
+spare         some kernels make one element more than they show (bags of embeddings)
 memory        a kernel's results share none; some shape functions return one tensor in two places
 """
 
@@ -40,6 +41,10 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
         return _laid_out(rule.layout, args, result)
     if not isinstance(result, tuple):
         return result
+    if rule.spare is not None and result[rule.spare].numel():
+        made = result[rule.spare]
+        larger = torch.empty(made.numel() + 1, dtype=made.dtype)[:-1]
+        result = (*result[: rule.spare], larger, *result[rule.spare + 1 :])
     if rule.workspace is not None:
         result = _with_workspace(func, args, kwargs, result)
     return _apart(result) if len({id(made) for made in result}) < len(result) else result
