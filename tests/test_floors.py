@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -46,6 +47,7 @@ def room(module: str) -> str:
     return [*module.split("."), "__init__"][1]
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """The modules of baechi that a file imports, wherever in it."""
     known = {dotted(file) for file in FILES}

@@ -17,7 +17,7 @@ KIND = "A100-80GB"
 BY_VALUES = {"experts", "branching", "torch_transformer"}
 """They decide by activations; the last one makes nested tensors of a mask, which have no shape function."""
 
-SAMPLE = [case for case in [*HELD_IN, *OWN[::2], *OTHERS[::6]] if case.name not in BY_VALUES]
+SAMPLE = [case for case in [*HELD_IN, *OWN[::2], *OTHERS[::8]] if case.name not in BY_VALUES]
 
 
 def planned(
@@ -35,7 +35,7 @@ def dry(model: nn.Module, inputs: Any, plan: baechi.Plan, way: str) -> baechi.Ti
     return baechi.dry_run(model, inputs, plan, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("way", ["inference", "sgd", "adam", "adam, foreach"])
+@pytest.mark.parametrize("way", ["inference", "sgd", "adam, foreach"])
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
 def test_as_it_runs(case: Architecture, way: str) -> None:
     """Steps and peaks are those of the same steps with values."""
