@@ -46,6 +46,8 @@ class Timeline(AbstractRecord):
         counters: such as `{"transfers": 12, "transfer_bytes": 4096}`.
         live_bytes: by device, pairs of seconds and of the bytes that it held from then on; empty
             where they were not recorded.
+        reserved_bytes: by device, what torch's caching allocator for CUDA would reserve for all this; empty
+            where that was not worked out.
         source: `"simulated"` from a graph; `"dry run"`, by a run without values; `"measured"`.
 
     Raises:
@@ -60,6 +62,7 @@ class Timeline(AbstractRecord):
     counters: Mapping[str, int] = field(default_factory=dict)
     live_bytes: Mapping[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)
     source: Source = "simulated"
+    reserved_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         faults = [
@@ -98,6 +101,7 @@ class Timeline(AbstractRecord):
             "source": self.source,
             "makespan_s": self.makespan_s,
             "peak_bytes": dict(self.peak_bytes),
+            "reserved_bytes": dict(self.reserved_bytes),
             "counters": dict(self.counters),
             "live_bytes": {name: [list(step) for step in steps] for name, steps in self.live_bytes.items()},
             "spans": [list(asdict(span).values()) for span in self.spans],
@@ -118,5 +122,5 @@ class Timeline(AbstractRecord):
             name: tuple((time_s, size) for time_s, size in steps)
             for name, steps in body.get("live_bytes", {}).items()
         }
-        source = body.get("source", "simulated")
-        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"], live, source)
+        source, reserved = body.get("source", "simulated"), body.get("reserved_bytes", {})
+        return cls(spans, body["makespan_s"], body["peak_bytes"], body["counters"], live, source, reserved)

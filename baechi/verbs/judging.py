@@ -54,7 +54,8 @@ def runner(
     def run(plan: Plan) -> Timeline:
         ran = [dry_run(model, inputs, plan, optimizer=optimizer, reorder=reorder) for inputs in examples]
         peaks = {name: max([one.peak_bytes[name] for one in ran]) for name in plan.cluster.names}
-        return replace(ran[0], peak_bytes=peaks)
+        reserved = {name: max([one.reserved_bytes[name] for one in ran]) for name in plan.cluster.names}
+        return replace(ran[0], peak_bytes=peaks, reserved_bytes=reserved)
 
     return run
 
@@ -114,7 +115,12 @@ def checked(plan: Plan, run: Run) -> Plan:
 def _with_timeline(plan: Plan, ran: Timeline) -> Plan:
     """The plan with the timeline of its dry run. Where layers were measured, their times stand."""
     if plan.graph.graph.get("measured"):
-        ran = replace(plan.timeline, peak_bytes=ran.peak_bytes, live_bytes=ran.live_bytes)
+        ran = replace(
+            plan.timeline,
+            peak_bytes=ran.peak_bytes,
+            reserved_bytes=ran.reserved_bytes,
+            live_bytes=ran.live_bytes,
+        )
     return replace(plan, dry=ran)
 
 

@@ -181,17 +181,23 @@ def resized(cluster: Cluster, by_bytes: Mapping[str, int]) -> Cluster:
 
 
 def excess_bytes(plan: Plan) -> dict[str, int]:
-    """By how much peaks of a plan's timeline are above the memory of devices.
+    """By how much a plan's timeline is above the memory of devices.
 
     Args:
         plan: any plan.
 
     Returns:
-        Bytes by device; only devices that are too full.
+        Bytes by device; only devices that are too full. What counts is what is allocated; on GPUs what
+        torch's allocator reserves for it, where the timeline says so. (Emulated devices are exact.)
     """
-    peaks = plan.timeline.peak_bytes
-    over = {device.name: peaks.get(device.name, 0) - device.memory_bytes for device in plan.cluster.devices}
-    return {name: excess for name, excess in over.items() if excess > 0}
+    timeline, excess = plan.timeline, {}
+    for device in plan.cluster.devices:
+        taken = timeline.peak_bytes.get(device.name, 0)
+        if not plan.cluster.emulated and device.kind.lower() != "cpu":
+            taken = max(taken, timeline.reserved_bytes.get(device.name, 0))
+        if taken > device.memory_bytes:
+            excess[device.name] = taken - device.memory_bytes
+    return excess
 
 
 def within_memory(plan: Plan) -> Plan:

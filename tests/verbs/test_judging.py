@@ -12,7 +12,7 @@ import baechi
 from baechi.errors import DryRunError, PlacementError
 from baechi.records.inputs import Inputs
 from baechi.verbs.judging import checked, judged, runner
-from baechi.verbs.planning import resized
+from baechi.verbs.planning import excess_bytes, resized
 
 X = torch.ones(4, 32)
 
@@ -151,6 +151,25 @@ def test_measured_times_stand() -> None:
     simulated = dataclasses.replace(plan, dry=None).timeline
     assert plan.timeline.makespan_s == simulated.makespan_s and plan.timeline.source == "simulated"
     assert plan.timeline.peak_bytes == {"cpu:0": 2**20 - 9, "cpu:1": 2**20 - 9}
+
+
+def test_gpus_have_room_for_what_is_reserved() -> None:
+    """Torch's allocator takes memory in segments; emulated devices are exact."""
+    graph, cluster = planned("1MiB")
+    gpus = baechi.Cluster.uniform(2, memory_bytes="1MiB")
+    plan = baechi.place(graph, gpus, "even")
+    ran = runner(stack(), [Inputs(X)], "sgd")(plan)
+    streams = 3  # compute, and one for each direction of a transfer: each has segments of its own
+    assert ran.reserved_bytes == {"device:0": streams * 2 * 2**20, "device:1": streams * 2 * 2**20}
+    assert all(0 < size < 2**20 for size in ran.peak_bytes.values())
+    assert excess_bytes(dataclasses.replace(plan, dry=ran)) == {"device:0": 5 * 2**20, "device:1": 5 * 2**20}
+    assert judged(
+        cluster, lambda budget: baechi.place(graph, budget, "even"), runner(stack(), [Inputs(X)], "sgd")
+    )
+    roomy = baechi.Cluster.uniform(2, memory_bytes="6MiB")
+    assert judged(
+        roomy, lambda budget: baechi.place(graph, budget, "even"), runner(stack(), [Inputs(X)], "sgd")
+    )
 
 
 def test_resized() -> None:

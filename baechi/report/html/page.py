@@ -77,7 +77,9 @@ def _colours(devices: int) -> str:
 def _figures(facts: Facts) -> Iterable[str]:
     """The few figures that one looks for first."""
     fullest = max(facts.devices, key=lambda d: d.peak_bytes / d.limit_bytes if d.limit_bytes else 0.0)
-    shown = [("predicted step", format_seconds(facts.step_s), facts.plan.timeline.source)]
+    shown: list[tuple[str, str, str]] = [
+        ("predicted step", format_seconds(facts.step_s), facts.plan.timeline.source)
+    ]
     if facts.measured is not None:
         off = format_share(facts.measured.makespan_s - facts.step_s, facts.step_s)
         shown.append(("measured step", format_seconds(facts.measured.makespan_s), f"{off} off"))

@@ -4,7 +4,7 @@ A block belongs to the stream that was current at its allocation. When its last 
 may reuse it at once. So each use on another stream must be known to be over by then, or must have been
 announced (`use`, as `Tensor.record_stream`). A block with an announced use returns when the host's clock
 has passed that use. Before the allocator reports out of memory, the host waits for all such blocks.
-Sizes are exact: there is no rounding and no fragmentation.
+Sizes are exact: there is no rounding and no fragmentation. (`caching` has both, for GPUs.)
 """
 
 import itertools
@@ -16,13 +16,14 @@ import torch
 from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.virtual.machine.blocks import Block, early_free
 from baechi.backend.virtual.machine.clock import Clock, Job
+from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.streams import Access, Host, Stream
 from baechi.errors import StreamRaceError
 from baechi.records.device import Device
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark, storage_bytes
 
-_Pending = tuple[tuple[Job, ...], int]
-"""What must be over before a block comes back, and how large it is."""
+_Pending = tuple[tuple[Job, ...], int, int]
+"""What must be over before a block comes back, how large it is, and its key."""
 
 
 class Allocator:
@@ -33,7 +34,7 @@ class Allocator:
         streams: by device, the stream for what lay there before.
         clock: when uses are over.
         issuer: the host that issues for a device, in the calling thread.
-        keeps_curves: whether to note what is held when.
+        notes: writes down what happens; None if nothing has to.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Allocator:
         clock: Clock,
         issuer: Callable[[int], Host],
         *,
-        keeps_curves: bool = False,
+        notes: MemoryNotes | None = None,
     ) -> None:
-        self._keeps_curves = keeps_curves
+        self._notes = notes
+        self._keys = itertools.count()
         self.fault: StreamRaceError | None = None
         self._names = [device.name for device in devices]
         self._index = {name: place for place, name in enumerate(self._names)}
@@ -53,7 +55,6 @@ class Allocator:
         self._live_bytes = [0] * len(devices)
         self._peak_bytes = [0] * len(devices)
         # by the streams that used a block: streams run in order, so only the head of each queue is checked
-        self._curves: list[list[tuple[float, int]]] = [[(0.0, 0)] for _ in devices]
         self._pending: list[dict[tuple[Stream, ...], deque[_Pending]]] = [{} for _ in devices]
         self._streams = streams
         self._clock = clock
@@ -75,22 +76,9 @@ class Allocator:
         """Forget the peaks so far, and what was held when."""
         self._reclaim()
         self._peak_bytes = list(self._live_bytes)
-        self._curves = [[(self._issuer(d).now_s, live)] for d, live in enumerate(self._live_bytes)]
-
-    def curves(self, start_s: float) -> dict[str, tuple[tuple[float, int], ...]]:
-        """What each device held when, since `restart_peaks`.
-
-        Args:
-            start_s: from when on seconds count.
-
-        Returns:
-            By device, pairs of the host's seconds and of the bytes that it held from then on.
-        """
-        found = {}
-        for name, curve in zip(self._names, self._curves, strict=True):
-            times = itertools.accumulate([max(0.0, time_s - start_s) for time_s, _ in curve], max)
-            found[name] = tuple(zip(times, [size for _, size in curve], strict=True))
-        return found
+        if self._notes is not None:
+            for device, live_bytes in enumerate(self._live_bytes):
+                self._notes.restart(device, self._issuer(device).now_s, live_bytes)
 
     def block(self, tensor: torch.Tensor, mark: Mark) -> Block:
         """The memory of a tensor that lies on a device; counted from now on if it was not.
@@ -163,6 +151,10 @@ class Allocator:
             self._reserve(device, max(0, grown_bytes), lambda: "resize_")
             self._add(device, min(0, grown_bytes))
             block.size_bytes += grown_bytes
+            if self._notes is not None:
+                events = self._notes.events[device]
+                events.append(("free", block.key, 0, None))
+                events.append(("allocate", block.key, block.size_bytes, block.stream))
 
     def died(self, block: Block) -> None:
         """Free a block whose last tensor died; called from `Block.__del__`.
@@ -180,9 +172,11 @@ class Allocator:
         after = tuple([job for stream in block.used for job in stream.record().jobs])
         if after:
             queues = self._pending[device]
-            queues.setdefault(tuple(block.used), deque()).append((after, block.size_bytes))
+            queues.setdefault(tuple(block.used), deque()).append((after, block.size_bytes, block.key))
+            if self._notes is not None:
+                self._notes.events[device].append(("release", block.key, 0, None))
         else:
-            self._add(device, -block.size_bytes)
+            self._come_back(device, block.size_bytes, block.key)
 
     def close(self) -> None:
         """End the emulation: blocks that die from now on are not counted."""
@@ -190,11 +184,18 @@ class Allocator:
 
     def _add(self, device: int, size_bytes: int) -> None:
         self._live_bytes[device] += size_bytes
-        if self._keeps_curves:
-            self._curves[device].append((self._issuer(device).now_s, self._live_bytes[device]))
+        if self._notes is not None:
+            self._notes.held(device, self._issuer(device).now_s, self._live_bytes[device])
+
+    def _come_back(self, device: int, size_bytes: int, key: int) -> None:
+        self._add(device, -size_bytes)
+        if self._notes is not None:
+            self._notes.events[device].append(("free", key, 0, None))
 
     def _count(self, mark: Mark, stream: Stream) -> Block:
-        mark.block = block = Block(stream, mark.size_bytes, self)
+        mark.block = block = Block(stream, mark.size_bytes, self, next(self._keys))
+        if self._notes is not None:
+            self._notes.events[stream.device].append(("allocate", block.key, block.size_bytes, stream))
         return block
 
     def _reserve(self, device: int, size_bytes: int, what: Callable[[], str]) -> None:
@@ -228,6 +229,7 @@ class Allocator:
         queues = self._pending[device]
         for streams, queue in list(queues.items()):
             while queue and all(job.timed and job.end_s <= now_s for job in queue[0][0]):
-                self._add(device, -queue.popleft()[1])
+                _, size_bytes, key = queue.popleft()
+                self._come_back(device, size_bytes, key)
             if not queue:
                 del queues[streams]

@@ -20,11 +20,13 @@ class Block:
         stream: the stream that was current when it was allocated.
         size_bytes: how large it is.
         owner: counts it; its `died` is called when the last tensor in it dies.
+        key: a number that no other block of the owner has.
     """
 
-    __slots__ = ("issued_s", "owner", "reads", "size_bytes", "stream", "used", "write")
+    __slots__ = ("issued_s", "key", "owner", "reads", "size_bytes", "stream", "used", "write")
 
-    def __init__(self, stream: Stream, size_bytes: int, owner: Owner) -> None:
+    def __init__(self, stream: Stream, size_bytes: int, owner: Owner, key: int) -> None:
+        self.key = key
         self.stream = stream
         self.size_bytes = size_bytes
         self.owner = owner

@@ -12,7 +12,6 @@ VirtualDevices   streams, events, copies for the runtime     ┴─> Emulator
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from weakref import WeakSet
 
 import torch
@@ -21,6 +20,7 @@ from baechi.backend.virtual.machine.allocator import Allocator
 from baechi.backend.virtual.machine.blocks import Block
 from baechi.backend.virtual.machine.clock import COMPUTE, Clock, Job
 from baechi.backend.virtual.machine.issuing import Thread
+from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.backend.virtual.machine.streams import Access, Event, Host, Stream
 from baechi.backend.virtual.machine.threads import RunToken
@@ -59,7 +59,8 @@ class Emulator:
         self._record = StepRecord(cluster.names, 0.0)
         self._first = self.enter_thread(Host())
         books = cluster.devices, self._compute, self._clock, self._issuer
-        self.allocator = Allocator(*books, keeps_curves=shapes is not None)
+        self._notes = None if shapes is None else MemoryNotes(cluster.devices)
+        self.allocator = Allocator(*books, notes=self._notes)
 
     # --- threads, streams, events
 
@@ -283,9 +284,9 @@ class Emulator:
         if record is self._record:
             record.peak_bytes = self.allocator.peak_bytes
         timeline = record.timeline(by_operator=by_operator)
-        if self.shapes is None or record is not self._record:
+        if self._notes is None or record is not self._record:
             return timeline
-        return replace(timeline, source="dry run", live_bytes=self.allocator.curves(record.start_s))
+        return self._notes.added_to(timeline, record.start_s)
 
     def close(self) -> None:
         """The emulation is over: what was measured of it can still be read."""
