@@ -64,6 +64,26 @@ def _laid_out(layout: tuple[int, ...], args: tuple[Any, ...], result: Any) -> An
     return (made, *result[1:]) if several else made
 
 
+def with_kept_strides(func: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """The result with all strides of the tensor that it was made of, where its kernel keeps them.
+
+    Strides of dimensions of one element matter: pooling asks for them.
+
+    Args:
+        func: the operator.
+        args: its positional arguments.
+        result: what it returned.
+    """
+    given = [tensor for tensor in flat(args) if tensor.dim()]
+    if not facts_of(func).rule.keeps_strides or len(given) != 1 or given[0].shape != result.shape:
+        return result
+    stride = given[0].stride()
+    sizes = zip(result.shape, result.stride(), stride, strict=True)
+    if any(size > 1 and one != other for size, one, other in sizes):
+        return result
+    return torch.empty_strided(result.shape, stride, dtype=result.dtype)
+
+
 def _apart(result: tuple[Any, ...]) -> tuple[Any, ...]:
     """Results with memory of their own each."""
     seen: list[Any] = []

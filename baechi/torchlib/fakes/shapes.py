@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from baechi.torchlib.fakes.results import as_its_kernel
+from baechi.torchlib.fakes.results import as_its_kernel, with_kept_strides
 from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -130,6 +130,7 @@ def _inferred(func: Any, args: Any, kwargs: dict[str, Any], given: list[torch.Te
         faked_args, faked_kwargs = map_tensors(fake, (args, kwargs))
         try:
             result = as_its_kernel(func, faked_args, faked_kwargs, func(*faked_args, **faked_kwargs))
+            result = with_kept_strides(func, faked_args, result)
         except RuntimeError:
             if not is_cheap(given):
                 raise

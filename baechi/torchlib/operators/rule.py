@@ -45,6 +45,8 @@ class Rule:
             how many numbers it draws depends on values; "by value alone": if it has one argument only.
         layout: where its shape function lays its first result out in another way than its kernel: the
             positions of the arguments that it lies like, as a sum of them would; none if it is contiguous.
+        keeps_strides: whether its kernel, given one tensor and numbers, keeps all strides, also those of
+            dimensions of one element, which its shape function sets anew.
         spare: position of a result whose memory has room for one more element than it shows, if not empty.
         workspace: the memory for its backward that only its kernel knows.
         becomes_grad: whether autograd calls it on the gradient that becomes a parameter's `grad`.
@@ -79,6 +81,7 @@ class Rule:
     heavy: bool = False
     random: Literal["as tagged", "never", "if dropout", "by value", "by value alone"] = "as tagged"
     layout: tuple[int, ...] | None = None
+    keeps_strides: bool = False
     spare: int | None = None
     workspace: Workspace | None = None
     becomes_grad: bool = False

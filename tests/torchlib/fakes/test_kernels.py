@@ -102,6 +102,14 @@ def test_layouts(name: str) -> None:
         assert all(map(is_valueless, flat(found if isinstance(found, (tuple, list)) else (found,))))
 
 
+def test_strides_of_dimensions_of_one_element() -> None:
+    """Kernels that take a tensor and a number keep them, and pooling asks for them; others do not."""
+    x = torch.rand(1, 4, 4, 16).as_strided((1, 4, 4, 16), (4, 1, 64, 4))
+    blank = valueless_like([x])[0]
+    for func, args in ((aten.div.Tensor, (2.0,)), (aten.relu.default, ()), (aten.add.Tensor, (2.0,))):
+        assert ShapeKernels().run(func, (blank, *args), {}).stride() == func(x, *args).stride()
+
+
 class ByKernels(TorchDispatchMode):
     """Runs everything by kernels without values."""
 
