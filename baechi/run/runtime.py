@@ -111,10 +111,10 @@ class Runtime:
         """
         if not self.reorder or not self.may_wait or reordering_is_off():
             return None
-        launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
+        launches = ThreadLauncher if self.reorder == "threads" else HostLauncher
         step = glue.step
         aside = functools.partial(_modes_off, glue)
-        return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, self.backend.draw_at)
+        return Schedule(self.order, launches(self.backend), aside, step.becomes, step.send_ahead, self.backend.draw_at)
 
     @contextmanager
     def step(self, root: nn.Module) -> Iterator[Step]:

@@ -3,19 +3,25 @@
 from collections import deque
 from typing import Any
 
+from baechi.backend import AbstractBackend
 from baechi.run.deferred.task import Task
 from baechi.run.launch.launcher import AbstractLauncher
 
 
 class HostLauncher(AbstractLauncher):
-    """Launches ready tasks as continuations of the current launch, without threads."""
+    """Launches ready tasks as continuations of the current launch, without threads.
 
-    def __init__(self) -> None:
+    Args:
+        backend: is charged with the tasks that wait.
+    """
+
+    def __init__(self, backend: AbstractBackend) -> None:
+        self._backend = backend
         self._ready: deque[Task] = deque()
         self._draining = False
 
     def wait(self, task: Task) -> None:
-        pass
+        self._backend.spend("waiting_layer", self._backend.host)
 
     def ready(self, task: Task) -> None:
         self._ready.append(task)
