@@ -213,6 +213,7 @@ class AbstractBackend(ABC):
             The clock's time then, in seconds.
         """
 
+    @abstractmethod
     def spend(self, what: HostWork, place: str) -> None:
         """Charge the calling thread's clock with the runtime's own work, where clocks are logical.
 

@@ -167,7 +167,10 @@ class VirtualDevices(AbstractBackend):
     def spend(self, what: HostWork, place: str) -> None:
         emulator = current.at_work()
         if emulator is not None and emulator.cluster.host is not None:
-            taken_s, device = emulator.cluster.host.seconds(what), emulator.index.get(place, len(emulator.index))
+            taken_s, device = (
+                emulator.cluster.host.seconds(what),
+                emulator.index.get(place, len(emulator.index)),
+            )
             emulator.thread.spend(taken_s, device, computing=what == "functional_op")
 
     def idle_s(self) -> float:

@@ -3,25 +3,19 @@
 from collections import deque
 from typing import Any
 
-from baechi.backend import AbstractBackend
 from baechi.run.deferred.task import Task
 from baechi.run.launch.launcher import AbstractLauncher
 
 
 class HostLauncher(AbstractLauncher):
-    """Launches ready tasks as continuations of the current launch, without threads.
+    """Launches ready tasks as continuations of the current launch, without threads."""
 
-    Args:
-        backend: is charged with the tasks that wait.
-    """
-
-    def __init__(self, backend: AbstractBackend) -> None:
-        self._backend = backend
+    def __init__(self) -> None:
         self._ready: deque[Task] = deque()
         self._draining = False
 
     def wait(self, task: Task) -> None:
-        self._backend.spend("waiting_layer", self._backend.host)
+        pass
 
     def ready(self, task: Task) -> None:
         self._ready.append(task)

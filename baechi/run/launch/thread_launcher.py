@@ -46,7 +46,6 @@ class ThreadLauncher(AbstractLauncher):
         return len(self._all)
 
     def wait(self, task: Task) -> None:
-        self._backend.spend("waiting_layer_threads", self._backend.host)
         if self._idle:
             worker = self._idle.pop()
         else:
