@@ -2,12 +2,13 @@
 
     layer call      a chain of layers through the runtime  -  the same chain as plain torch
     functional op   the same, of functional ops
-    waiting         two chains, of which one must wait for the other  -  the same, in the code's order
+    waiting         two chains, the layers of one each after one of the other  -  the same, in code order
     transfer        a chain that changes device after each layer  -  a chain that stays
 
 The layers are tiny, so next to nothing is computed, and the devices are emulated ones outside of
 `with cluster:`, so that nothing is emulated. Each way runs in turn within a round, so that noise hits all
-of them; medians over the rounds are subtracted.
+of them; medians over the rounds are subtracted. Processor time is measured, so other work on the machine
+does not count.
 """
 
 import time
@@ -105,7 +106,7 @@ def _ways(layers: int) -> dict[str, _Way]:
 
     zigzag = [number % 2 == 1 for number in range(layers)]
     pair, half = [False] * layers + [True], layers // 2
-    waits = [*range(half, layers), *range(half), layers]  # the right chain first
+    waits = [number for left in range(half) for number in (half + left, left)] + [layers]  # right, then left
     found: dict[str, _Way] = {}
     for name, model in {
         "plain": _Chain(layers),
@@ -157,14 +158,14 @@ def _medians(ways: dict[str, _Way], rounds: int) -> dict[str, float]:
     for number in range(rounds + _WARM_UP):
         for name, way in ways.items():
             with torch.set_grad_enabled(way.training):
-                begun_s = time.perf_counter()
+                begun_s = time.process_time()
                 result = way.run()
-                over_s = time.perf_counter()
+                over_s = time.process_time()
                 if way.training:
                     result.sum().backward()
             if number >= _WARM_UP:
                 seconds.setdefault(name, []).append(over_s - begun_s)
-                seconds.setdefault(f"{name}, backward", []).append(time.perf_counter() - over_s)
+                seconds.setdefault(f"{name}, backward", []).append(time.process_time() - over_s)
     return {name: median(taken_s) for name, taken_s in seconds.items()}
 
 

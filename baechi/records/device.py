@@ -138,8 +138,20 @@ class HostCosts:
 
     @classmethod
     def usual(cls) -> "HostCosts":
-        """Costs to plan with where nothing was measured."""
-        return cls(11e-6, 12e-6, 280e-6, 400e-6, 160e-6, 335e-6, 40e-6)
+        """Costs to plan with where nothing was measured: those of `baechi bench host` on one machine.
+
+        Two x86 cores with other work on them, Python 3.11.7, torch 2.13.0 (CPU build), emulated devices
+        outside of `with cluster:`; processor time. On GPUs add what their driver takes.
+        """
+        return cls(
+            layer_call_s=5e-6,
+            functional_op_s=12e-6,
+            waiting_layer_s=490e-6,
+            waiting_layer_threads_s=590e-6,
+            transfer_s=65e-6,
+            gradient_transfer_s=125e-6,
+            backward_node_s=19e-6,
+        )
 
     def seconds(self, what: HostWork) -> float:
         """What one piece of work takes.

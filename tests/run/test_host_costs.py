@@ -1,4 +1,4 @@
-"""The emulated host is charged with the runtime's own work, the simulator says the same, and plans heed it."""
+"""The emulated host is charged with the runtime's own work, the simulator agrees, and plans heed it."""
 
 from dataclasses import fields, replace
 
@@ -9,6 +9,7 @@ from torch import nn
 import baechi
 from baechi.bench.models.runnable import Runnable, runnables
 from baechi.bench.truth import emulated, profiled
+from baechi.order import LaunchOrder, waiting_layers
 from baechi.records import Cluster, Device, HostCosts, Link, Plan
 from baechi.run.runtime import Reorder
 
@@ -95,7 +96,7 @@ def test_one_device_is_spared() -> None:
         assert grown_s == pytest.approx(costs.transfer_s, abs=1e-9)
 
 
-@pytest.mark.parametrize("runnable", runnables(quick=True), ids=lambda runnable: runnable.name)
+@pytest.mark.parametrize("runnable", list(runnables(quick=True)), ids=lambda runnable: runnable.name)
 @pytest.mark.parametrize("mode", ["inference", "sgd"])
 def test_prediction(runnable: Runnable, mode: str) -> None:
     """With all costs, a predicted step is within 5 % of the emulated one."""
@@ -103,3 +104,30 @@ def test_prediction(runnable: Runnable, mode: str) -> None:
     cluster = replace(Cluster.virtual(2, memory="64GiB"), host=HostCosts.usual())
     plan = baechi.place(graph, cluster, "random:1")
     assert plan.timeline.makespan_s == pytest.approx(emulated(plan, runnable, mode).makespan_s, rel=0.05)
+
+
+class Ladder(nn.Module):
+    """Two chains, of which the code runs a layer each in turn."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.left, self.right = (nn.ModuleList([nn.Linear(width, width) for _ in range(6)]) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left = right = x
+        for one, other in zip(self.left, self.right, strict=True):
+            left, right = one(left), other(right)
+        return left + right
+
+
+@pytest.mark.parametrize(("rows", "used"), [(2**8, 1), (2**12, 2)])
+def test_auto_heeds_them(rows: int, used: int) -> None:
+    """One device where the host would eat the gain; else several, and no layer waits without need."""
+    cluster = Cluster.virtual(2)
+    graph = baechi.profile(
+        Ladder(512), torch.empty(rows, 512), cluster=cluster, source="estimate", training=True
+    )
+    assert len(baechi.place(graph, cluster, "auto").devices_used) == 2
+    plan = baechi.place(graph, replace(cluster, host=HostCosts.usual()), "auto")
+    assert len(plan.devices_used) == used
+    assert waiting_layers(LaunchOrder.of(plan)) == []

@@ -26,6 +26,8 @@ class Charges:
         self._spread = len(set(stage.device_of)) > 1
         self._transfers = transfers
         self._waited = dict(waited) if self._spread else {}
+        self._origin = stage.indexed.origin
+        self._brought: set[str] = set()
         self._launched = 0
         self._begun = False
 
@@ -44,11 +46,18 @@ class Charges:
             transfer = self._transfers[number]
             if what == "arrive" or not (transfer.producers and self._ahead[transfer.tensor]):
                 taken_s += self._waiting_s()
-            if what == "depart":
+            if what == "depart" and self._is_new(transfer):
                 taken_s += own.transfer_s[transfer.tensor]
         charged_s = taken_s if self._begun else 0.0
         self._begun |= what == "depart" or (what == "launch" and self._kernels_s[number] > 0)
         return charged_s
+
+    def _is_new(self, transfer: Transfer) -> bool:
+        """Whether a tensor has a transfer of its own: a model on one device gets each input once and whole."""
+        origin = self._origin[transfer.tensor]
+        known = origin in self._brought
+        self._brought.add(origin)
+        return self._spread or not known
 
     def _waiting_s(self) -> float:
         return self._own.waiting_s * self._waited.pop(self._launched, 0)
