@@ -53,7 +53,7 @@ class Charges:
         return charged_s
 
     def _is_new(self, transfer: Transfer) -> bool:
-        """Whether a tensor has a transfer of its own: a model on one device gets each input once and whole."""
+        """Whether a tensor has its own transfer: a model on one device gets each input once."""
         origin = self._origin[transfer.tensor]
         known = origin in self._brought
         self._brought.add(origin)
