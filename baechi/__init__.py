@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         RecoverableError,
         StreamRaceError,
     )
-    from baechi.records import Cluster, Device, Inputs, LayerGraph, Link, Plan, Timeline
+    from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.verbs.comparing import compare
     from baechi.verbs.distribute import assign, distribute, last_step, load, plan_of, reordering, restore
     from baechi.verbs.dry_running import dry_run
@@ -66,7 +66,7 @@ _HOMES = {
     "baechi.verbs.dry_running": ("dry_run",),
     "baechi.verbs.fitting": ("fits",),
     "baechi.verbs.profiling": ("profile",),
-    "baechi.records": ("Cluster", "Device", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
+    "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
 }
 
 __all__ = [
@@ -79,6 +79,7 @@ __all__ = [
     "DeviceMemoryError",
     "DryRunError",
     "FatalError",
+    "HostCosts",
     "Inputs",
     "LayerGraph",
     "Link",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from baechi.backend.flag import Flag
+from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 
 
@@ -210,6 +211,15 @@ class AbstractBackend(ABC):
 
         Returns:
             The clock's time then, in seconds.
+        """
+
+    @abstractmethod
+    def spend(self, what: HostWork, place: str) -> None:
+        """Charge the calling thread's clock with the runtime's own work, where clocks are logical.
+
+        Args:
+            what: the work; see `HostCosts`.
+            place: the device that it is for, whose thread does it in backward.
         """
 
     # --- threads

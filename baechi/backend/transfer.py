@@ -33,6 +33,7 @@ from torch.autograd import forward_ad
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.sends import note_sent
+from baechi.records.device import HostWork
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
 from baechi.torchlib.tensors.layout import over, real_device
@@ -79,10 +80,10 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
     """
     way = Way(backend, backend.place_of(tensor), target)
     if not (torch.is_grad_enabled() and tensor.requires_grad):
-        return _send(tensor, way), way
+        return _send(tensor, way, "transfer"), way
     # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant
     with without_transforms(), backend.at(way.source):
-        copied = _send(tensor, way)
+        copied = _send(tensor, way, "gradient_transfer")
         way.token = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
     return copied, way
 
@@ -153,14 +154,15 @@ def _is_dual(tensor: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def _send(tensor: torch.Tensor, way: Way, *, gradient: bool = False) -> torch.Tensor:
+def _send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
     """Send a tensor. A later write to it waits until it has been read.
 
     A gradient needs no such note: `Way.held` keeps autograd from writing it. (The note is on its storage,
     and autograd would never again add in place once Python has looked at that.)
     """
-    backend = way.backend
+    backend, gradient = way.backend, what == "backward_node"
     source = backend.place_of(tensor)
+    backend.spend(what, way.target if source == backend.host else source)
     tx, rx = backend.transfer_streams(source, way.target)
     backend.wait(tx, backend.record(backend.compute_stream(source)))  # tx reads after the producer wrote
     copied = backend.copy(tensor, way.target, (tx, rx), gradient=gradient)
@@ -198,6 +200,7 @@ class _Depart(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         grad, way = grads[0], ctx.way
         if grad is not None and way.back is not None:
+            way.backend.spend("backward_node", way.source)
             _receive(grad, way.backend, way.source, way.back.arrived)
             # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
             way.backend.wait(way.made_on, way.back.left)
@@ -226,7 +229,7 @@ class _Arrive(torch.autograd.Function):
             return transfer(grad, way.backend, way.source), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
         way.made_on = way.backend.compute_stream(way.target)
-        sent = _send(grad, way.back, gradient=True)
+        sent = _send(grad, way.back, "backward_node")
         if (
             torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
         ):  # it reads this node's output at once, before `_Depart` has waited
@@ -267,6 +270,6 @@ def _go(tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: 
         streams = backend.compute_stream(backend.place_of(tensor)), backend.compute_stream(target)
         return backend.copy(tensor, target, streams)
     way = Way(backend, backend.place_of(tensor), target)
-    copied = _send(tensor, way)
+    copied = _send(tensor, way, "transfer")
     _receive(copied, backend, target, way.arrived)
     return copied

@@ -1,13 +1,14 @@
 """Seconds onto a layer graph: measured on this machine, or estimated from datasheets.
 
 In:    a layer graph, and the model if it is measured.
-Out:   the same graph with seconds; links of a cluster.
+Out:   the same graph with seconds; links of a cluster; what the runtime takes of the host.
 Start: `estimate`, then `hooks`.
 """
 
 from baechi.measure.copies import links
 from baechi.measure.estimate import estimate, estimate_issue
 from baechi.measure.hooks import measure
+from baechi.measure.host import host
 from baechi.measure.layers import measure_layers
 
-__all__ = ["estimate", "estimate_issue", "links", "measure", "measure_layers"]
+__all__ = ["estimate", "estimate_issue", "host", "links", "measure", "measure_layers"]

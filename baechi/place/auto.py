@@ -3,6 +3,7 @@
 one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by bottom level
     └─ if none fits, by memory alone         `tight`
     └─ a search from the best of them        `rounds`; or every plan, if there are few
+    └─ all of them in the code's order       if the cluster charges the host, since waiting costs it
           └─ the best of all                 the first of several equal ones, so one device wins
                                              unless several are faster
 """
@@ -68,6 +69,8 @@ def best(
         tries = [Attempt(PACKED, fit(task, rehearse, thorough=effort != 0))]
     if effort:
         tries += _the_best(task, rehearse, enough_s) or _search(task, check, tries, enough_s, effort)
+    if cluster.host is not None:
+        tries += _in_code_order(task, check, tries)
     chosen = min(tries, key=lambda one: one.step_s)
     names = cluster.names
     candidates += [
@@ -108,6 +111,21 @@ def _search(
     from baechi.place.search import Rounds  # the compiler that it needs takes half a second to import
 
     return Rounds(task, check, tries, enough_s).run(effort)
+
+
+def _in_code_order(task: Task, check: Check, tries: Sequence[Attempt]) -> list[Attempt]:
+    """The placements found, with layers in the order in which the code reaches them: none waits."""
+    placements = {one.found.device_of: one for one in sorted(tries, key=lambda one: -one.step_s)}
+    ordered = {
+        one: check(device_of, range(len(task.indexed)))
+        for device_of, one in placements.items()
+        if len(set(device_of)) > 1
+    }
+    return [
+        Attempt(f"{one.name} + code's order", found)
+        for one, found in ordered.items()
+        if found.fits(task) and found.step_s < one.step_s
+    ]
 
 
 def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Attempt]:

@@ -6,10 +6,21 @@ Start: `graph`, then `plan`.
 """
 
 from baechi.records.cluster import Cluster
-from baechi.records.device import Device, Link
+from baechi.records.device import Device, HostCosts, Link
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Candidate, Plan
 from baechi.records.timeline import Span, Timeline
 
-__all__ = ["Candidate", "Cluster", "Device", "Inputs", "LayerGraph", "Link", "Plan", "Span", "Timeline"]
+__all__ = [
+    "Candidate",
+    "Cluster",
+    "Device",
+    "HostCosts",
+    "Inputs",
+    "LayerGraph",
+    "Link",
+    "Plan",
+    "Span",
+    "Timeline",
+]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from baechi.errors import BaechiError, RecordError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.datasheet import equal_devices, usual_link
-from baechi.records.device import Device, Link
+from baechi.records.device import Device, HostCosts, Link
 from baechi.records.lazy_imports import lazy_import
 from baechi.units import parse_bytes
 
@@ -31,6 +31,7 @@ class Cluster(AbstractRecord):
         emulated: the devices are emulated in this process; `with cluster:` turns that on. (Of a real
             cluster it turns on that steps are timed, for `last_step`.)
         launch_s: seconds of host time to issue one kernel.
+        host: what baechi's own runtime takes of the host; None if that is not charged.
 
     Raises:
         RecordError: two devices of one name, or a link from or to a device that is not there.
@@ -44,6 +45,7 @@ class Cluster(AbstractRecord):
     reception: Reception = "serial"
     emulated: bool = False
     launch_s: float = 5e-6
+    host: HostCosts | None = None
     _last: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -272,6 +274,7 @@ class Cluster(AbstractRecord):
             "reception": self.reception,
             "emulated": self.emulated,
             "launch_s": self.launch_s,
+            "host": None if self.host is None else asdict(self.host),
         }
 
     @classmethod
@@ -288,4 +291,5 @@ class Cluster(AbstractRecord):
             reception=body["reception"],
             emulated=body["emulated"],
             launch_s=body["launch_s"],
+            host=None if body.get("host") is None else HostCosts(**body["host"]),
         )

@@ -1,9 +1,9 @@
-"""A device and a link: what a cluster is made of."""
+"""A device, a link, and what the runtime takes of the host: what a cluster is made of."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from baechi.errors import RecordError
 
@@ -85,3 +85,79 @@ class Link:
                 f"link is malformed: latency_s {self.latency_s} must be at least 0 and "
                 f"bytes_per_s {self.bytes_per_s} above 0"
             )
+
+
+HostWork = Literal[
+    "layer_call",
+    "functional_op",
+    "waiting_layer",
+    "waiting_layer_threads",
+    "transfer",
+    "gradient_transfer",
+    "backward_node",
+]
+"""What the runtime does that takes the host time: the fields of `HostCosts`, without their unit."""
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """Seconds of host time that baechi's runtime takes for each thing it does. They add up.
+
+    A model on one device has no wrapped layers, so it pays for the transfers of its inputs and outputs only.
+
+    Args:
+        layer_call_s: seconds for each call of a layer.
+        functional_op_s: seconds for each functional op between layers that computes on a device.
+        waiting_layer_s: seconds more for each layer or functional op that waits and that the host launches.
+        waiting_layer_threads_s: seconds more for each one that waits and that a thread launches.
+        transfer_s: seconds for each transfer that autograd does not record.
+        gradient_transfer_s: seconds for the forward of each transfer that autograd records.
+        backward_node_s: seconds for each of the two backward nodes of such a transfer: one sends the
+            gradient back, one receives it.
+
+    Raises:
+        RecordError: a value is negative or not finite; all faults at once.
+    """
+
+    layer_call_s: float = 0.0
+    functional_op_s: float = 0.0
+    waiting_layer_s: float = 0.0
+    waiting_layer_threads_s: float = 0.0
+    transfer_s: float = 0.0
+    gradient_transfer_s: float = 0.0
+    backward_node_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name} is {seconds}, not a finite number of at least 0"
+            for name, seconds in asdict(self).items()
+            if not 0 <= seconds < float("inf")
+        ]
+        if faults:
+            raise RecordError("host costs are malformed:", tuple(faults))
+
+    @classmethod
+    def usual(cls) -> "HostCosts":
+        """Costs to plan with where nothing was measured: those of `baechi bench host` on one machine.
+
+        Two x86 cores with other work on them, Python 3.11.7, torch 2.13.0 (CPU build), emulated devices
+        outside of `with cluster:`; processor time. On GPUs add what their driver takes.
+        """
+        return cls(
+            layer_call_s=5e-6,
+            functional_op_s=12e-6,
+            waiting_layer_s=490e-6,
+            waiting_layer_threads_s=590e-6,
+            transfer_s=65e-6,
+            gradient_transfer_s=125e-6,
+            backward_node_s=19e-6,
+        )
+
+    def seconds(self, what: HostWork) -> float:
+        """What one piece of work takes.
+
+        Args:
+            what: the work.
+        """
+        taken_s: float = getattr(self, f"{what}_s")
+        return taken_s

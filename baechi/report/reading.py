@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from baechi.cost.indexed import IndexedGraph
+from baechi.cost.own_work import OwnWork
 from baechi.records.device import Device
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
@@ -153,9 +155,22 @@ def _host(sums: _Path, where: str) -> tuple[str, str]:
     del where
     why = (
         f"The step is bound by the host: for {sums.share(sums.host_s)} of its critical path "
-        "devices wait for kernels to be issued."
+        f"devices wait for kernels to be issued{_own_share(sums)}."
     )
     return why, "Faster with a larger batch, or with fewer and larger kernels; other devices would not help."
+
+
+def _own_share(sums: _Path) -> str:
+    """What baechi's own runtime takes of the host in the step, as text; empty if that is not charged."""
+    plan, spans = sums.plan, sums.timeline.spans
+    if plan.cluster.host is None:
+        return ""
+    own = OwnWork.of(IndexedGraph.of(plan.graph), plan.cluster, training=plan.graph.training)
+    sent = [span.phase for span in spans if span.kind == "transfer"]
+    calls_s = sum(own.call_s) if len(plan.devices_used) > 1 else 0.0
+    transfers_s = sent.count("forward") * max(own.transfer_s, default=0.0)
+    own_s = calls_s + transfers_s + 2 * own.node_s * sent.count("backward")
+    return f" (the runtime itself takes the host up to {format_seconds(own_s)}, without what waits)"
 
 
 def _work(sums: _Path, where: str) -> tuple[str, str]:

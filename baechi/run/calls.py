@@ -204,6 +204,7 @@ def _launch(
             step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
             if name not in runtime.writes_given:
                 step.may_write_anything(device)
+        backend.spend("layer_call", device)
         with backend.at(device, call) as note, reach:
             result = original_forward(module)(*args, **kwargs)
             if note is not None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from baechi.backend import backend_of
 from baechi.order import LaunchOrder, waiting_layers
+from baechi.records.device import HostWork
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.deferred.call import Forced
@@ -21,6 +22,7 @@ from baechi.run.foresee.foresight import Foresight
 from baechi.run.guards.entrances import entrances_watched
 from baechi.run.guards.hooked import HookWatch
 from baechi.run.launch.host_launcher import HostLauncher
+from baechi.run.launch.launcher import AbstractLauncher
 from baechi.run.launch.schedule import Schedule
 from baechi.run.launch.switch import reordering_is_off
 from baechi.run.launch.thread_launcher import ThreadLauncher
@@ -111,10 +113,12 @@ class Runtime:
         """
         if not self.reorder or not self.may_wait or reordering_is_off():
             return None
-        launcher = ThreadLauncher(self.backend) if self.reorder == "threads" else HostLauncher()
-        step = glue.step
+        backend, step, threads = self.backend, glue.step, self.reorder == "threads"
+        launcher: AbstractLauncher = ThreadLauncher(backend) if threads else HostLauncher()
+        work: HostWork = "waiting_layer_threads" if threads else "waiting_layer"
+        spend = functools.partial(backend.spend, work, backend.host)
         aside = functools.partial(_modes_off, glue)
-        return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, self.backend.draw_at)
+        return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, backend.draw_at, spend)
 
     @contextmanager
     def step(self, root: nn.Module) -> Iterator[Step]:

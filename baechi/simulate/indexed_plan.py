@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from baechi.cost.indexed import IndexedGraph
 from baechi.cost.memory import Footprint, footprints_of
+from baechi.cost.own_work import OwnWork
 from baechi.cost.tails import Tail, host_s_of, tails_of
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.layer_costs import LayerCosts
@@ -55,6 +56,7 @@ class IndexedPlan:
         rising_bytes: by layer, how its bytes rise while it runs forward: pairs of the fraction of its
             kernels issued so far, and bytes. Empty if it holds all from the beginning.
         steps: by layer, what its backward adds to the live bytes (`Step`).
+        own: what the runtime takes of the host.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
     """
@@ -73,6 +75,7 @@ class IndexedPlan:
     temp_bytes: Sequence[int]
     rising_bytes: Sequence[Sequence[tuple[float, int]]]
     steps: Sequence[Sequence[Step]]
+    own: OwnWork
     device_of: Sequence[int]
     place: Sequence[int]
     _spread: "IndexedPlan | None" = None
@@ -122,6 +125,7 @@ class IndexedPlan:
             _forward_temp_bytes(graph, layers),
             [costs.rising_bytes for costs in layers],
             _steps(graph, layers, parts),
+            OwnWork.of(indexed, cluster, training=training),
             (),
             (),
         )
@@ -160,6 +164,7 @@ class IndexedPlan:
             temp_bytes=temp_bytes,
             rising_bytes=rising_bytes,
             steps=steps,
+            own=OwnWork.of(indexed, self.cluster, training=self.graph.training),
         )
 
     def with_plan(self, device_of: Sequence[int], place: Sequence[int]) -> "IndexedPlan":

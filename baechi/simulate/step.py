@@ -14,7 +14,7 @@ from baechi.simulate.memory.recorder import Recorder
 from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued, at_once, go_back, issue_backward, issue_forward
-from baechi.simulate.time.launch_order import launch_places
+from baechi.simulate.time.launch_order import launch_order
 from baechi.simulate.time.program import program
 from baechi.simulate.time.transfers import Transfer, backward_transfers, downloads, forward_transfers
 from baechi.simulate.time.watcher import NullWatcher, Watcher
@@ -121,11 +121,11 @@ def _play(stage: IndexedPlan, memory: Memory, recorder: Recorder | None = None) 
 def _play_program(stage: IndexedPlan, memory: Memory) -> list[_Played]:
     """Simulate a step of a graph with host times, so that the host's program is known."""
     around = Machine(stage.cluster), NullWatcher()
-    places = launch_places(stage.indexed, stage.is_glue, stage.device_of, stage.place)
-    stage = stage.with_plan(stage.device_of, places)
+    order = launch_order(stage.indexed, stage.is_glue, stage.device_of, stage.place)
+    stage = stage.with_plan(stage.device_of, order.places)
     transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
     instructions = program(stage, transfers)
-    issued, over_s = issue_forward(stage, 0.0, transfers, instructions)
+    issued, over_s = issue_forward(stage, 0.0, transfers, instructions, order.waited)
     phases = [_forward(stage, transfers, issued, around, over_s)]
     ledger = ForwardLedger(stage, memory, transfers, issued, phases[0].engine)
     ledger.count(instructions, phases[0].end_s)
@@ -186,6 +186,7 @@ def _download(
     ended_s = {layer: end_s for layer, _, end_s in engine.ran}
     launch_s = stage.cluster.launch_s if stage.knows_host else 0.0
     for number, transfer in enumerate(returned, start=len(engine.transfers)):
+        now_s += stage.own.fetch_s[number - len(engine.transfers)] if stage.knows_host else 0.0
         newest = stage.queues[transfer.source][-1]
         start_s, end_s = machine.send(
             transfer.source, transfer.target, max(now_s + launch_s, ended_s[newest]), transfer.size_bytes

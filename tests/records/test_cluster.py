@@ -3,7 +3,7 @@
 import pytest
 
 from baechi.errors import RecordError
-from baechi.records import Cluster, Device, Link
+from baechi.records import Cluster, Device, HostCosts, Link
 from baechi.records.datasheet import datasheet, known_kinds, usual_link
 from baechi.units import format_bytes, parse_bytes
 
@@ -47,6 +47,17 @@ def test_max_memory() -> None:
     assert cluster.with_memory({1: 0, "cpu": "1GiB"}).names == ("a",)
     with pytest.raises(RecordError, match="'c' is no device"):
         cluster.with_memory({"c": 1})
+
+
+def test_host_costs() -> None:
+    """What the runtime takes of the host is kept with the cluster; older files have none."""
+    cluster = Cluster((Device("a"),), host=HostCosts.usual())
+    assert Cluster.from_json(cluster.to_json()) == cluster and cluster.with_memory({}).host == cluster.host
+    body = {key: value for key, value in cluster.body().items() if key != "host"}
+    assert Cluster.from_body(body).host is None
+    with pytest.raises(RecordError, match="layer_call_s is -1") as caught:
+        HostCosts(layer_call_s=-1, transfer_s=float("inf"))
+    assert len(caught.value.faults) == 2
 
 
 def test_round_trip(tmp_path: object) -> None:

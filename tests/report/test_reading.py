@@ -1,10 +1,11 @@
 """What bounds a step, on steps of which one knows it."""
 
+from dataclasses import replace
 from typing import Any
 
 from place.graphs import FREE, branches, chain, cluster_of, graph_of
 
-from baechi.records import Link, Plan
+from baechi.records import HostCosts, Link, Plan
 from baechi.report.reading import Reading, read
 
 
@@ -65,6 +66,16 @@ def test_host() -> None:
     graph = graph_of(nodes, [("a", "b", 0), ("b", "c", 0)])
     found = reading(Plan(graph, cluster_of(9, link=FREE, launch_s=1), everywhere(graph)))
     assert found.bound == "host" and "larger batch" in found.change and found.host_s > found.compute_s
+
+
+def test_the_runtimes_share() -> None:
+    """Where the runtime's own work is charged, the reading says how much it is at most."""
+    nodes = {name: {"forward_s": 0.1, "host_forward_s": 1} for name in "abc"}
+    graph = graph_of(nodes, [("a", "b", 0), ("b", "c", 0)])
+    costs = HostCosts(layer_call_s=2.0, transfer_s=1.0)
+    cluster = replace(cluster_of(9, 9, link=FREE, launch_s=1), host=costs)
+    found = reading(Plan(graph, cluster, everywhere(graph, c="d1")))
+    assert found.bound == "host" and "the runtime itself takes the host up to 7.00 s" in found.why
 
 
 def test_nothing() -> None:

@@ -22,6 +22,7 @@ from baechi.backend.real.p2p_check import is_trusted
 from baechi.backend.real.step_clock import StepClock
 from baechi.backend.real.streams import TorchStreams
 from baechi.backend.thread import started
+from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import without_torch_function
@@ -218,6 +219,9 @@ class TorchDevices(AbstractBackend):
         if ends[1] == self.host and streams[0] is not None:
             streams[0].synchronize()
         return copied
+
+    def spend(self, what: HostWork, place: str) -> None:
+        """Their clocks are real."""
 
     def idle_s(self) -> float:
         for device in {self._streams.device(name) for name in self.names}:

@@ -22,6 +22,7 @@ from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.streams import Event, Host, Stream
 from baechi.backend.virtual.machine.threads import VirtualFlag
 from baechi.records.cluster import HOST
+from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
@@ -163,6 +164,15 @@ class VirtualDevices(AbstractBackend):
             hand_on_age(tensor, copied, place)
         return copied
 
+    def spend(self, what: HostWork, place: str) -> None:
+        emulator = current.at_work()
+        if emulator is not None and emulator.cluster.host is not None:
+            taken_s, device = (
+                emulator.cluster.host.seconds(what),
+                emulator.index.get(place, len(emulator.index)),
+            )
+            emulator.thread.spend(taken_s, device, computing=what == "functional_op")
+
     def idle_s(self) -> float:
         emulator = current.at_work()
         if emulator is None:
@@ -196,8 +206,10 @@ class VirtualDevices(AbstractBackend):
         return _step()
 
     def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
-        emulator = current.at_work() if layer else None
-        return _NOTHING if emulator is None else _In(emulator, layer or "")
+        emulator = current.at_work()
+        if emulator is None or layer is None or not (layer or emulator.cluster.host):
+            return _NOTHING
+        return _In(emulator, layer) if layer else _Between(emulator)
 
     def enter_layer(self, layer: str) -> str:
         emulator = current.at_work()
@@ -242,6 +254,21 @@ class _In:
 
     def __exit__(self, *exception: object) -> None:
         self._emulator.enter_layer(self._before)
+
+
+class _Between:
+    """In a functional op between layers: what it owes the host is over with it."""
+
+    __slots__ = ("_emulator",)
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        self._emulator.thread.pay()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 
 from baechi.place.search.compiled import Floats, Ints, compiled
 from baechi.place.search.heap import pop, push
-from baechi.place.search.tables import Tables, begins, work_s
+from baechi.place.search.tables import Tables, begins, calls_s, work_s
 
 NEVER = float("inf")
 
@@ -32,7 +32,7 @@ def dispatch(
     seconds, host_s, last_part = tables.seconds[0], tables.host_s[0], tables.last_part[0]
     to_end_s, travel_s = tables.to_end_s[0], tables.travel_s
     makes, readers, after = tables.makes, tables.readers, tables.after
-    left_s = work_s(seconds, device_of)
+    left_s, call_s = work_s(seconds, device_of), calls_s(tables, device_of)
     devices = len(left_s)
     missing = tables.missing.copy()
     ready_s, free_s = np.zeros(layers), np.zeros(tables.channels)
@@ -72,7 +72,7 @@ def dispatch(
                         start_s = max(free_s[channel], now_s)
                         free_s[channel] = start_s + travel_s[tables.link[device, there], tensor]
                         arrivals_s[there] = free_s[channel]
-                        issued_s += launch_s
+                        issued_s += tables.send_s[0, tensor]
                     ready_s[reader] = max(ready_s[reader], arrivals_s[there])
                     missing[reader] -= 1
                     if not missing[reader]:
@@ -104,6 +104,7 @@ def dispatch(
             done_s = now_s + seconds[device, layer]
             left_s[device] -= seconds[device, layer]
             if launch_s:
+                issued_s += call_s[layer]
                 begin_s = max(now_s, issued_s + min(launch_s, host_s[layer]))
                 issued_s += host_s[layer]
                 last_s = issued_s + seconds[device, layer] * last_part[layer]
@@ -118,7 +119,7 @@ def _downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: flo
     """When the host has fetched what the model returns, one after the other."""
     for number in range(len(tables.returned)):
         device = device_of[tables.returned[number]]
-        now_s = max(now_s + tables.launch_s[0], through_s[device]) + tables.down_s[number, device]
+        now_s = max(now_s + tables.fetch_s[number], through_s[device]) + tables.down_s[number, device]
     return now_s
 
 

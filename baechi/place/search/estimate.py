@@ -12,7 +12,7 @@ import numpy as np
 from baechi.place.search.compiled import Floats, Ints, compiled
 from baechi.place.search.dispatch import NEVER, dispatch
 from baechi.place.search.replay import replay
-from baechi.place.search.tables import Tables, work_s
+from baechi.place.search.tables import Tables, calls_s, work_s
 
 _ROUNDED = 1 - 1e-9
 """A tolerance: floating-point sums differ in their last digits with the order of addition."""
@@ -49,7 +49,7 @@ def estimate(tables: Tables, device_of: Ints, priority: Floats, limit_s: float, 
 @compiled
 def _issued_s(tables: Tables, device_of: Ints) -> tuple[float, float]:
     """The least seconds for the host to issue all kernels and transfers, in forward and in backward."""
-    forward_s = tables.host_s[0].sum() - tables.launch_s[0]
+    forward_s = tables.host_s[0].sum() - tables.launch_s[0] + calls_s(tables, device_of).sum()
     backward_s = np.zeros(tables.seconds.shape[1])
     if tables.training:
         backward_s -= tables.launch_s[1]
@@ -64,10 +64,11 @@ def _issued_s(tables: Tables, device_of: Ints) -> tuple[float, float]:
             device = device_of[tables.readers.items[place]]
             if device != device_of[maker] and there[device] != tensor:
                 there[device] = tensor
-                forward_s += tables.launch_s[0]
+                forward_s += tables.send_s[0, tensor]
         for place in range(tables.graded.begin[tensor], tables.graded.begin[tensor + 1]):
             device = device_of[tables.graded.items[place]]
             if tables.training and device != device_of[maker] and back[device] != tensor:
                 back[device] = tensor
-                backward_s[device] += tables.launch_s[1]
+                backward_s[device] += tables.launch_s[1] + tables.node_s
+                backward_s[device_of[maker]] += tables.node_s
     return max(forward_s, 0.0) * _ROUNDED, max(backward_s.max(), 0.0) * _ROUNDED

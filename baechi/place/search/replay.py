@@ -56,7 +56,7 @@ def replay(tables: Tables, device_of: Ints, order: Ints, start_s: float, limit_s
             if launch_s:
                 first_s = issued_s[device] + min(launch_s, host_s[layer])
                 sends = gives.begin[layer + 1] - gives.begin[layer]
-                issued_s[device] += host_s[layer] + launch_s * sends
+                issued_s[device] += host_s[layer] + (launch_s + tables.node_s) * sends
                 now_s = max(now_s, first_s, issued_s[device] - took_s * (1 - last_part[layer]))
             push(when_s, events, 0, coming, now_s + took_s, layer)
             coming += 1
@@ -74,6 +74,7 @@ def replay(tables: Tables, device_of: Ints, order: Ints, start_s: float, limit_s
             channel = stride * device + home
             free_s[channel] = max(end_s, free_s[channel]) + tables.travel_s[tables.link[device, home], tensor]
             ready_s[maker] = max(ready_s[maker], free_s[channel])
+            issued_s[home] += tables.node_s
             missing[maker] -= 1
             if not missing[maker]:
                 looked[home] = True

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.cost.indexed import FROM_HOST, seconds_by_device
+from baechi.cost.own_work import OwnWork
 from baechi.cost.tails import host_s_of, last_part, tails_of
 from baechi.cost.transfer import transfer_s
 from baechi.place.search.compiled import Bools, Floats, Ints, compiled
@@ -47,6 +48,9 @@ class Tables(NamedTuple):
         seconds: by phase, device and layer.
         host_s, last_part: by phase and layer, the host's seconds to issue it; the last kernel's share.
         launch_s: by phase, the host's seconds to issue one kernel.
+        call_s: by layer, what the runtime takes of the host for its call on several devices.
+        send_s: by phase and tensor, the host's seconds for a transfer of it.
+        node_s, fetch_s: the host's seconds to receive a gradient; to fetch each tensor that is returned.
         to_end_s: by phase and layer, the least seconds from its start to the end of the phase.
         backward_s: the least seconds of backward.
         source: by tensor, its layer, or `FROM_HOST`.
@@ -66,6 +70,10 @@ class Tables(NamedTuple):
     host_s: Floats
     last_part: Floats
     launch_s: Floats
+    call_s: Floats
+    send_s: Floats
+    node_s: float
+    fetch_s: Floats
     to_end_s: Floats
     backward_s: float
     source: Ints
@@ -97,6 +105,9 @@ class Tables(NamedTuple):
         seconds = [seconds_by_device(graph, names, task.cluster.devices, f"{phase}_s") for phase in phases]
         host_s = [host_s_of(indexed.costs, phase) for phase in phases]
         launch_s = [task.cluster.launch_s if any(row) else 0.0 for row in host_s]
+        own = OwnWork.of(indexed, task.cluster, training=task.training)
+        send_s = [own.transfer_s, [own.node_s] * len(indexed.source)]
+        known = any(launch_s)  # else the graph does not say what the host takes
         tails = [tails_of(indexed.costs, phase, task.cluster.launch_s) for phase in phases]
         parts = [
             [last_part(*layer, one) for layer in zip(tail, took_s[0], row, strict=True)]
@@ -118,6 +129,10 @@ class Tables(NamedTuple):
             host_s=np.array(host_s, np.float64).reshape(len(phases), layers),
             last_part=np.array(parts, np.float64).reshape(len(phases), layers),
             launch_s=np.array(launch_s, np.float64),
+            call_s=np.array(own.call_s, np.float64) * known,
+            send_s=np.array(send_s[: len(phases)], np.float64) * known + np.array(launch_s)[:, None],
+            node_s=own.node_s * known,
+            fetch_s=np.array(own.fetch_s, np.float64) * known + launch_s[0],
             to_end_s=np.array(to_end_s, np.float64),
             backward_s=max(to_end_s[1], default=0.0) if task.training else 0.0,
             source=np.array(indexed.source, np.int64),
@@ -136,6 +151,20 @@ class Tables(NamedTuple):
             stride=stride,
             channels=ends * ends if stride else ends,
         )
+
+
+@compiled
+def calls_s(tables: Tables, device_of: Ints) -> Floats:
+    """By layer, what the runtime takes of the host for its call: nothing if one device has all layers.
+
+    Args:
+        tables: the task.
+        device_of: by layer.
+    """
+    for layer in range(len(device_of)):
+        if device_of[layer] != device_of[0]:
+            return tables.call_s
+    return np.zeros(len(device_of))
 
 
 @compiled

@@ -153,6 +153,7 @@ class GlueMode(TorchFunctionMode):
 
     def _at(self, place: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         with self.step.backend.at(place, "") as note:
+            self.step.backend.spend("functional_op", place)
             result = func(*args, **kwargs)
             if note is not None:
                 note(result)

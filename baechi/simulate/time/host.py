@@ -12,7 +12,7 @@ The graph counts these additions with the consumers whose backward comes second,
 device. Where consumers lie on several devices, the producer's device issues some of them instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from baechi.cost.machine import issue_s
 from baechi.cost.tails import Tail
 from baechi.records.timeline import Phase
 from baechi.simulate.indexed_plan import IndexedPlan
+from baechi.simulate.time.charges import Charges
 from baechi.simulate.time.program import Instruction
 from baechi.simulate.time.transfers import Transfer
 
@@ -64,7 +65,11 @@ def _issued(stage: IndexedPlan, phase: Phase, start_s: float, transfers: Sequenc
 
 
 def issue_forward(
-    stage: IndexedPlan, start_s: float, transfers: Sequence[Transfer], instructions: Sequence[Instruction]
+    stage: IndexedPlan,
+    start_s: float,
+    transfers: Sequence[Transfer],
+    instructions: Sequence[Instruction],
+    waited: Mapping[int, int],
 ) -> tuple[Issued, float]:
     """The host's part of a forward, which begins when its first kernel or transfer has been issued.
 
@@ -73,6 +78,7 @@ def issue_forward(
         start_s: when it begins.
         transfers: what moves in it.
         instructions: what the host does.
+        waited: see `LaunchOrder`.
 
     Returns:
         When everything has been issued, and when the host has finished.
@@ -80,8 +86,9 @@ def issue_forward(
     issued, launch_s = _issued(stage, "forward", start_s, transfers), stage.cluster.launch_s
     host_s, device_of = stage.host_s["forward"], stage.device_of
     newest = [_NO_LAYER] * stage.host
-    now_s = start_s - launch_s
+    now_s, charges = start_s - launch_s, Charges(stage, transfers, waited)
     for what, number in instructions:
+        now_s += charges.before((what, number))
         if what == "launch":
             issued.layers[number] = issue_s(now_s, host_s[number], launch_s)
             now_s = issued.layers[number][1]
@@ -174,12 +181,15 @@ class _Backward:
         self.issued = _issued(stage, "backward", start_s, transfers)
         self._stage = stage
         self._transfers = transfers
-        self._launch_s = stage.cluster.launch_s
-        self._clocks = [start_s - self._launch_s] * (stage.host + 1)
+        self._launch_s, self._node_s = stage.cluster.launch_s, stage.own.node_s
+        before_s = self._launch_s  # of the first kernel or transfer, which backward begins with
+        if any(transfer.source == stage.host for transfer in transfers):
+            before_s += self._node_s
+        self._clocks = [start_s - before_s] * (stage.host + 1)
         self._newest = [_NO_LAYER] * stage.host
         self._waited: list[list[int]] = [[] for _ in range(stage.host)]
         self._met: set[tuple[int, int]] = set()
-        self._given_s = [start_s - self._launch_s] * len(stage.place)
+        self._given_s = [start_s - before_s] * len(stage.place)
 
     def launch(self, layer: int) -> None:
         """A layer's backward."""
@@ -199,7 +209,7 @@ class _Backward:
         """A gradient leaves."""
         transfer = self._transfers[number]
         issuer = transfer.target if transfer.source == self._stage.host else transfer.source
-        self._clocks[issuer] += self._launch_s
+        self._clocks[issuer] += self._node_s + self._launch_s
         self.issued.transfers[number] = self._clocks[issuer]
         self.issued.sequence.append(number)
         if issuer == transfer.source and self._newest[issuer] not in transfer.producers:
@@ -210,6 +220,7 @@ class _Backward:
         transfer = self._transfers[number]
         (maker,) = transfer.consumers
         home, asked_s = transfer.target, self.issued.transfers[number]
+        self._clocks[home] += self._node_s
         if (transfer.tensor, home) in self._met:
             asked_s = self._clocks[home] = max(self._clocks[home], asked_s) + self._launch_s
         self._met.add((transfer.tensor, home))

@@ -7,15 +7,28 @@ on each device it is the plan's order, except for glue.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph
 
 
-def launch_places(
+class LaunchOrder(NamedTuple):
+    """The order of launches.
+
+    Args:
+        places: by layer, its place in it.
+        waited: by place, how many layers and functional ops began to wait since the launch before.
+    """
+
+    places: Sequence[int]
+    waited: Mapping[int, int]
+
+
+def launch_order(
     indexed: IndexedGraph, is_glue: Sequence[bool], device_of: Sequence[int], place: Sequence[int]
-) -> Sequence[int]:
-    """By layer, its place in the order of launches.
+) -> LaunchOrder:
+    """The order in which layers launch.
 
     Args:
         indexed: the graph, in code order.
@@ -30,9 +43,9 @@ def launch_places(
             in_code_order &= last[device] < place[layer]
             last[device] = place[layer]
     if in_code_order:  # no layer waits
-        return range(len(place))
+        return LaunchOrder(range(len(place)), {})
     launches = _Launches(indexed, is_glue, device_of, place)
-    return launches.walk()
+    return LaunchOrder(launches.walk(), launches.waited)
 
 
 class _Launches:
@@ -62,6 +75,7 @@ class _Launches:
                 else:
                     self._after[before] = layer
                 last[device_of[layer]] = layer
+        self.waited: dict[int, int] = {}
         self._place = [-1] * len(place)
         self._launched = 0
         self._missing: dict[int, int] = {}  # by waiting layer: inputs and turn that it still lacks
@@ -78,6 +92,7 @@ class _Launches:
             missing = len(needs) + (not self._turn[layer])
             if missing:
                 self._missing[layer] = missing
+                self.waited[self._launched] = self.waited.get(self._launched, 0) + 1
                 for need in needs:
                     self._followers.setdefault(need, []).append(layer)
                 continue

@@ -151,7 +151,7 @@ class Emulator:
         phase, layer, record = self._attribution(thread)
         if phase == "backward":  # its inputs may have been issued by another device's thread
             host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
-        host.now_s += self._launch_s
+        host.now_s += self._launch_s + thread.pay()
         access = Access(stream, stream.advance(host), what, layer)
         job = Job(device, COMPUTE, work.seconds(self.cluster.devices[device]), what, layer, phase)
         self._submit(job, host, (stream,), record)

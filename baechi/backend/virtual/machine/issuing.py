@@ -48,6 +48,7 @@ class Thread:
         self.layer = ""
         self.depth = 0
         self.suspended = 0
+        self.owed_s = 0.0
         self.streams: dict[int, Stream] = {}
         self._backwards: list[_Backward] = []
         self._task = FORWARD
@@ -77,6 +78,24 @@ class Thread:
         if host is None:
             host = backward.hosts[device] = Host(backward.start.now_s, backward.start.seen)
         return host
+
+    def spend(self, taken_s: float, device: int, *, computing: bool) -> None:
+        """Do work of the runtime's own.
+
+        Args:
+            taken_s: how long it takes.
+            device: whose thread does it in backward.
+            computing: whether it counts only with a kernel: a functional op that makes a view is free here.
+        """
+        if computing:
+            self.owed_s = taken_s
+        else:
+            self.issuer(device).now_s += taken_s
+
+    def pay(self) -> float:
+        """What the next kernel takes of the host besides its issue, once."""
+        owed_s, self.owed_s = self.owed_s, 0.0
+        return owed_s
 
     def enter_layer(self, layer: str, record: StepRecord) -> str:
         """What is issued from now on belongs to a layer; returns which it was before.

@@ -1,0 +1,188 @@
+"""What baechi's own runtime takes of this machine's host: differences between small models.
+
+    layer call      a chain of layers through the runtime  -  the same chain as plain torch
+    functional op   the same, of functional ops
+    waiting         two chains, the layers of one each after one of the other  -  the same, in code order
+    transfer        a chain that changes device after each layer  -  a chain that stays
+
+The layers are tiny, so next to nothing is computed, and the devices are emulated ones outside of
+`with cluster:`, so that nothing is emulated. Each way runs in turn within a round, so that noise hits all
+of them; medians over the rounds are subtracted. Processor time is measured, so other work on the machine
+does not count.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import networkx as nx
+import torch
+from torch import nn
+
+from baechi.backend import unwatched
+from baechi.records.cluster import Cluster
+from baechi.records.device import HostCosts
+from baechi.records.graph import LayerGraph
+from baechi.records.lazy_imports import lazy_import
+from baechi.records.plan import Plan
+
+LAYERS = 100
+
+_FEATURES = 4
+_WARM_UP = 3  # the first rounds fill caches
+_CLUSTER = Cluster.virtual(2)
+
+
+def host(*, rounds: int = 30, layers: int = LAYERS) -> HostCosts:
+    """Measure what the runtime takes of the host for each thing that it does.
+
+    Args:
+        rounds: how often each way runs; medians count.
+        layers: of each small model, an even number of at least 4.
+
+    Returns:
+        The costs on this machine, for `dataclasses.replace(cluster, host=...)`.
+
+    Raises:
+        ValueError: too few rounds or layers.
+    """
+    if rounds < 1 or layers < 4 or layers % 2:
+        raise ValueError(
+            f"{rounds} rounds of {layers} layers: it takes 1 round, and an even number from 4 on"
+        )
+    with unwatched():
+        return _costs(_medians(_ways(layers), rounds), layers)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A model that is timed.
+
+    Args:
+        run: runs its forward.
+        training: whether autograd records it, and its backward runs.
+    """
+
+    run: Callable[[], Any]
+    training: bool = False
+
+
+class _Chain(nn.Module):
+    def __init__(self, layers: int, ops: int = 0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(_FEATURES, _FEATURES) for _ in range(layers)])
+        self.ops = ops
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        for _ in range(self.ops):
+            x = x + 1
+        return x
+
+
+class _Pair(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.left, self.right = (_Chain(layers // 2).layers for _ in range(2))
+        self.last = nn.Linear(_FEATURES, _FEATURES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left = right = x
+        for one, other in zip(self.left, self.right, strict=True):
+            left, right = one(left), other(right)
+        out: torch.Tensor = self.last(left + right)
+        return out
+
+
+def _ways(layers: int) -> dict[str, _Way]:
+    """The models by name; a chain is halved between two devices unless it is said otherwise."""
+    x = torch.ones(2, _FEATURES)
+
+    def chain(count: int, ops: int = 0) -> nn.Module:
+        return _assigned(_Chain(count, ops), [number >= count // 2 for number in range(count)])
+
+    zigzag = [number % 2 == 1 for number in range(layers)]
+    pair, half = [False] * layers + [True], layers // 2
+    waits = [number for left in range(half) for number in (half + left, left)] + [layers]  # right, then left
+    found: dict[str, _Way] = {}
+    for name, model in {
+        "plain": _Chain(layers),
+        "plain, short": _Chain(2),
+        "plain, ops": _Chain(2, layers),
+        "chain": chain(layers),
+        "short": chain(2),
+        "ops": chain(2, layers),
+        "zigzag": _assigned(_Chain(layers), zigzag),
+        "pair": _assigned(_Pair(layers), pair),
+        "waiting": _assigned(_Pair(layers), pair, waits),
+        "waiting, threads": _assigned(_Pair(layers), pair, waits, reorder="threads"),
+    }.items():
+        found[name] = _Way(lambda model=model: model(x))  # type: ignore[misc]
+        if name in ("chain", "zigzag"):
+            found[f"{name}, training"] = _Way(found[name].run, training=True)
+    return found
+
+
+def _assigned(
+    model: nn.Module, far: Iterable[bool], order: Iterable[int] | None = None, reorder: Any = "host"
+) -> nn.Module:
+    """The model on two devices.
+
+    Args:
+        model: a model whose layers run in the order of its modules, as far as the code reads them.
+        far: by layer, whether it lies on the second device.
+        order: the plan's order; the code's unless given.
+        reorder: as for `assign`.
+    """
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    graph: nx.DiGraph[str] = nx.DiGraph(training=True)
+    for name in names:
+        graph.add_node(name, module=name)
+        parent, _, number = name.rpartition(".")
+        before = f"{parent}.{int(number) - 1}" if number.isdigit() else ""
+        if before in graph:
+            graph.add_edge(before, name, bytes=4 * _FEATURES)
+    devices = {name: _CLUSTER.names[there] for name, there in zip(names, far, strict=True)}
+    plan_order = tuple([names[number] for number in order]) if order is not None else tuple(names)
+    plan = Plan(LayerGraph.from_networkx(graph), _CLUSTER, devices, plan_order)
+    made: nn.Module = lazy_import("assign")(model, plan, reorder=reorder)
+    return made
+
+
+def _medians(ways: dict[str, _Way], rounds: int) -> dict[str, float]:
+    """By way, median seconds of its forward; of its backward under its name and `", backward"`."""
+    seconds: dict[str, list[float]] = {}
+    for number in range(rounds + _WARM_UP):
+        for name, way in ways.items():
+            with torch.set_grad_enabled(way.training):
+                begun_s = time.process_time()
+                result = way.run()
+                over_s = time.process_time()
+                if way.training:
+                    result.sum().backward()
+            if number >= _WARM_UP:
+                seconds.setdefault(name, []).append(over_s - begun_s)
+                seconds.setdefault(f"{name}, backward", []).append(time.process_time() - over_s)
+    return {name: median(taken_s) for name, taken_s in seconds.items()}
+
+
+def _costs(seconds: dict[str, float], layers: int) -> HostCosts:
+    def each(more: str, less: str, count: int, fixed_s: float = 0.0) -> float:
+        return max(0.0, seconds[more] - seconds[less] - fixed_s) / count
+
+    step_s = (
+        seconds["short"] - seconds["plain, short"]
+    )  # a step with two layers and the transfers of every chain
+    transfers = layers - 2  # of the zigzag beyond the chain's one
+    return HostCosts(
+        layer_call_s=each("chain", "plain", layers - 2, step_s),
+        functional_op_s=each("ops", "plain, ops", layers, step_s),
+        waiting_layer_s=each("waiting", "pair", layers // 2),
+        waiting_layer_threads_s=each("waiting, threads", "pair", layers // 2),
+        transfer_s=each("zigzag", "chain", transfers),
+        gradient_transfer_s=each("zigzag, training", "chain, training", transfers),
+        backward_node_s=each("zigzag, training, backward", "chain, training, backward", 2 * transfers),
+    )

@@ -1,0 +1,28 @@
+"""What the runtime takes of the host is measured on small models."""
+
+from dataclasses import asdict
+
+import pytest
+
+from baechi.measure import host
+from baechi.records import HostCosts
+
+
+def test_host() -> None:
+    """Everything takes some time, and what must be foreseen takes longer than a plain call."""
+    costs = host(rounds=3, layers=20)
+    assert all(0 <= seconds < 0.1 for seconds in asdict(costs).values())
+    assert costs.waiting_layer_s > costs.layer_call_s and costs.waiting_layer_threads_s > costs.layer_call_s
+    assert costs.gradient_transfer_s > costs.layer_call_s
+
+
+def test_shipped() -> None:
+    """All shipped costs are above nothing."""
+    assert all(seconds > 0 for seconds in asdict(HostCosts.usual()).values())
+
+
+@pytest.mark.parametrize(("rounds", "layers"), [(0, 20), (1, 3), (1, 7)])
+def test_too_little(rounds: int, layers: int) -> None:
+    """A round and an even number of layers at least."""
+    with pytest.raises(ValueError, match="an even number"):
+        host(rounds=rounds, layers=layers)
