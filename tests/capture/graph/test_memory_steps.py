@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
+from baechi.capture.graph.memory_steps import steps, sums
 from torch import nn
 
 import baechi
 from baechi import Cluster, LayerGraph
-from baechi.capture.graph.memory_steps import steps, sums
 from baechi.capture.watch.trace import BackwardOp, Storage
 
 
