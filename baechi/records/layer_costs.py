@@ -40,9 +40,6 @@ class LayerCosts(AbstractAttributes):
     largest_grad_bytes: Annotated[
         float | None, "bytes", "Gradient of its largest weight; if missing, it has one weight."
     ] = None
-    next_grad_bytes: Annotated[
-        float | None, "bytes", "Gradient of its second largest weight; if missing, what the largest leaves."
-    ] = None
     output_bytes: Annotated[float, "bytes", "New storage that it hands on."] = 0
     passing_bytes: Annotated[
         float | None,

@@ -17,6 +17,7 @@ RAW = {
     "measure/layers.py",
     "measure/scale.py",
     "verbs/fitting.py",
+    "bench/ablation.py",
     "bench/models/layered.py",
     "cost/indexed.py",
     "cost/transfer.py",

@@ -85,7 +85,7 @@ def _highest_bytes(task: Task, device_of: Sequence[int]) -> list[int]:
     where = [device_of[group] for group in indexed.group_of]
     kept, always, tops, updates, largest = ([0] * ends for _ in range(5))
     for device, part in zip(where, task.footprints, strict=True):
-        resident, saved, output, temp, upstream, update, most, gradient, _ = part
+        resident, saved, output, temp, upstream, update, most, gradient = part
         less = saved if saved < gradient else gradient
         always[device] += resident
         kept[device] += resident + saved + output - less

@@ -116,16 +116,13 @@ class Memory:
 
 def _stepping_bytes(stage: IndexedPlan) -> list[int]:
     """By device, the bytes it holds when the optimizer steps."""
-    resident, total = ([0] * stage.host for _ in range(2))
-    most = [[0, 0] for _ in range(stage.host)]
+    resident, total, largest = ([0] * stage.host for _ in range(3))
     for layer, footprint in enumerate(stage.footprints):
         device = stage.device_of[layer]
         resident[device] += footprint.resident_bytes
         total[device] += footprint.update_bytes
-        one, other = footprint.largest_update_bytes, footprint.next_update_bytes
-        most[device] = sorted([*most[device], one, other])[-2:]
-    updates = [update_peak_bytes(all_, *pair[::-1]) for all_, pair in zip(total, most, strict=True)]
-    return [there + update for there, update in zip(resident, updates, strict=True)]
+        largest[device] = max(largest[device], footprint.largest_update_bytes)
+    return [there + update_peak_bytes(*pair) for there, *pair in zip(resident, total, largest, strict=True)]
 
 
 class ForwardMemory:
