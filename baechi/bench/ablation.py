@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import networkx as nx
 import torch
 from rich.table import Table
 
@@ -121,9 +122,7 @@ def without(graph: LayerGraph, names: Iterable[str]) -> LayerGraph:
         names: of the attributes.
     """
     copy = LayerGraph.from_networkx(graph)
-    for _, attributes in copy.nodes(data=True):
-        for name in names:
-            attributes.pop(name, None)
+    nx.remove_node_attributes(copy, *names)
     return copy
 
 
