@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import networkx as nx
 import torch
 from rich.table import Table
 
@@ -122,7 +121,9 @@ def without(graph: LayerGraph, names: Iterable[str]) -> LayerGraph:
         names: of the attributes.
     """
     copy = LayerGraph.from_networkx(graph)
-    nx.remove_node_attributes(copy, *names)
+    for attributes in copy.nodes.values():
+        for name in names:
+            attributes.pop(name, None)
     return copy
 
 
