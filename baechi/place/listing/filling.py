@@ -9,7 +9,7 @@ from functools import partial
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
-from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledger import Ledger
 from baechi.place.listing.walk import best_fit
 from baechi.place.task import ANYWHERE, Task
 

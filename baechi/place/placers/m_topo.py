@@ -7,7 +7,7 @@ the same bytes in the cap and in the walk (permanent and transient, each group a
 never exceed their memory. Groups left over at the end go to any device where they fit.
 """
 
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import open_ledger
 from baechi.place.listing.filling import Filling, filled
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue

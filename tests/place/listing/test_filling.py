@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from place.graphs import chain, cluster_of
 from place.strategies import clusters, layer_graphs
 
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import open_ledger
 from baechi.place.listing.filling import Filling, filled
 from baechi.place.listing.walk import walk
 from baechi.place.task import Task
