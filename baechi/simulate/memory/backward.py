@@ -7,9 +7,8 @@
 - The gradient of an activation lives from the first consumer's backward to its producer's, on each
   device. A layer without backward kernels passes on the gradient that it got. Where two gradients of
   a tensor meet, their sum is a third tensor.
-- Memory that another stream used (`record_stream`) is reusable when two things hold: the clock of its
-  device's thread is past the end of that use, and every thread's clock is past its earliest start.
-  A thread without work keeps the clock that it began with.
+- Memory that another stream used (`record_stream`) is reusable when every thread's clock is past the end of
+  that use. A thread without work keeps the clock that it began with.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,7 @@ from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.issue_bounds import additions
 from baechi.simulate.memory.forward import Kept
 from baechi.simulate.memory.gradients import Gradient, Gradients
-from baechi.simulate.memory.use import OVER, Use
-from baechi.simulate.memory.watching import Memory
+from baechi.simulate.memory.watching import OVER, Memory
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.transfers import Transfer
@@ -54,10 +52,9 @@ class BackwardLedger:
         self._kept = kept
         self._transfers = transfers
         self._issued = issued
-        seconds, parts = stage.seconds_of("backward"), issued.last_parts
-        self._ran = {layer: Use(end, end - seconds[layer] * parts[layer]) for layer, _, end in engine.ran}
-        self._moved = {number: Use(end_s, start_s) for number, start_s, end_s in engine.moved}
-        self._newest = [OVER] * stage.host
+        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
+        self._moved_s = {number: end_s for number, _, end_s in engine.moved}
+        self._newest_s = [OVER] * stage.host
         self._clocks = [start_s] * stage.host
         self._gradients = Gradients()
         self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
@@ -76,10 +73,8 @@ class BackwardLedger:
             self._issue(device, stage.rise_bytes[layer])
             memory.free(device, stage.rise_bytes[layer])
         now_s = min(self._clocks)
-        self._newest[device] = self._ran[layer]
-        sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
-        memory.drop(device, sent_bytes, self._kept.sent(layer), now_s)
-        memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
+        self._newest_s[device] = self._ended_s[layer]
+        memory.drop(device, self._kept.own_bytes[layer], self._kept.sent(layer), now_s)
         self._issue(device, stage.footprints[layer].gradient_bytes)
         given = (*stage.indexed.makes[layer], *self._returned.get(layer, ()))
         if works:
@@ -102,21 +97,21 @@ class BackwardLedger:
         self._issue(transfer.target, self._copy_bytes(transfer))
         issuer = transfer.target if transfer.source == self._stage.host else transfer.source
         self._clocks[issuer] = max(self._clocks[issuer], self._issued.transfers[number])
-        self._kept.newest_sent[transfer.source, transfer.target] = self._moved[number]
+        self._kept.newest_sent[transfer.source, transfer.target] = self._moved_s[number]
 
     def receive(self, number: int) -> None:
         """Count a gradient that has arrived: the source releases it, the target adds it to its own."""
-        transfer, use = self._transfers[number], self._moved[number]
+        transfer, until_s = self._transfers[number], self._moved_s[number]
         if transfer.source != self._stage.host:
             sent = self._gradients.get(transfer.tensor, transfer.source)
             if sent is not None:
-                sent.use = sent.use.beside(use)
+                sent.until_s = max(sent.until_s, until_s)
             self._drop(self._gradients.take(transfer.tensor, transfer.source), transfer.source)
         tensor = self._joins(transfer)
         if tensor < 0:
             self._returned.setdefault(transfer.consumers[0], []).append(tensor)
         asked_s = self._issued.transfers[number]
-        self._add(tensor, transfer.target, Gradient(self._copy_bytes(transfer), use), asked_s)
+        self._add(tensor, transfer.target, Gradient(self._copy_bytes(transfer), until_s), asked_s)
 
     def _issue(self, device: int, size_bytes: int) -> None:
         self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
@@ -135,14 +130,6 @@ class BackwardLedger:
         made = [tensor for maker in transfer.consumers for tensor in indexed.makes[maker]]
         alike = [tensor for tensor in made if indexed.size_bytes[tensor] == transfer.size_bytes]
         return alike[0] if alike else transfer.tensor
-
-    def _sent_bytes(self, layer: int) -> int:
-        """Bytes of its sent outputs that autograd saves for the layer's own backward."""
-        stage = self._stage
-        if layer not in self._kept.ways:
-            return 0
-        made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
-        return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
         """Count the gradients of a layer's inputs: new tensors, or the incoming one passed on."""
@@ -179,9 +166,9 @@ class BackwardLedger:
         if gradient is not None:
             # The kernel that used it last is the one just issued, so its end is no earlier than now.
             issued_s = self._clocks[device] + self._stage.cluster.launch_s
-            use = gradient.use.beside(self._newest[device], Use(issued_s, issued_s))
-            use = use if gradient.is_shared else OVER
-            self._memory.drop(device, gradient.size_bytes, use, min(self._clocks))
+            last_s = max(gradient.until_s, self._newest_s[device], issued_s)
+            until_s = last_s if gradient.is_shared else OVER
+            self._memory.drop(device, gradient.size_bytes, until_s, min(self._clocks))
 
     def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
         """A layer no longer needs an input; the last layer that autograd saved it for frees it."""
@@ -197,7 +184,7 @@ class BackwardLedger:
             copies.discard(layer)
             if not copies:
                 size_bytes = indexed.size_bytes[tensor]
-                self._memory.drop(device, size_bytes, self._newest[device], now_s)
+                self._memory.drop(device, size_bytes, self._newest_s[device], now_s)
 
 
 def _works(stage: IndexedPlan) -> list[bool]:

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.use import OVER, Use
-from baechi.simulate.memory.watching import Memory
+from baechi.simulate.memory.watching import OVER, Memory
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.program import Instruction
@@ -34,22 +33,22 @@ class Kept:
         lent: by layer, the consumers on its device for which its output is kept.
         copies: by tensor and device, the consumers there for which the copy is kept.
         ways: by layer, the pairs of devices (source, target) that its output travelled between.
-        newest_sent: by pair, the newest transfer.
+        newest_sent: by pair, when the newest transfer ends.
     """
 
     own_bytes: list[int]
     lent: dict[int, set[int]] = field(default_factory=dict)
     copies: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     ways: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
-    newest_sent: dict[tuple[int, int], Use] = field(default_factory=dict)
+    newest_sent: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def sent(self, layer: int) -> Use:
+    def sent(self, layer: int) -> float:
         """When the streams that sent a layer's output have finished all work issued to them so far.
 
         Args:
             layer: the layer.
         """
-        return OVER.beside(*[self.newest_sent[pair] for pair in self.ways.get(layer, ())])
+        return max([self.newest_sent[pair] for pair in self.ways.get(layer, ())], default=OVER)
 
 
 class ForwardLedger:
@@ -133,7 +132,7 @@ class ForwardLedger:
         )
         self._memory.issue(transfer.target, transfer.size_bytes, now_s)
         pair = transfer.source, transfer.target
-        self.kept.newest_sent[pair] = Use(self._arrived_s[number])
+        self.kept.newest_sent[pair] = self._arrived_s[number]
         for maker in transfer.producers:
             self._note_way(maker, pair)
         self._copied.setdefault(transfer.producers[0] if transfer.producers else FROM_HOST, []).append(number)
@@ -244,9 +243,7 @@ class ForwardLedger:
         if keeping and self._stage.graph.training:
             self.kept.copies[transfer.tensor, transfer.target] = keeping
         else:
-            self._memory.drop(
-                transfer.target, transfer.size_bytes, Use(self._newest_s[transfer.target]), now_s
-            )
+            self._memory.drop(transfer.target, transfer.size_bytes, self._newest_s[transfer.target], now_s)
 
     def _finish(self, now_s: float) -> None:
         """End the forward: its variables are released, and the host has what the model returns."""
