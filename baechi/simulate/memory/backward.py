@@ -74,7 +74,9 @@ class BackwardLedger:
             memory.free(device, stage.rise_bytes[layer])
         now_s = min(self._clocks)
         self._newest_s[device] = self._ended_s[layer]
-        memory.drop(device, self._kept.own_bytes[layer], self._kept.sent(layer), now_s)
+        sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
+        memory.drop(device, sent_bytes, self._kept.sent(layer), now_s)
+        memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
         self._issue(device, stage.footprints[layer].gradient_bytes)
         given = (*stage.indexed.makes[layer], *self._returned.get(layer, ()))
         if works:
@@ -121,6 +123,14 @@ class BackwardLedger:
         if len(transfer.producers) != 1 or self._works[transfer.producers[0]]:
             return transfer.size_bytes
         return max(transfer.size_bytes, self._stage.footprints[transfer.producers[0]].upstream_bytes)
+
+    def _sent_bytes(self, layer: int) -> int:
+        """Bytes of its sent outputs that autograd saves for the layer's own backward."""
+        stage = self._stage
+        if layer not in self._kept.ways:
+            return 0
+        made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
+        return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
     def _joins(self, transfer: Transfer) -> int:
         """The tensor whose gradient a transfer belongs to. Layers may also read what the model returns."""
