@@ -6,6 +6,7 @@ from importlib import import_module
 from baechi.bench.figures import Figures
 
 BENCHES = {
+    "ablation": "what each term of the simulator's model is worth, beside dry runs",
     "batches": "the largest batch that trains, by placer and by accelerate's map",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "host": "what the runtime takes of the host for each thing it does",

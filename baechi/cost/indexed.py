@@ -20,10 +20,6 @@ FROM_HOST = -1
 """The source of a tensor that is an input of the model, or that glue makes of inputs on the host."""
 
 
-NO_HOLDER = -1
-"""The holder of a tensor that no variable holds."""
-
-
 class Returned(NamedTuple):
     """A tensor that the model returns: it goes to the host.
 
@@ -57,8 +53,6 @@ class IndexedGraph:
         before, after: by layer, its neighbours by `order_only` edges: it must follow, or precede, them.
         returned: what the model returns, in its order.
         lets_go: by layer, the layers whose outputs are released when it has run (`held_until`).
-        lives: by tensor of a layer with several, if its memory is its own: bytes, and the layer until whose
-            end a variable holds it, or `NO_HOLDER`.
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
     """
@@ -79,7 +73,6 @@ class IndexedGraph:
     after: Sequence[Sequence[int]]
     returned: Sequence[Returned]
     lets_go: Mapping[int, Sequence[int]]
-    lives: Mapping[int, tuple[int, int]]
     members: Sequence[Sequence[int]]
     group_of: Sequence[int]
 
@@ -133,7 +126,6 @@ class IndexedGraph:
             after=after,
             returned=returned,
             lets_go=_lets_go(costs, index),
-            lives=_lives(costs, index, found),
             members=members,
             group_of=group_of,
         )
@@ -246,18 +238,6 @@ def _lets_go(layers: Sequence[LayerCosts], index: dict[str, int]) -> dict[int, l
         if costs.held_until in index:
             found.setdefault(index[costs.held_until], []).append(layer)
     return found
-
-
-def _lives(
-    layers: Sequence[LayerCosts], index: Mapping[str, int], found: Sequence[Tensor]
-) -> dict[int, tuple[int, int]]:
-    lives: dict[int, tuple[int, int]] = {}
-    for number, tensor in enumerate(found):
-        of_layer = layers[index[tensor.source]].lives if tensor.source in index else None
-        size_bytes, until = (of_layer or {}).get(tensor.key, (0, ""))
-        if size_bytes:
-            lives[number] = size_bytes, index.get(until, NO_HOLDER)
-    return lives
 
 
 def _order_only(

@@ -8,9 +8,13 @@ The job that is ready first is served first; ties are served in the order of iss
 sort: its callers, the event loops of simulator and emulator, must ask in this order.
 """
 
+from collections.abc import Sequence
+
 from baechi.cost.channel import Channels
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster
+from baechi.records.layer_costs import LayerCosts
+from baechi.records.timeline import Phase
 
 
 class Machine:
@@ -70,3 +74,27 @@ def issue_s(now_s: float, duration_s: float, launch_s: float) -> tuple[float, fl
     """
     # the first kernel runs while the host issues the others; a graph without host times has 0 s here
     return now_s + min(launch_s, duration_s), now_s + duration_s
+
+
+def last_part(host_s: float, launch_s: float) -> float:
+    """The fraction of a layer's work that remains when its last kernel has been issued.
+
+    Its kernels count as equally long.
+
+    Args:
+        host_s: how long it takes to issue all of them.
+        launch_s: how long it takes to issue one.
+    """
+    return min(1.0, launch_s / host_s) if host_s > 0 else 0.0
+
+
+def host_s_of(layers: Sequence[LayerCosts], phase: Phase) -> list[float]:
+    """By layer, how long the host takes to issue its kernels.
+
+    Args:
+        layers: the attributes of each.
+        phase: forward or backward.
+    """
+    if phase == "backward":
+        return [float(costs.host_backward_s) for costs in layers]
+    return [float(costs.host_forward_s) for costs in layers]

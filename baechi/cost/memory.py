@@ -48,7 +48,6 @@ class Footprint(NamedTuple):
         upstream_bytes: the gradient of its output, while its backward runs.
         update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
         largest_update_bytes: those of the largest weight.
-        next_update_bytes: those of its second largest weight.
         gradient_bytes: those of `resident_bytes` that are there from its backward on: gradients of
             parameters, and the part of `saved_bytes` still held after backward (a cache).
     """
@@ -61,7 +60,6 @@ class Footprint(NamedTuple):
     update_bytes: int = 0
     largest_update_bytes: int = 0
     gradient_bytes: int = 0
-    next_update_bytes: int = 0
 
     @property
     def always_bytes(self) -> int:
@@ -138,19 +136,17 @@ def step_bytes(graph: LayerGraph) -> int:
     return kept + max([row.temp_bytes + row.upstream_bytes for row in rows], default=0)
 
 
-def update_peak_bytes(total_bytes: int, largest_bytes: int, next_bytes: int | None = None) -> int:
+def update_peak_bytes(total_bytes: int, largest_bytes: int) -> int:
     """What the optimizer's step needs on a device at most, whichever way it goes.
 
     All weights at once need all of them once. One by one, each needs itself twice, and what the one
-    before left lies there still, until the first of the new ones is made.
+    before left lies there still, until the first of the new ones is made: as much again, at most.
 
     Args:
         total_bytes: `update_bytes` of all layers there.
         largest_bytes: `largest_update_bytes`, the most of them.
-        next_bytes: of the second largest weight there; as much unless given.
     """
-    before_bytes = min(largest_bytes if next_bytes is None else next_bytes, total_bytes - largest_bytes)
-    return max(total_bytes, 2 * largest_bytes + before_bytes)
+    return max(total_bytes, 2 * largest_bytes + min(largest_bytes, total_bytes - largest_bytes))
 
 
 def least_update_bytes(total_bytes: int, largest_bytes: int) -> int:
@@ -170,8 +166,6 @@ def _in_training(costs: LayerCosts, optimizer: OptimizerCosts) -> Footprint:
     gradients, saved, lasting = ceil(costs.grad_bytes), ceil(costs.saved_bytes), ceil(costs.lasting_bytes)
     largest, coming = costs.largest_grad_bytes, costs.backward_grad_bytes
     largest = gradients if largest is None else ceil(largest)
-    second = costs.next_grad_bytes
-    second = min(largest, gradients - largest) if second is None else ceil(second)
     coming = gradients if coming is None else ceil(coming)  # of ties, the first backward makes them
     passing = costs.passing_bytes
     passing = max(0, costs.output_bytes - saved) if passing is None else passing
@@ -187,6 +181,5 @@ def _in_training(costs: LayerCosts, optimizer: OptimizerCosts) -> Footprint:
         upstream_bytes=ceil(costs.upstream_grad_bytes),
         update_bytes=gradients * update,
         largest_update_bytes=largest * update,
-        next_update_bytes=second * update,
         gradient_bytes=coming + lasting,
     )

@@ -26,7 +26,6 @@ class Tensor(NamedTuple):
             a layer there asks for it.
         has_grad: whether a gradient comes back.
         keepers: the consumers for whose backward autograd may keep it.
-        key: distinguishes it from other tensors of its source, if there are any.
     """
 
     source: str
@@ -35,7 +34,6 @@ class Tensor(NamedTuple):
     ahead: bool = True
     has_grad: bool = True
     keepers: tuple[str, ...] = ()
-    key: Any = None
 
 
 def transfer_s(link: Link, size_bytes: float) -> float:
@@ -82,7 +80,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
             if not edge.order_only and target not in on_host:
                 for key, size in _parts(edge):
                     of_source.setdefault(key, []).append((target, size, edge))
-        for key, reads in of_source.items():
+        for reads in of_source.values():
             found.append(
                 Tensor(
                     source,
@@ -91,7 +89,6 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
                     ahead=not any([edge.on_demand for _, _, edge in reads]),
                     has_grad=not all([edge.no_grad for _, _, edge in reads]),
                     keepers=tuple([target for target, _, edge in reads if not edge.unsaved]),
-                    key=key,
                 )
             )
     return found

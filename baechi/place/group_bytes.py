@@ -54,7 +54,7 @@ class GroupBytes(NamedTuple):
     @classmethod
     def _alone(cls, part: Footprint, final_bytes: int) -> "GroupBytes":
         """Count the bytes of one layer: a fast path, since most groups have one layer."""
-        resident, saved, output, temp, upstream, update, largest, gradient, _ = part
+        resident, saved, output, temp, upstream, update, largest, gradient = part
         permanent, forward, backward = resident + saved, output + temp, upstream + temp
         if gradient:
             less = min(saved, gradient)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Literal, final
 
 from baechi.records.attributes import AbstractAttributes
 
@@ -40,9 +40,6 @@ class LayerCosts(AbstractAttributes):
     largest_grad_bytes: Annotated[
         float | None, "bytes", "Gradient of its largest weight; if missing, it has one weight."
     ] = None
-    next_grad_bytes: Annotated[
-        float | None, "bytes", "Gradient of its second largest weight; if missing, what the largest leaves."
-    ] = None
     output_bytes: Annotated[float, "bytes", "New storage that it hands on."] = 0
     passing_bytes: Annotated[
         float | None,
@@ -67,9 +64,6 @@ class LayerCosts(AbstractAttributes):
     ] = 0
     lasting_bytes: Annotated[
         float, "bytes", "What autograd keeps that is still held when backward is over, such as a cache."
-    ] = 0
-    upstream_span_bytes: Annotated[
-        float, "bytes", "What a copy of the gradient of its output takes, if that is a view with gaps."
     ] = 0
 
     flops: Annotated[float, "FLOP", "Arithmetic of its forward."] = 0
@@ -98,30 +92,6 @@ class LayerCosts(AbstractAttributes):
     held_until: Annotated[
         str, "node", "If variables hold its passing output beyond the last reader, the node until whose end."
     ] = ""
-    lives: Annotated[
-        Mapping[str, Sequence[Any]] | None,
-        "bytes and node, by tensor",
-        "Of several outputs, those with memory of their own: its size, and until whose end variables hold it "
-        "or `''`.",
-    ] = None
-    rising_bytes: Annotated[
-        Sequence[tuple[float, int]],
-        "pairs",
-        "What it holds in the course of forward: the part of its kernels launched before; bytes.",
-    ] = ()
-    backward_steps: Annotated[
-        Sequence[Sequence[Any]],
-        "quadruples",
-        "`backward_rise_bytes` in the course of backward: the part of its kernels launched before; bytes; "
-        "what may be released then; bytes of that.",
-    ] = ()
-    tail: Annotated[
-        Sequence[Sequence[float]],
-        "pairs",
-        "The kernels that may decide when forward ends: the part of the issuing that is over, and of the "
-        "work that is left.",
-    ] = ()
-    backward_tail: Annotated[Sequence[Sequence[float]], "pairs", "The same as `tail`, of backward."] = ()
 
     returned: Annotated[
         Mapping[str, float] | None,

@@ -4,34 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
-from typing import NamedTuple
 
 from baechi.cost.indexed import IndexedGraph
+from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.memory import Footprint, footprints_of
 from baechi.cost.own_work import OwnWork
-from baechi.cost.tails import Tail, host_s_of, tails_of
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.timeline import Phase
-
-
-class Step(NamedTuple):
-    """A stretch of a layer's backward.
-
-    Args:
-        part: the fraction of the layer's kernels that were issued before it.
-        rise_bytes: the most bytes it adds to the live bytes, if none of those are freed.
-        kind: what it may free when it begins, if the placement allows: `"out"`, the gradient of the
-            layer's output; `"lent"`, inputs that autograd saved for it; `"sum"`, earlier gradients of
-            its inputs, once added to its own. `"add"` marks where that sum is allocated; `""`: nothing.
-        size_bytes: the bytes freed, or of the sum.
-    """
-
-    part: float
-    rise_bytes: int
-    kind: str = ""
-    size_bytes: int = 0
-
 
 _Table = list[list[float | None]]
 
@@ -47,15 +27,12 @@ class IndexedPlan:
         footprints: by layer.
         seconds: by phase, device and layer; None where the time is unknown.
         host_s: by phase and layer, what the host takes to issue its kernels.
-        tails: by phase and layer, the kernels that may decide when it ends.
+        last_parts: by phase and layer, the fraction of its work that remains when its last kernel is issued.
         is_glue: by layer, whether it is a functional op (glue) and not a module.
         lent_bytes: by layer, bytes of its output that autograd saves for its consumers only.
         held_bytes: by layer, bytes that the model's code holds to the end of forward.
-        span_bytes: by layer, what a copy of the gradient of its output takes, if that has gaps.
         temp_bytes: by layer, transient bytes while it runs forward.
-        rising_bytes: by layer, how its bytes rise while it runs forward: pairs of the fraction of its
-            kernels issued so far, and bytes. Empty if it holds all from the beginning.
-        steps: by layer, what its backward adds to the live bytes (`Step`).
+        rise_bytes: by layer, the most that its backward adds to the live bytes.
         own: what the runtime takes of the host.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
@@ -67,14 +44,12 @@ class IndexedPlan:
     footprints: list[Footprint]
     seconds: dict[Phase, _Table]
     host_s: dict[Phase, list[float]]
-    tails: dict[Phase, list[Tail]]
+    last_parts: dict[Phase, list[float]]
     is_glue: Sequence[bool]
     lent_bytes: Sequence[int]
     held_bytes: Sequence[int]
-    span_bytes: Sequence[int]
     temp_bytes: Sequence[int]
-    rising_bytes: Sequence[Sequence[tuple[float, int]]]
-    steps: Sequence[Sequence[Step]]
+    rise_bytes: Sequence[int]
     own: OwnWork
     device_of: Sequence[int]
     place: Sequence[int]
@@ -110,21 +85,20 @@ class IndexedPlan:
         parts = footprints_of(graph, indexed.costs, optimizer)
         phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)
         layers, training = indexed.costs, graph.training
+        host_s = {phase: host_s_of(layers, phase) for phase in phases}
         whole = cls(
             graph,
             cluster,
             indexed,
             parts,
             {phase: _seconds(layers, cluster, phase) for phase in phases},
-            {phase: host_s_of(layers, phase) for phase in phases},
-            {phase: tails_of(layers, phase, cluster.launch_s) for phase in phases},
+            host_s,
+            {phase: [last_part(own_s, cluster.launch_s) for own_s in host_s[phase]] for phase in phases},
             [costs.kind == "glue" for costs in layers],
             [ceil(costs.lent_bytes) * training for costs in layers],
             [ceil(costs.held_bytes) * training for costs in layers],
-            [ceil(costs.upstream_span_bytes) * training for costs in layers],
             _forward_temp_bytes(graph, layers),
-            [costs.rising_bytes for costs in layers],
-            _steps(graph, layers, parts),
+            _rise_bytes(graph, layers, parts),
             OwnWork.of(indexed, cluster, training=training),
             (),
             (),
@@ -137,17 +111,11 @@ class IndexedPlan:
         table = list(self.footprints)
         seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
         host_s = {phase: list(times) for phase, times in self.host_s.items()}
-        temp_bytes, steps = list(self.temp_bytes), list(self.steps)
-        lent_bytes, held_bytes, rising_bytes = (
-            list(self.lent_bytes),
-            list(self.held_bytes),
-            list(self.rising_bytes),
-        )
+        temp_bytes, rise_bytes = list(self.temp_bytes), list(self.rise_bytes)
+        lent_bytes, held_bytes = list(self.lent_bytes), list(self.held_bytes)
         for layer in on_host:
             table[layer] = Footprint(0, 0, 0, 0, 0)
-            lent_bytes[layer] = held_bytes[layer] = temp_bytes[layer] = 0
-            steps[layer] = ()
-            rising_bytes[layer] = ()
+            lent_bytes[layer] = held_bytes[layer] = temp_bytes[layer] = rise_bytes[layer] = 0
             for phase in seconds:
                 host_s[phase][layer] = 0.0
                 for row in seconds[phase]:
@@ -162,8 +130,7 @@ class IndexedPlan:
             lent_bytes=lent_bytes,
             held_bytes=held_bytes,
             temp_bytes=temp_bytes,
-            rising_bytes=rising_bytes,
-            steps=steps,
+            rise_bytes=rise_bytes,
             own=OwnWork.of(indexed, self.cluster, training=self.graph.training),
         )
 
@@ -222,14 +189,11 @@ def _forward_temp_bytes(graph: LayerGraph, layers: Sequence[LayerCosts]) -> list
     return [ceil(costs.temp_bytes) for costs in layers]
 
 
-def _steps(graph: LayerGraph, layers: Sequence[LayerCosts], parts: Sequence[Footprint]) -> list[list[Step]]:
-    """By layer; without recorded steps, one step with its transient bytes and its weights' gradients."""
+def _rise_bytes(graph: LayerGraph, layers: Sequence[LayerCosts], parts: Sequence[Footprint]) -> list[int]:
+    """By layer; if the graph does not say, its transient bytes and its weights' gradients."""
     if not graph.says("backward_rise_bytes"):
-        return [[Step(0.0, part.temp_bytes + part.gradient_bytes)] for part in parts]
-    return [
-        [Step(*step) for step in costs.backward_steps] or [Step(0.0, ceil(costs.backward_rise_bytes))]
-        for costs in layers
-    ]
+        return [part.temp_bytes + part.gradient_bytes for part in parts]
+    return [ceil(costs.backward_rise_bytes) for costs in layers]
 
 
 def _seconds(layers: Sequence[LayerCosts], cluster: Cluster, phase: Phase) -> _Table:

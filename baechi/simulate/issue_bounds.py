@@ -8,7 +8,7 @@ been issued, on any device. An addition of gradients may be counted with another
 from collections.abc import Sequence
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph
-from baechi.cost.tails import host_s_of
+from baechi.cost.machine import host_s_of
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster
 from baechi.records.timeline import Phase
@@ -34,7 +34,7 @@ def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, fl
     ]
     alone_s = [
         max(0.0, seconds - cluster.launch_s * additions)
-        for seconds, additions in zip(backward_s, _additions(indexed), strict=True)
+        for seconds, additions in zip(backward_s, additions(indexed), strict=True)
     ]
     shared_s = sum(alone_s) / len(cluster)
     backward = max(shared_s, _longest_s(indexed, alone_s)) - cluster.launch_s
@@ -56,8 +56,12 @@ def _host_s(indexed: IndexedGraph, phase: Phase) -> list[float]:
     return [0.0 if costs.on_host else own_s for costs, own_s in zip(indexed.costs, host_s, strict=True)]
 
 
-def _additions(indexed: IndexedGraph) -> list[int]:
-    """By layer, the gradient additions that it makes if all consumers of a tensor share one device."""
+def additions(indexed: IndexedGraph) -> list[int]:
+    """By layer, the gradient additions that it makes if all consumers of a tensor share one device.
+
+    Args:
+        indexed: the layer graph, indexed.
+    """
     found = [0] * len(indexed)
     for maker, readers in zip(indexed.source, indexed.graded, strict=True):
         for reader in readers[:-1] if maker != FROM_HOST else ():

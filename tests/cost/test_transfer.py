@@ -31,8 +31,8 @@ def test_ids_tell_tensors_apart() -> None:
     edges = [("a", n, {"bytes": 4, "tensor": t}) for n, t in (("b", "0"), ("c", "1"), ("d", "0"))]
     graph = graph_of({name: {} for name in "abcd"}, edges)
     assert tensors(graph) == [
-        Tensor("a", 4, ("b", "d"), keepers=("b", "d"), key="0"),
-        Tensor("a", 4, ("c",), keepers=("c",), key="1"),
+        Tensor("a", 4, ("b", "d"), keepers=("b", "d")),
+        Tensor("a", 4, ("c",), keepers=("c",)),
     ]
 
 
@@ -40,7 +40,7 @@ def test_ids_as_json_gives_them_back() -> None:
     """An id that was a tuple is a list in a file, and still an id."""
     edges = [("a", name, {"bytes": 4, "tensor": [0, 1]}) for name in "bc"]
     assert tensors(graph_of({name: {} for name in "abc"}, edges)) == [
-        Tensor("a", 4, ("b", "c"), keepers=("b", "c"), key=(0, 1))
+        Tensor("a", 4, ("b", "c"), keepers=("b", "c"))
     ]
 
 

@@ -149,12 +149,13 @@ class Oracle:
         return sum(one.size for one in there)
 
     def updating(self, device: str) -> int:
-        """What is there when the optimizer steps: all weights, or twice the largest and the one before."""
+        """What is there when the optimizer steps: all weights, or twice the largest and one as large."""
         layers = self.read.plan.order_on(device)
         each = UPDATE.get(str(self.graph.graph.get("optimizer")).lower(), 0) * self.training
         made = [each * self.amount(name, "grad_bytes") for name in layers]
         grads = sum([self.amount(name, "grad_bytes") * self.training for name in layers])
-        before, largest = sorted([0, 0, *made])[-2:]
+        largest = max(made, default=0)
+        before = min(largest, sum(made) - largest)
         return sum(map(self.resident, layers)) + grads + max(sum(made), 2 * largest + before)
 
 

@@ -8,11 +8,10 @@ the first operation that came after it:
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 
-from baechi.capture.graph import memory_steps
 from baechi.capture.graph.draft import Draft
-from baechi.capture.graph.late_kernels import late_kernels
 from baechi.capture.watch.trace import BackwardOp, Op, Storage, Trace, peak_bytes
 
 
@@ -37,41 +36,29 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         before = working[place].name if place < len(working) else before
         if before:
             parts.setdefault(before, []).append((len(trace.events) + number, op))
-    weights, lent = memory_steps.gradients_of_weights(trace), _lent(drafts, owners)
-    made = trace.made_in_backward
     for draft in drafts:
         part = parts.get(draft.name, [])
         draft.backward_kernels = sum([op.kernel for _, op in part])
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
-        draft.backward_tail = late_kernels([op.moved_bytes for _, op in part if op.kernel])
         draft.lasting = _lasting(draft, trace)
-        added = memory_steps.sums(part, weights)
-        others = {one.there.index for one in added}
-        draft.upstream_span_bytes = _span_bytes(part, made - others)
         kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
-        out = [s for s in memory_steps.given_back(part, made) if s.index not in others]
-        going = [*[("out", s) for s in out], *[("lent", s) for s in lent.get(draft.name, ())]]
-        draft.backward_steps = memory_steps.steps(part, kept, going, added)
+        draft.backward_rise_bytes = _rise_bytes(part, kept)
 
 
-def _lent(drafts: Iterable[Draft], owners: Mapping[int, Draft]) -> dict[str, list[Storage]]:
-    """By node, memory that other nodes made and that autograd keeps for its backward only."""
-    found: dict[str, list[Storage]] = {}
-    for draft in drafts:
-        for storage in [draft.made[index][0] for index in sorted(draft.lent)]:
-            savers = {owners[event].name for event in storage.savers if event in owners}
-            if len(savers) == 1:
-                found.setdefault(savers.pop(), []).append(storage)
-    return found
-
-
-def _span_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:
-    """What a copy takes of the gradient that a part begins with, if that has gaps."""
-    own = {storage.index for _, op in part for storage in op.makes}
-    spans = [(index, size) for _, op in part for index, size in op.spans.items()]
-    return max([size for index, size in spans if index in gradients and index not in own], default=0)
+def _rise_bytes(part: Sequence[tuple[int, BackwardOp]], kept: Sequence[Storage]) -> int:
+    """The most that a part adds: what it made and holds, less what it freed of `kept`."""
+    if not part:
+        return 0
+    first, last = part[0][0], part[-1][0]
+    changes = [(s.died, 0, -s.size_bytes) for s in kept if s.died is not None and first <= s.died <= last]
+    for number, op in part:
+        for storage in op.makes:
+            changes.append((number, 1, storage.size_bytes))
+            if storage.died is not None and storage.died <= last:
+                changes.append((storage.died, 0, -storage.size_bytes))
+    return max(0, *accumulate([size_bytes for _, _, size_bytes in sorted(changes)]))
 
 
 def _temp_bytes(part: Sequence[tuple[int, BackwardOp]], gradients: set[int]) -> int:

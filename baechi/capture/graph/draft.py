@@ -1,12 +1,10 @@
 """A node of the layer graph while it is being drafted, and what it costs in bytes."""
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from baechi.capture.graph.late_kernels import late_kernels
-from baechi.capture.watch.trace import Op, Storage, Use, peaks
+from baechi.capture.watch.trace import Op, Storage, Use, peak_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +22,6 @@ class Draft:
         escaped: storages of `made` that something outside of it reads or gets.
         held: storages of `made` that stay referenced after their last read, to the end of forward.
         held_until: the node during which the last of the others is released, if none of their readers.
-        held_by: of those that pass, the same one by one; empty for what goes with its last reader.
         lent: those of `escaped` that autograd keeps for readers only, not for this node.
         returned: what the model returns of it: bytes, by the place among all that it returns.
         losses: those of them where backward begins.
@@ -32,16 +29,13 @@ class Draft:
         moved_grad_bytes: gradients of weights that its backward makes first, though others own these; less
             those that others make before it does.
         second_grad_bytes: for weights that others, after it, read too: the gradient that is there already.
-        kernels: the events of the operations that it launched.
-        work_of_kernels: the bytes that each of them moved.
+        kernels: how many it launched.
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         reaches: whether it reads what it was not given: in an object, in another module.
         flops, moved_bytes: by dtype name.
         backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
-        backward_tail: see `tail`.
-        backward_steps: what that part adds to what is there, as `memory_steps.steps` has it; None if unknown.
-        upstream_span_bytes: what a copy of the gradient of its output takes, if that is a view with gaps.
+        backward_rise_bytes: what that part adds to what is there at most; None if unknown.
         delivered: storages of `made` that the model returns.
         lasting: others that autograd keeps, or that are held, and that are there when backward is over.
         work: its operations: what two layers have in common that take the same time.
@@ -58,15 +52,13 @@ class Draft:
     escaped: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     held_until: str = ""
-    held_by: dict[int, str] = field(default_factory=dict)
     lent: set[int] = field(default_factory=set)
     returned: dict[str, int] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
     given_grad_bytes: int = 0
     moved_grad_bytes: int = 0
     second_grad_bytes: int = 0
-    kernels: list[int] = field(default_factory=list)
-    work_of_kernels: list[int] = field(default_factory=list)
+    kernels: int = 0
     writes: str = ""
     reaches: bool = False
     flops: dict[str, int] = field(default_factory=dict)
@@ -75,9 +67,7 @@ class Draft:
     backward_flops: int = 0
     backward_moved_bytes: int = 0
     backward_temp_bytes: int | None = None
-    backward_tail: list[list[float]] = field(default_factory=list)
-    backward_steps: list[list[Any]] | None = None
-    upstream_span_bytes: int = 0
+    backward_rise_bytes: int | None = None
     delivered: set[int] = field(default_factory=set)
     lasting: set[int] = field(default_factory=set)
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
@@ -104,8 +94,7 @@ class Draft:
             homeless: kernels that were launched before it for unplaced tensors.
         """
         self.last = max(self.last, event)
-        self.kernels += [event - 1] * homeless + [event] * op.kernel
-        self.work_of_kernels += [0] * homeless + [op.moved_bytes] * op.kernel
+        self.kernels += homeless + op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))
@@ -124,28 +113,26 @@ class Draft:
             training: whether gradients and what autograd keeps are counted.
             names: qualified names of the weights in each storage, by storage index.
         """
-        rising = peaks(self.made.values(), self.last)
+        most_bytes = peak_bytes(self.made.values(), self.last)
         amounts = {
             "param_bytes": _size(w for w in self.weights if w.parameter),
             "buffer_bytes": _size(w for w in self.weights if not w.parameter),
             "output_bytes": _size(self._escaped()),
             "held_bytes": _size(s for s in self._held() if not (training and s.saved)),
-            "temp_bytes": max(rising.values(), default=0) - _size(self._kept(training=training)),
-            "kernels": len(self.kernels),
+            "temp_bytes": most_bytes - _size(self._kept(training=training)),
+            "kernels": self.kernels,
             "flops": sum(self.flops.values()),
             "moved_bytes": sum(self.moved_bytes.values()),
         }
         if training:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
-            trained = sorted([w.size_bytes for w in self.weights if w.trained], reverse=True)
-            amounts |= dict(zip(("largest_grad_bytes", "next_grad_bytes"), trained, strict=False))
+            amounts["largest_grad_bytes"] = max([w.size_bytes for w in self.weights if w.trained], default=0)
             amounts["saved_bytes"] = _size(s for s, _ in self.made.values() if s.saved)
             amounts["lent_bytes"] = _size(self.made[index][0] for index in self.lent)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)
             amounts["forward_temp_bytes"] = amounts["temp_bytes"]
-            if self.backward_steps is not None:
-                amounts["backward_rise_bytes"] = max([step[1] for step in self.backward_steps], default=0)
-                amounts["upstream_span_bytes"] = self.upstream_span_bytes
+            if self.backward_rise_bytes is not None:
+                amounts["backward_rise_bytes"] = self.backward_rise_bytes
                 amounts["lasting_bytes"] = _size(self.made[index][0] for index in self.lasting)
             else:
                 amounts["backward_rise_bytes"] = self._backward_bytes() + amounts["grad_bytes"]
@@ -159,16 +146,10 @@ class Draft:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
         if amounts["output_bytes"]:
             attributes["passing_bytes"] = _size(self.passing(training=training).values())
-        if len(rising) > 1 and len(self.kernels) > 1:
-            attributes["rising_bytes"] = self._steps(rising)
-        tails = {"tail": late_kernels(self.work_of_kernels), "backward_tail": self.backward_tail * training}
-        attributes |= {name: corners for name, corners in tails.items() if corners}
         if self.held_until:
             attributes["held_until"] = self.held_until
         if self.returned:
             attributes["returned"] = dict(self.returned)
-        if training and self.backward_steps and (len(self.backward_steps) > 1 or self.backward_steps[0][0]):
-            attributes["backward_steps"] = self.backward_steps
         if training and self.moved_grad_bytes:
             attributes["backward_grad_bytes"] = amounts["grad_bytes"] + self.moved_grad_bytes
         if training and self.losses:
@@ -204,13 +185,6 @@ class Draft:
 
     def _held(self) -> list[Storage]:
         return [storage for index, (storage, _) in self.made.items() if index in self.held]
-
-    def _steps(self, rising: dict[int, int]) -> list[list[float]]:
-        """What it holds, by the part of its kernels that was launched before, in quarters."""
-        quarters: dict[int, int] = {}
-        for event, size_bytes in rising.items():
-            quarters[4 * bisect_left(self.kernels, event) // len(self.kernels)] = size_bytes
-        return [[quarter / 4, size_bytes] for quarter, size_bytes in quarters.items()]
 
     def _backward_bytes(self) -> int:
         if self.backward_temp_bytes is not None:

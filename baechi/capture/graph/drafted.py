@@ -1,7 +1,6 @@
 """All nodes and edges while they are being drafted, and the graph that they become."""
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,8 +87,6 @@ class Drafted:
             graph.add_node(name, **attributes)
         for (source, target), tensors in self.edges.items():
             graph.add_edge(source, target, **self._edge(source, target, tensors))
-        for name, lives in self._lives().items():
-            graph.nodes[name]["lives"] = lives
         for source, target in self.after:
             if not graph.has_edge(source, target):
                 graph.add_edge(source, target, order_only=True)
@@ -113,22 +110,6 @@ class Drafted:
             attributes["unsaved"] = True
         return attributes
 
-    def _lives(self) -> dict[str, dict[str, list[Any]]]:
-        """By node with several outputs: by tensor with memory of its own, its bytes and its holder."""
-        found: dict[str, dict[str, list[Any]]] = {}
-        uses: dict[str, set[tuple[str, int]]] = {}
-        for (source, _), tensors in self.edges.items():
-            uses.setdefault(source, set()).update([(key, use.storage.index) for key, use in tensors.items()])
-        for name, pairs in uses.items():
-            draft = self.drafts.get(name)
-            passing = draft.passing(training=self.trace.training) if draft is not None else {}
-            keys, storages = Counter([key for key, _ in pairs]), Counter([index for _, index in pairs])
-            alone = [(key, i) for key, i in sorted(pairs) if keys[key] == storages[i] == 1 and i in passing]
-            if len(passing) > 1 and alone:
-                assert draft is not None
-                found[name] = {key: [passing[i].size_bytes, draft.held_by.get(i, "")] for key, i in alone}
-        return found
-
     def _savers(self, storage: Storage) -> set[str]:
         """The nodes whose backward keeps a storage; all that use it, if saving was not watched."""
         if storage.saved and not storage.savers:
@@ -149,7 +130,7 @@ class Drafted:
         nodes = sorted(self.drafts.values(), key=lambda draft: draft.last)
         lasts = [draft.last for draft in nodes]
         for draft in self.drafts.values():
-            lives: dict[int, int] = {}
+            until = draft.last
             for index, (storage, _) in draft.made.items():
                 gone = storage.forgotten if storage.saved and storage.forgotten is not None else storage.died
                 died = end if gone is None else gone
@@ -158,9 +139,8 @@ class Drafted:
                 if died >= end or (died > draft.last + 1 and index not in draft.escaped):
                     draft.held.add(index)
                 elif index in draft.escaped:
-                    lives[index] = died - 1 if died > read + 1 else draft.last
-            draft.held_until = _node_at(max(lives.values(), default=draft.last), draft, nodes, lasts)
-            draft.held_by = {index: _node_at(until, draft, nodes, lasts) for index, until in lives.items()}
+                    until = max(until, died - 1 if died > read + 1 else draft.last)
+            draft.held_until = _node_at(until, draft, nodes, lasts)
 
     def _given_grad_bytes(self, draft: Draft) -> int:
         """Gradients that its backward makes for what it was given; weights have theirs anyway."""

@@ -96,10 +96,6 @@ def _merged_order(one: list[str], other: list[str]) -> list[str]:
     return order
 
 
-_COURSES = frozenset(["rising_bytes", "backward_steps", "lives", "tail", "backward_tail"])
-"""Attributes that say what happens when: known only where all examples agree."""
-
-
 def _merged_attributes(one: Any, other: Any) -> dict[str, Any]:
     if one is None or other is None:
         return dict(one or other or {})
@@ -117,10 +113,7 @@ def _merged_attributes(one: Any, other: Any) -> dict[str, Any]:
 def _largest(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     merged = {**other, **one}
     merged.pop("unread", None)
-    for name in _COURSES:
-        if one.get(name) != other.get(name):
-            merged.pop(name, None)
-    for name in one.keys() & other.keys() - _COURSES:
+    for name in one.keys() & other.keys():
         merged[name] = _larger(one[name], other[name])
     return merged
 

@@ -1,7 +1,6 @@
 """The backward of a watched run: it runs, and each operation of it is written down."""
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from baechi.capture.watch.trace import BackwardOp
 from baechi.capture.watch.watched_run import Watch
 from baechi.torchlib.operators.facts import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.torchlib.private.autograd import current_autograd_node, sequence_number
-from baechi.torchlib.tensors.layout import copy_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
 
 logger = logging.getLogger(__name__)
@@ -83,14 +81,6 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made),
             kernel=is_kernel(func, args, kwargs),
-            reads=tuple([watch.storage_of(tensor) for tensor in given]),
-            spans=_spans(watch, given),
-            adds=facts.rule.adds_gradients,
         )
     )
     return result
-
-
-def _spans(watch: Watch, given: Iterable[torch.Tensor]) -> dict[int, int]:
-    sizes = [(watch.storage_of(tensor).index, copy_bytes(tensor), tensor) for tensor in given]
-    return {index: size for index, size, tensor in sizes if size > tensor.numel() * tensor.element_size()}

@@ -8,7 +8,7 @@ granularity is decided after the fact and the model runs once.
     └── events     Enter(call) .. Op .. Op .. Exit(call), in code order
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -174,9 +174,6 @@ class BackwardOp:
         sequence: number of the autograd node that ran it; -1 for none.
         makes: storages that it made.
         flops, moved_bytes, kernel: as for `Op`.
-        reads: storages that it read.
-        spans: by storage that it read, what a copy of the tensor there takes, if it is no dense one.
-        adds: whether it is an addition, usually of two gradients.
     """
 
     sequence: int
@@ -184,9 +181,6 @@ class BackwardOp:
     flops: int
     moved_bytes: int
     kernel: bool
-    reads: tuple[Storage, ...] = ()
-    spans: Mapping[int, int] = field(default_factory=dict)
-    adds: bool = False
 
 
 Event = Boundary | Op
@@ -221,40 +215,25 @@ class Trace:
         """The number of the next event; numbers continue through backward."""
         return len(self.events) + len(self.backward or ())
 
-    @property
-    def made_in_backward(self) -> set[int]:
-        """The storages that backward made."""
-        return {storage.index for op in self.backward or () for storage in op.makes}
-
     def called(self) -> set[str]:
         """The modules that were called, by qualified name."""
         return {event.call.module for event in self.events if isinstance(event, Boundary)}
 
 
 def peak_bytes(made: Iterable[tuple[Storage, int]], last: int) -> int:
-    """The most bytes of some storages that were alive at once; see `peaks`."""
-    return max(peaks(made, last).values(), default=0)
-
-
-def peaks(made: Iterable[tuple[Storage, int]], last: int) -> dict[int, int]:
-    """How many bytes of some storages were alive at once: each time when it was more than before.
+    """The most bytes of some storages that were alive at once.
 
     Args:
         made: storages, each with the number of the event that made it.
         last: the number of the event up to which they are looked at.
-
-    Returns:
-        Bytes by number of the event.
     """
     changes: list[tuple[int, int, int]] = []
     for storage, event in made:
         changes.append((event, 1, storage.size_bytes))
         if storage.died is not None and storage.died <= last:  # before the event of that number
             changes.append((storage.died, 0, -storage.size_bytes))
-    found: dict[int, int] = {}
     live = peak = 0
-    for event, _, change in sorted(changes):
+    for _, _, change in sorted(changes):
         live += change
-        if live > peak:
-            found[event] = peak = live
-    return found
+        peak = max(peak, live)
+    return peak

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledger import Ledger
 from baechi.place.listing.walk import best_fit
 from baechi.place.task import ANYWHERE, Task
 

@@ -15,7 +15,7 @@ of the heap, and the layer stays there or sinks. That takes O((n + e) d log n) i
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledger import Ledger
 from baechi.place.listing.availability import Availability
 from baechi.place.listing.waiting_devices import NO_DEVICE, Awake
 from baechi.place.task import ANYWHERE, Task

@@ -11,7 +11,7 @@ After Hanen and Munier (ETFA 1995) and Jeon et al. (SoCC 2020).
 
 from typing import Protocol
 
-from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledger import Ledger
 from baechi.place.listing.availability import Availability
 from baechi.place.task import ANYWHERE, Task
 

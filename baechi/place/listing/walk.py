@@ -6,7 +6,7 @@ which the model's code reaches them, and no layer is reordered.
 
 from collections.abc import Callable
 
-from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledger import Ledger
 from baechi.place.task import ANYWHERE, Task
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import open_ledger
 from baechi.place.placers.rescue import rescue
 from baechi.place.task import ANYWHERE, Task
 from baechi.records import Cluster, LayerGraph, Plan

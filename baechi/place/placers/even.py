@@ -6,8 +6,7 @@ on. It ignores transfers at the cuts and the speeds of devices. (`chain` looks a
 
 from functools import partial
 
-from baechi.place.ledgers.abstract import Ledger
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import Ledger, open_ledger
 from baechi.place.listing.walk import best_fit, walk
 from baechi.place.placers.rescue import rescue
 from baechi.place.task import ANYWHERE, Task

@@ -11,7 +11,7 @@ and Munier, ETFA 1995. In its steps:
 It is best where transfers take no longer than layers (the assumption of SCT's bound).
 """
 
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import open_ledger
 from baechi.place.listing.favourites import THRESHOLD, favourite_children
 from baechi.place.listing.start_earliest import Listing
 from baechi.place.listing.waiting_devices import Awake

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from baechi.place.ledgers.abstract import Ledger
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import Ledger, open_ledger
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue
 from baechi.place.task import ANYWHERE, Task

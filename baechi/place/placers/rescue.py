@@ -16,8 +16,7 @@ packing failed. A caller with a simulator goes on with `tight`.
 
 from collections.abc import Sequence
 
-from baechi.place.ledgers.abstract import Ledger
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import Ledger, open_ledger
 from baechi.place.listing.filling import Filling
 from baechi.place.listing.packing import pack
 from baechi.place.listing.start_earliest import Listing

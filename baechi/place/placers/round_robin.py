@@ -1,6 +1,6 @@
 """Round robin: each group on the next device. A baseline."""
 
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import open_ledger
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue
 from baechi.place.task import Task

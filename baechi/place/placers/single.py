@@ -1,7 +1,7 @@
 """Everything on one device: what every other plan must beat."""
 
 from baechi.errors import PlacementError
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import open_ledger
 from baechi.place.task import ANYWHERE, Task
 from baechi.place.tight.refusal import no_single_device
 from baechi.records import Cluster, LayerGraph, Plan

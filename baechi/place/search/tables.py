@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.cost.indexed import FROM_HOST, seconds_by_device
+from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.own_work import OwnWork
-from baechi.cost.tails import host_s_of, last_part, tails_of
 from baechi.cost.transfer import transfer_s
 from baechi.place.search.compiled import Bools, Floats, Ints, compiled
 from baechi.place.task import Task
@@ -108,11 +108,7 @@ class Tables(NamedTuple):
         own = OwnWork.of(indexed, task.cluster, training=task.training)
         send_s = [own.transfer_s, [own.node_s] * len(indexed.source)]
         known = any(launch_s)  # else the graph does not say what the host takes
-        tails = [tails_of(indexed.costs, phase, task.cluster.launch_s) for phase in phases]
-        parts = [
-            [last_part(*layer, one) for layer in zip(tail, took_s[0], row, strict=True)]
-            for tail, took_s, row, one in zip(tails, seconds, host_s, launch_s, strict=True)
-        ]
+        parts = [[last_part(own_s, task.cluster.launch_s) for own_s in row] for row in host_s]
         to_end_s = [_to_end_s(task, seconds[0]), _to_end_of_backward_s(task, seconds[-1])]
         missing = [
             sum([indexed.source[tensor] != FROM_HOST for tensor in reads]) + len(before)

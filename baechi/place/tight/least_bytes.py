@@ -1,6 +1,6 @@
 """Lower bounds on memory, in any order and at any speed; proofs and the integer program rely on them.
 
-Ledgers and the simulator count what a plan takes. These are bytes that no plan can do without:
+Ledger and simulator count what a plan takes. These are bytes that no plan can do without:
 
     always      weights; in training optimizer state
     kept        bytes when forward is over: `always`, what autograd saves and variables hold, and the

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Evaluated
-from baechi.place.ledgers.abstract import Ledger
+from baechi.place.ledger import Ledger
 from baechi.place.task import ANYWHERE, Task
 from baechi.units import format_bytes
 

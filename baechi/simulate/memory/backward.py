@@ -1,30 +1,27 @@
 """Bytes on each device in backward, if the host's program is known. It continues `forward`'s count.
 
-- What autograd saved for a layer is freed with the layer's backward. Until then the backward adds
-  what it makes, weight gradients included, less what it has already freed (`IndexedPlan.steps`).
+- What autograd saved for a layer is freed with the layer's backward. Until then the backward adds what it
+  makes, weight gradients included, less what it has already freed (`IndexedPlan.rise_bytes`): all at once.
 - A weight's gradient is allocated in the backward of the first layer that makes one, since the step
   before ended with `zero_grad()`.
 - The gradient of an activation lives from the first consumer's backward to its producer's, on each
   device. A layer without backward kernels passes on the gradient that it got. Where two gradients of
   a tensor meet, their sum is a third tensor.
-- Memory that another stream used (`record_stream`) is reusable when two things hold: the clock of its
-  device's thread is past the end of that use, and every thread's clock is past its earliest start.
-  A thread without work keeps the clock that it began with.
+- Memory that another stream used (`record_stream`) is reusable when every thread's clock is past the end of
+  that use. A thread without work keeps the clock that it began with.
 """
 
 from collections.abc import Iterable, Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
+from baechi.simulate.issue_bounds import additions
 from baechi.simulate.memory.forward import Kept
 from baechi.simulate.memory.gradients import Gradient, Gradients
-from baechi.simulate.memory.use import OVER, Use
-from baechi.simulate.memory.watching import Memory
+from baechi.simulate.memory.watching import OVER, Memory
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.transfers import Transfer
-
-_ALL = 2**63
 
 
 class BackwardLedger:
@@ -55,16 +52,13 @@ class BackwardLedger:
         self._kept = kept
         self._transfers = transfers
         self._issued = issued
-        seconds, tails = stage.seconds_of("backward"), issued.tails
-        self._ran = {
-            layer: Use(end, end - seconds[layer] * tails[layer][-1][1]) for layer, _, end in engine.ran
-        }
-        self._moved = {number: Use(end_s, start_s) for number, start_s, end_s in engine.moved}
-        self._newest = [OVER] * stage.host
+        self._ended_s = {layer: end_s for layer, _, end_s in engine.ran}
+        self._moved_s = {number: end_s for number, _, end_s in engine.moved}
+        self._newest_s = [OVER] * stage.host
         self._clocks = [start_s] * stage.host
         self._gradients = Gradients()
         self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
-        self._works = [_works(stage, layer) for layer in range(len(stage.place))]
+        self._works = _works(stage)
 
     @property
     def now_s(self) -> float:
@@ -76,9 +70,10 @@ class BackwardLedger:
         stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
         works = self._works[layer]
         if works:
-            self._rise(layer, self._ways_of(layer))
+            self._issue(device, stage.rise_bytes[layer])
+            memory.free(device, stage.rise_bytes[layer])
         now_s = min(self._clocks)
-        self._newest[device] = self._ran[layer]
+        self._newest_s[device] = self._ended_s[layer]
         sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
         memory.drop(device, sent_bytes, self._kept.sent(layer), now_s)
         memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
@@ -93,27 +88,6 @@ class BackwardLedger:
         self._returned.pop(layer, None)
         self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
 
-    def _rise(self, layer: int, ways: dict[str, int]) -> None:
-        """Count what its backward needs, kernel after kernel, less what it has freed by then."""
-        stage, memory, device = self._stage, self._memory, self._stage.device_of[layer]
-        first_s, last_s = self._issued.layers[layer]
-        launch_s = stage.cluster.launch_s
-        taken_bytes = gone_bytes = 0
-        for step in stage.steps[layer]:
-            if step.part > 0:
-                issued_s = first_s - launch_s + step.part * (last_s - first_s + launch_s)
-                self._clocks[device] = max(self._clocks[device], issued_s)
-            more_bytes = step.size_bytes if step.kind == "add" and ways["sum"] else 0
-            if step.kind not in ("", "add"):
-                going_bytes = min(step.size_bytes, ways[step.kind])
-                ways[step.kind] -= going_bytes
-                gone_bytes += going_bytes
-            needed_bytes = step.rise_bytes + more_bytes - gone_bytes
-            memory.free(device, max(0, taken_bytes - needed_bytes))
-            self._issue(device, max(0, needed_bytes - taken_bytes))
-            taken_bytes = needed_bytes
-        memory.free(device, taken_bytes)
-
     def _take(self, given: Iterable[int], device: int) -> None:
         """Drop the gradients of a layer's outputs."""
         for tensor in given:
@@ -125,42 +99,30 @@ class BackwardLedger:
         self._issue(transfer.target, self._copy_bytes(transfer))
         issuer = transfer.target if transfer.source == self._stage.host else transfer.source
         self._clocks[issuer] = max(self._clocks[issuer], self._issued.transfers[number])
-        self._kept.newest_sent[transfer.source, transfer.target] = self._moved[number]
+        self._kept.newest_sent[transfer.source, transfer.target] = self._moved_s[number]
 
     def receive(self, number: int) -> None:
         """Count a gradient that has arrived: the source releases it, the target adds it to its own."""
-        transfer, use = self._transfers[number], self._moved[number]
+        transfer, until_s = self._transfers[number], self._moved_s[number]
         if transfer.source != self._stage.host:
             sent = self._gradients.get(transfer.tensor, transfer.source)
             if sent is not None:
-                sent.use = sent.use.beside(use)
+                sent.until_s = max(sent.until_s, until_s)
             self._drop(self._gradients.take(transfer.tensor, transfer.source), transfer.source)
         tensor = self._joins(transfer)
         if tensor < 0:
             self._returned.setdefault(transfer.consumers[0], []).append(tensor)
         asked_s = self._issued.transfers[number]
-        self._add(tensor, transfer.target, Gradient(self._copy_bytes(transfer), use), asked_s)
+        self._add(tensor, transfer.target, Gradient(self._copy_bytes(transfer), until_s), asked_s)
 
     def _issue(self, device: int, size_bytes: int) -> None:
         self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))
 
     def _copy_bytes(self, transfer: Transfer) -> int:
-        """Bytes of an arriving gradient. That of a slice keeps the strides' gaps, unless it is a sum."""
-        (maker,), span_bytes = transfer.consumers, self._stage.span_bytes
-        if len(transfer.producers) > 1:
+        """Bytes of an arriving gradient. A slice of one may keep its gaps: at most as much as the whole."""
+        if len(transfer.producers) != 1 or self._works[transfer.producers[0]]:
             return transfer.size_bytes
-        handed = [span_bytes[producer] for producer in transfer.producers if not self._works[producer]]
-        alone = len(self._stage.indexed.makes[maker]) == 1
-        return max(transfer.size_bytes, span_bytes[maker] if alone else 0, *handed)
-
-    def _joins(self, transfer: Transfer) -> int:
-        """The tensor whose gradient a transfer belongs to. Layers may also read what the model returns."""
-        if transfer.tensor >= 0:
-            return transfer.tensor
-        indexed = self._stage.indexed
-        made = [tensor for maker in transfer.consumers for tensor in indexed.makes[maker]]
-        alike = [tensor for tensor in made if indexed.size_bytes[tensor] == transfer.size_bytes]
-        return alike[0] if alike else transfer.tensor
+        return max(transfer.size_bytes, self._stage.footprints[transfer.producers[0]].upstream_bytes)
 
     def _sent_bytes(self, layer: int) -> int:
         """Bytes of its sent outputs that autograd saves for the layer's own backward."""
@@ -170,20 +132,14 @@ class BackwardLedger:
         made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
         return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
-    def _ways_of(self, layer: int) -> dict[str, int]:
-        """The most bytes that may be freed while its backward runs, by kind (`Step`)."""
-        indexed, device = self._stage.indexed, self._stage.device_of[layer]
-        given = (*indexed.makes[layer], *self._returned.get(layer, ()))
-        got = [self._gradients.get(tensor, device) for tensor in given]
-        reads = [tensor for tensor in indexed.reads[layer] if layer in indexed.graded[tensor]]
-        there = [self._gradients.get(tensor, device) for tensor in reads]
-        makers = {indexed.source[tensor] for tensor in indexed.reads[layer]}
-        alone = [m for m in makers if self._kept.lent.get(m) == {layer} and m not in self._kept.ways]
-        return {
-            "out": 0 if any(one is not None and (one.is_shared or one.holders > 1) for one in got) else _ALL,
-            "sum": _ALL if any(one is not None and not one.is_shared for one in there) else 0,
-            "lent": sum([self._stage.lent_bytes[maker] for maker in alone]),
-        }
+    def _joins(self, transfer: Transfer) -> int:
+        """The tensor whose gradient a transfer belongs to. Layers may also read what the model returns."""
+        if transfer.tensor >= 0:
+            return transfer.tensor
+        indexed = self._stage.indexed
+        made = [tensor for maker in transfer.consumers for tensor in indexed.makes[maker]]
+        alike = [tensor for tensor in made if indexed.size_bytes[tensor] == transfer.size_bytes]
+        return alike[0] if alike else transfer.tensor
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
         """Count the gradients of a layer's inputs: new tensors, or the incoming one passed on."""
@@ -220,9 +176,9 @@ class BackwardLedger:
         if gradient is not None:
             # The kernel that used it last is the one just issued, so its end is no earlier than now.
             issued_s = self._clocks[device] + self._stage.cluster.launch_s
-            use = gradient.use.beside(self._newest[device], Use(issued_s, issued_s))
-            use = use if gradient.is_shared else OVER
-            self._memory.drop(device, gradient.size_bytes, use, min(self._clocks))
+            last_s = max(gradient.until_s, self._newest_s[device], issued_s)
+            until_s = last_s if gradient.is_shared else OVER
+            self._memory.drop(device, gradient.size_bytes, until_s, min(self._clocks))
 
     def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
         """A layer no longer needs an input; the last layer that autograd saved it for frees it."""
@@ -238,12 +194,12 @@ class BackwardLedger:
             copies.discard(layer)
             if not copies:
                 size_bytes = indexed.size_bytes[tensor]
-                self._memory.drop(device, size_bytes, self._newest[device], now_s)
+                self._memory.drop(device, size_bytes, self._newest_s[device], now_s)
 
 
-def _works(stage: IndexedPlan, layer: int) -> bool:
-    """Whether its backward has kernels beside gradient sums; that of an addition or a view has none."""
+def _works(stage: IndexedPlan) -> list[bool]:
+    """By layer, whether its backward has kernels beside gradient sums; a view has none."""
     # Half a launch separates "sums only" from "one kernel more", whatever the rounding of measured times.
-    sums = sum([step.kind == "add" for step in stage.steps[layer]])
-    kernels_s = stage.host_s["backward"][layer]
-    return kernels_s > ((sums + 0.5) * stage.cluster.launch_s if sums else 0.0)
+    launch_s, host_s = stage.cluster.launch_s, stage.host_s["backward"]
+    sums = additions(stage.indexed)
+    return [own_s > ((n + 0.5) * launch_s if n else 0.0) for own_s, n in zip(host_s, sums, strict=True)]

@@ -15,10 +15,9 @@ The host runs ahead of the devices, and the allocator hands out memory when the 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from baechi.cost.indexed import FROM_HOST, NO_HOLDER
+from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.use import OVER, Use
-from baechi.simulate.memory.watching import Memory
+from baechi.simulate.memory.watching import OVER, Memory
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.program import Instruction
@@ -34,22 +33,22 @@ class Kept:
         lent: by layer, the consumers on its device for which its output is kept.
         copies: by tensor and device, the consumers there for which the copy is kept.
         ways: by layer, the pairs of devices (source, target) that its output travelled between.
-        newest_sent: by pair, the newest transfer.
+        newest_sent: by pair, when the newest transfer ends.
     """
 
     own_bytes: list[int]
     lent: dict[int, set[int]] = field(default_factory=dict)
     copies: dict[tuple[int, int], set[int]] = field(default_factory=dict)
     ways: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
-    newest_sent: dict[tuple[int, int], Use] = field(default_factory=dict)
+    newest_sent: dict[tuple[int, int], float] = field(default_factory=dict)
 
-    def sent(self, layer: int) -> Use:
+    def sent(self, layer: int) -> float:
         """When the streams that sent a layer's output have finished all work issued to them so far.
 
         Args:
             layer: the layer.
         """
-        return OVER.beside(*[self.newest_sent[pair] for pair in self.ways.get(layer, ())])
+        return max([self.newest_sent[pair] for pair in self.ways.get(layer, ())], default=OVER)
 
 
 class ForwardLedger:
@@ -95,13 +94,6 @@ class ForwardLedger:
             if indexed.borrows[layer]:
                 bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]
                 self._stays[layer] |= any([self._stays[base] for base in bases if base != FROM_HOST])
-        self._gone_bytes = [0 for _ in layers]
-        self._users_of = {tensor: len(indexed.consumers[tensor]) + 1 for tensor in indexed.lives}
-        self._held_by: dict[int, list[int]] = {}
-        for tensor, (_, holder) in indexed.lives.items():
-            if holder != NO_HOLDER:
-                self._users_of[tensor] += 1
-                self._held_by.setdefault(holder, []).append(tensor)
         for maker in self._named:
             self._users[maker] += 2  # its variable, and the layer itself: the variable may go before it runs
 
@@ -140,7 +132,7 @@ class ForwardLedger:
         )
         self._memory.issue(transfer.target, transfer.size_bytes, now_s)
         pair = transfer.source, transfer.target
-        self.kept.newest_sent[pair] = Use(self._arrived_s[number])
+        self.kept.newest_sent[pair] = self._arrived_s[number]
         for maker in transfer.producers:
             self._note_way(maker, pair)
         self._copied.setdefault(transfer.producers[0] if transfer.producers else FROM_HOST, []).append(number)
@@ -161,13 +153,7 @@ class ForwardLedger:
         device, footprint = stage.device_of[layer], stage.footprints[layer]
         temp_bytes = stage.temp_bytes[layer]
         new_bytes = footprint.saved_bytes + footprint.output_bytes + temp_bytes
-        first_s, last_s = self._issued.layers[layer]
-        asked_s, taken_bytes = first_s - stage.cluster.launch_s, 0
-        for part, size_bytes in stage.rising_bytes[layer] or [(0.0, new_bytes)]:
-            now_s = asked_s + part * (last_s - asked_s)
-            memory.issue(device, min(size_bytes, new_bytes) - taken_bytes, now_s)
-            taken_bytes = min(size_bytes, new_bytes)
-        memory.take(device, new_bytes - taken_bytes)
+        memory.issue(device, new_bytes, self._issued.layers[layer][0] - stage.cluster.launch_s)
         memory.free(device, temp_bytes)
         self._newest_s[device] = self._ended_s[layer]
         self._calls.append(layer)
@@ -184,8 +170,6 @@ class ForwardLedger:
     def _give_back(self, layer: int) -> None:
         """End a layer's call: it releases its inputs, and variables that end there are gone."""
         indexed, (_, now_s) = self._stage.indexed, self._issued.layers[layer]
-        for tensor in indexed.makes[layer]:
-            self._let_part_go(tensor, now_s)
         if not indexed.borrows[layer]:
             self._let_inputs_go(layer, now_s)
         self._go_past(layer + 1, now_s)
@@ -195,8 +179,6 @@ class ForwardLedger:
     def _go_past(self, end: int, now_s: float) -> None:
         """Release variables that end before `end`. The code passes a layer that still waits, too."""
         for layer in range(self._passed, end):
-            for tensor in self._held_by.get(layer, ()):
-                self._let_part_go(tensor, now_s)
             for maker in self._stage.indexed.lets_go.get(layer, ()):
                 self._let_go(maker, now_s)
         self._passed = max(self._passed, end)
@@ -205,22 +187,7 @@ class ForwardLedger:
         for tensor in self._stage.indexed.reads[layer]:
             maker = self._stage.indexed.source[tensor]
             if maker != FROM_HOST:
-                self._let_part_go(tensor, now_s)
                 self._let_go(maker, now_s)
-
-    def _let_part_go(self, tensor: int, now_s: float) -> None:
-        """Release one hold on one of a layer's outputs. The last frees it, before its other outputs."""
-        if tensor not in self._users_of:
-            return
-        self._users_of[tensor] -= 1
-        if not self._users_of[tensor]:
-            maker, (size_bytes, _) = self._stage.indexed.source[tensor], self._stage.indexed.lives[tensor]
-            self._gone_bytes[maker] += size_bytes
-            self._memory.drop(self._stage.device_of[maker], size_bytes, self.kept.sent(maker), now_s)
-            copies = self._copied.get(maker, [])
-            for number in [n for n in copies if self._transfers[n].tensor == tensor]:
-                copies.remove(number)
-                self._drop_copy(number, now_s)
 
     def _let_go(self, maker: int, now_s: float) -> None:
         """Release one hold on a layer's output. The last drops it, after the bases that only it held."""
@@ -233,7 +200,6 @@ class ForwardLedger:
             gone.append(layer)
             for tensor in indexed.reads[layer] if indexed.borrows[layer] else ():
                 if indexed.source[tensor] != FROM_HOST:
-                    self._let_part_go(tensor, now_s)
                     waiting.append(indexed.source[tensor])
         for layer in reversed(gone):
             self._drop(layer, now_s)
@@ -243,8 +209,7 @@ class ForwardLedger:
         stage, memory, device = self._stage, self._memory, self._stage.device_of[maker]
         self._dropped[maker] = True
         left = self.kept.sent(maker)
-        left_bytes = stage.footprints[maker].output_bytes - self._gone_bytes[maker]
-        memory.drop(device, left_bytes, left, now_s)
+        memory.drop(device, stage.footprints[maker].output_bytes, left, now_s)
         readers = [
             reader for tensor in stage.indexed.makes[maker] for reader in stage.indexed.keepers[tensor]
         ]
@@ -278,9 +243,7 @@ class ForwardLedger:
         if keeping and self._stage.graph.training:
             self.kept.copies[transfer.tensor, transfer.target] = keeping
         else:
-            self._memory.drop(
-                transfer.target, transfer.size_bytes, Use(self._newest_s[transfer.target]), now_s
-            )
+            self._memory.drop(transfer.target, transfer.size_bytes, self._newest_s[transfer.target], now_s)
 
     def _finish(self, now_s: float) -> None:
         """End the forward: its variables are released, and the host has what the model returns."""

@@ -9,7 +9,7 @@ slices of it (of a concatenation). Then the whole gradient lives until its last 
 
 from dataclasses import dataclass
 
-from baechi.simulate.memory.use import OVER, Use
+from baechi.simulate.memory.watching import OVER
 
 
 @dataclass
@@ -18,23 +18,23 @@ class Gradient:
 
     Args:
         size_bytes: its size.
-        use: when other devices' streams and copy streams have finished with it, if they use it.
+        until_s: when other devices' streams and copy streams have finished with it, if they use it.
         holders: of how many tensors it is the gradient.
     """
 
     size_bytes: int
-    use: Use = OVER
+    until_s: float = OVER
     holders: int = 0
 
     def read_beside(self, other: "Gradient") -> None:
         """Note that one kernel reads both: each waits for the streams that use the other."""
-        both = self.use.beside(other.use)
-        self.use, other.use = [both if one.is_shared else OVER for one in (self, other)]
+        both = max(self.until_s, other.until_s)
+        self.until_s, other.until_s = [both if one.is_shared else OVER for one in (self, other)]
 
     @property
     def is_shared(self) -> bool:
         """Whether streams other than its device's use it."""
-        return self.use != OVER
+        return self.until_s != OVER
 
 
 class Gradients:

@@ -84,7 +84,7 @@ class Recorder:
         Returns:
             By device, `(seconds, bytes)` where its bytes change; of changes at one time, the last.
         """
-        if len(self._curve) == 1:  # no events were recorded: the ledgers keep a curve of their own
+        if len(self._curve) == 1:  # no events were recorded: `Memory` keeps a curve of its own
             ends = zip(names, self._memory.curve, self._memory.stepping_bytes, strict=True)
             curves = [(name, [*curve, (end_s, last)]) for name, curve, last in ends]
             return {name: _steps(*zip(*curve, strict=True)) for name, curve in curves}

@@ -26,8 +26,10 @@ from heapq import heappop, heappush
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.use import Use
 from baechi.simulate.time.transfers import NO_TENSOR, Transfer
+
+OVER = 0.0
+"""When streams have finished with memory that only the device's own uses: it runs in order."""
 
 
 class Memory:
@@ -49,7 +51,7 @@ class Memory:
         self.peak_bytes = list(self.stepping_bytes)
         self.curve = [[(0.0, live)] for live in self.live_bytes]
         self._limit_bytes = [device.memory_bytes for device in stage.cluster.devices]
-        self._pending: list[list[tuple[Use, int]]] = [[] for _ in self.live_bytes]
+        self._pending: list[list[tuple[float, int]]] = [[] for _ in self.live_bytes]
 
     def take(self, device: int, size_bytes: int) -> None:
         """Count bytes that are allocated on a device."""
@@ -69,17 +71,9 @@ class Memory:
             now_s: the clock of the thread that asks.
             least_s: the earliest clock of all threads; `now_s` unless given.
         """
-        # The heap is sorted by `until_s`. An entry that a slower thread may still delay goes back.
         pending, known_s = self._pending[device], now_s if least_s is None else least_s
-        unknown = []
-        while pending and pending[0][0].until_s <= now_s:
-            use, over_bytes = heappop(pending)
-            if use.ready_s <= known_s:
-                self.free(device, over_bytes)
-            else:
-                unknown.append((use, over_bytes))
-        for entry in unknown:
-            heappush(pending, entry)
+        while pending and pending[0][0] <= known_s:  # a slower thread may still delay what is over later
+            self.free(device, heappop(pending)[1])
         if self.live_bytes[device] + size_bytes > self._limit_bytes[device]:  # the allocator waits
             self.free(device, sum([size for _, size in pending]))
             pending.clear()
@@ -93,39 +87,36 @@ class Memory:
             now_s: the host's clock.
         """
         for device, pending in enumerate(self._pending):
-            late_bytes = sum([size_bytes for use, size_bytes in pending if use.until_s > now_s])
+            late_bytes = sum([size_bytes for until_s, size_bytes in pending if until_s > now_s])
             full_bytes = self.stepping_bytes[device] + late_bytes
             if full_bytes <= self._limit_bytes[device]:  # else the host waits for the streams
                 self.peak_bytes[device] = max(self.peak_bytes[device], full_bytes)
 
-    def drop(self, device: int, size_bytes: int, use: Use, now_s: float) -> None:
+    def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
         """Release bytes that a stream may still be using.
 
         Args:
             device: where.
             size_bytes: how many.
-            use: when streams have finished with them.
+            until_s: when streams have finished with them; `OVER` if only the device's own uses them.
             now_s: the earliest clock of all threads.
         """
-        if use.until_s <= now_s:
+        if until_s <= now_s:
             self.free(device, size_bytes)
             self.curve[device].append((max(now_s, self.curve[device][-1][0]), self.live_bytes[device]))
         elif size_bytes:
-            heappush(self._pending[device], (use, size_bytes))
+            heappush(self._pending[device], (until_s, size_bytes))
 
 
 def _stepping_bytes(stage: IndexedPlan) -> list[int]:
     """By device, the bytes it holds when the optimizer steps."""
-    resident, total = ([0] * stage.host for _ in range(2))
-    most = [[0, 0] for _ in range(stage.host)]
+    resident, total, largest = ([0] * stage.host for _ in range(3))
     for layer, footprint in enumerate(stage.footprints):
         device = stage.device_of[layer]
         resident[device] += footprint.resident_bytes
         total[device] += footprint.update_bytes
-        one, other = footprint.largest_update_bytes, footprint.next_update_bytes
-        most[device] = sorted([*most[device], one, other])[-2:]
-    updates = [update_peak_bytes(all_, *pair[::-1]) for all_, pair in zip(total, most, strict=True)]
-    return [there + update for there, update in zip(resident, updates, strict=True)]
+        largest[device] = max(largest[device], footprint.largest_update_bytes)
+    return [there + update_peak_bytes(*pair) for there, *pair in zip(resident, total, largest, strict=True)]
 
 
 class ForwardMemory:

@@ -122,11 +122,8 @@ class Engine:
         self._busy[device] = True
         self._next[device] += 1
         work_s = self._seconds[layer]
-        lasting_s = work_s
-        # A slow host bounds the end: a kernel starts after its issue, and the kernels behind it, `share`
-        # of the work, run after that. `part` says when it is issued, as a fraction of the issue time.
-        for part, share in self._issued.tails[layer]:
-            lasting_s = max(lasting_s, first_s + part * (last_s - first_s) + share * work_s - now_s)
+        # a slow host bounds the end: the last kernel starts after its issue
+        lasting_s = max(work_s, last_s + self._issued.last_parts[layer] * work_s - now_s)
         _, end_s = self._machine.compute(device, now_s, lasting_s)
         self.ran.append((layer, now_s, end_s))
         self._watcher.started(layer)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from baechi.cost.machine import issue_s
-from baechi.cost.tails import Tail
 from baechi.records.timeline import Phase
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.time.charges import Charges
@@ -34,7 +33,7 @@ class Issued:
     Args:
         layers: by layer, when its first kernel has been issued, and its last.
         transfers: by transfer, when it has been issued.
-        tails: by layer, the kernels that may decide when it ends.
+        last_parts: by layer, the fraction of its work that remains when its last kernel has been issued.
         sequence: the transfers that travel, in the order of issue; empty if that is unknown.
         behind: by transfer, a layer that it waits for besides its producers.
         holds: by transfer, layers that wait for it besides its consumers.
@@ -42,7 +41,7 @@ class Issued:
 
     layers: list[tuple[float, float]]
     transfers: list[float]
-    tails: Sequence[Tail]
+    last_parts: Sequence[float]
     sequence: list[int] = field(default_factory=list)
     behind: dict[int, int] = field(default_factory=dict)
     holds: dict[int, list[int]] = field(default_factory=dict)
@@ -57,11 +56,11 @@ def at_once(stage: IndexedPlan, start_s: float, transfers: Sequence[Transfer]) -
         transfers: what moves in it.
     """
     layers = len(stage.place)
-    return Issued([(start_s, start_s)] * layers, [start_s] * len(transfers), [()] * layers)
+    return Issued([(start_s, start_s)] * layers, [start_s] * len(transfers), [0.0] * layers)
 
 
 def _issued(stage: IndexedPlan, phase: Phase, start_s: float, transfers: Sequence[Transfer]) -> Issued:
-    return replace(at_once(stage, start_s, transfers), tails=stage.tails[phase])
+    return replace(at_once(stage, start_s, transfers), last_parts=stage.last_parts[phase])
 
 
 def issue_forward(

@@ -1,4 +1,4 @@
-"""The ledgers against the simulator: a bound in training, exact on one device, near in inference."""
+"""The ledger against the simulator: a bound, and exact on one device."""
 
 from random import Random
 
@@ -9,10 +9,9 @@ from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 
 from baechi.place import find
-from baechi.place.ledgers.abstract import Ledger
-from baechi.place.ledgers.of_task import open_ledger
+from baechi.place.ledger import Ledger, open_ledger
 from baechi.place.task import Task
-from baechi.records import Cluster, LayerGraph, Link, Plan
+from baechi.records import Cluster, LayerGraph, Plan
 from baechi.simulate import simulate
 
 
@@ -27,22 +26,14 @@ def filled_ledger(plan: Plan) -> Ledger:
     return ledger
 
 
-@given(layer_graphs(training=True), clusters(), st.integers(0, 10**6))
-@settings(max_examples=600, deadline=None)
-def test_training_bound(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
-    """In training no simulated peak is above what the ledger says, whatever the plan."""
+@given(layer_graphs(), clusters(), st.integers(0, 10**6))
+@settings(max_examples=900, deadline=None)
+def test_bound(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
+    """No simulated peak is above what the ledger says, whatever the plan."""
     plan = any_plan(graph, cluster, Random(seed))
     ledger = filled_ledger(plan)
     for device, peak in enumerate(simulate(plan).peak_bytes.values()):
         assert peak <= ledger.needed_bytes(device)
-
-
-@given(layer_graphs(training=False), clusters(), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
-def test_inference_on_one_device(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
-    """On one device there is no timing to guess, and the ledger is a bound in inference too."""
-    plan = any_plan(graph, Cluster(cluster.devices[:1]), Random(seed))
-    assert simulate(plan).peak_bytes["d0"] <= filled_ledger(plan).needed_bytes(0)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -51,21 +42,6 @@ def test_exact_on_one_device(graph: type, training: bool) -> None:
     """Without transfers nothing is bounded: the ledger says what the simulator finds."""
     plan = any_plan(graph(training=training), cluster_of(10**6, reception="free"), Random(0))
     assert filled_ledger(plan).needed_bytes(0) == simulate(plan).peak_bytes["d0"]
-
-
-@pytest.mark.parametrize("placer", ["m-topo", "m-etf", "random:1"])
-@pytest.mark.parametrize("seed", range(5))
-def test_near_in_inference(seed: int, placer: str) -> None:
-    """Over several devices the estimate for inference stays near the simulated peaks."""
-    chance = Random(seed)
-    sizes = [chance.randrange(1, 100) for _ in range(60)]
-    nodes = {f"l{i}": {"forward_s": 9, "param_bytes": 50, "output_bytes": sizes[i]} for i in range(60)}
-    sources = [(chance.randrange(max(0, i - 6), i), i) for i in range(1, 60) for _ in range(2)]
-    edges = [(f"l{source}", f"l{i}", sizes[source]) for source, i in sources]
-    plan = find(placer)(graph_of(nodes, edges), cluster_of(10**6, 10**6, 10**6, link=Link(1.0, 10.0)))
-    ledger = filled_ledger(plan)
-    for device, peak in enumerate(simulate(plan).peak_bytes.values()):
-        assert 0.9 * peak <= ledger.needed_bytes(device) <= 1.2 * peak
 
 
 def test_skip_connection_is_held() -> None:
@@ -89,14 +65,14 @@ def test_view_holds_what_it_views() -> None:
     assert filled_ledger(plan).needed_bytes(0) == 15 == simulate(plan).peak_bytes["d0"]
 
 
-def test_copy_is_counted_from_its_source_on() -> None:
-    """A copy that waits for its reader was there in the turns before; the estimate counts it there."""
+def test_copy_is_counted_all_the_time() -> None:
+    """A copy that waits for its reader may be there before, and after."""
     graph = graph_of(
         {"a": {"output_bytes": 5}, "big": {"temp_bytes": 50}, "b": {"output_bytes": 1}}, [("a", "b", 5)]
     )
     devices = {"a": "d0", "big": "d1", "b": "d1"}
     plan = Plan(graph, cluster_of(1000, 1000), devices)
-    assert filled_ledger(plan).needed_bytes(1) == 55
+    assert filled_ledger(plan).needed_bytes(1) == 56
 
 
 def test_let_go_before_it_ran() -> None:

@@ -1,10 +1,10 @@
-"""Memory while placing for training: most tensors stay until backward, so the ledger has no lifetimes.
+"""Memory while placing: what is placed where, its bytes, and whether one more layer fits.
 
 A placer knows the order in which each device runs its layers, but only estimates the times. So the
 ledger is an upper bound that follows from the orders alone:
 
 - permanent bytes of all groups placed on a device count all the time. So do the copies that it
-  receives, and the gradients sent back to it;
+  receives, and in training the gradients sent back to it;
 - output that autograd does not save counts until its last consumer on the device has run, and the layer
   during which its variable goes. If that layer is on another device, or the output is sent or returned,
   it counts to the end;
@@ -14,6 +14,8 @@ ledger is an upper bound that follows from the orders alone:
 The peak that `baechi.simulate` finds for the same plan is never higher (`tests/place` checks it on
 random graphs). A tensor that several layers of a device read arrives there once and counts once.
 """
+
+from collections.abc import Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
@@ -42,11 +44,16 @@ class _Updates:
         return resident + update_peak_bytes(total, largest)
 
 
-class TrainingLedger:
-    """The ledger of a graph with backward; see `Ledger`.
+class Ledger:
+    """Records what is placed where, and counts its bytes. Layers, groups and devices are indexes.
+
+    A placer asks before it acts: `place` and `run` do not check.
 
     Args:
         task: what is to be placed.
+
+    Attributes:
+        device_of: by group, its device, or `ANYWHERE`.
     """
 
     def __init__(self, task: Task) -> None:
@@ -70,18 +77,34 @@ class TrainingLedger:
         self._answer: tuple[int, dict[int, int]] = (0, {})
 
     def needed_bytes(self, device: int) -> int:
-        """See `Ledger`."""
+        """The bytes that a device needs for all groups placed there and all layers run there.
+
+        Args:
+            device: a device.
+        """
         backward = self._final_bytes[device] + self._backward_bytes[device]
         step_bytes = self._always_bytes[device] + max(self._peak_bytes[device], backward)
         return max(step_bytes, self._updates[device].needed_bytes())
 
     def slack_bytes(self, device: int) -> int:
-        """See `Ledger`."""
+        """The bytes that a device has left for the next layer that runs there.
+
+        Args:
+            device: a device.
+        """
         used = self._always_bytes[device] + self._live_bytes[device]
         return self._task.memory_bytes[device] - used
 
     def short_bytes(self, layer: int, device: int) -> int:
-        """See `Ledger`."""
+        """How many bytes are missing to run a layer next, and to hold its group.
+
+        Args:
+            layer: a layer whose predecessors have run.
+            device: where it would run; if its group is placed, where that is.
+
+        Returns:
+            Positive: bytes missing. Otherwise it fits, with minus this many bytes left.
+        """
         group = self._task.indexed.group_of[layer]
         running = self._live_bytes[device] + self._task.footprints[layer].forward_bytes
         if self.device_of[group] == ANYWHERE:
@@ -90,11 +113,24 @@ class TrainingLedger:
         return needed - self._task.memory_bytes[device]
 
     def group_short_bytes(self, group: int, device: int) -> int:
-        """See `Ledger`."""
+        """How many bytes are missing to place a group, counting only what its layers' order cannot change.
+
+        Args:
+            group: a group that is not placed.
+            device: where it would lie.
+
+        Returns:
+            Positive: bytes missing. Otherwise it fits, with minus this many bytes left.
+        """
         return self._group_short_bytes(group, device, 0)
 
     def place(self, group: int, device: int) -> None:
-        """See `Ledger`."""
+        """Put a group on a device.
+
+        Args:
+            group: a group that is not placed.
+            device: where it lies from now on.
+        """
         part = self._task.group_bytes[group]
         grown, others = self._growth(group, device)
         for other, more in others.items():
@@ -112,7 +148,11 @@ class TrainingLedger:
         self._asked = (ANYWHERE, ANYWHERE)
 
     def run(self, layer: int) -> None:
-        """See `Ledger`."""
+        """Let a layer run next on the device of its group.
+
+        Args:
+            layer: a layer whose group is placed, and whose predecessors have run.
+        """
         device = self.device_of[self._task.indexed.group_of[layer]]
         footprint = self._task.footprints[layer]
         running = self._live_bytes[device] + footprint.forward_bytes
@@ -177,7 +217,7 @@ class TrainingLedger:
             if home in (ANYWHERE, device) or self._wanted[tensor] & bit:
                 continue
             here += sizes[tensor]
-            if home != task.host:
+            if home != task.host and task.training:
                 elsewhere[home] = elsewhere.get(home, 0) + sizes[tensor]
         for tensor in task.group_makes[group]:
             others = self._wanted[tensor] & ~bit
@@ -185,6 +225,21 @@ class TrainingLedger:
                 other = others.bit_length() - 1
                 others ^= 1 << other
                 elsewhere[other] = elsewhere.get(other, 0) + sizes[tensor]
-                here += sizes[tensor]
+                here += sizes[tensor] * task.training
         self._asked, self._answer = (group, device), (here, elsewhere)
         return self._answer
+
+
+def open_ledger(task: Task, device_of: Sequence[int] = ()) -> Ledger:
+    """A ledger in which nothing has run.
+
+    Args:
+        task: what is to be placed.
+        device_of: by group, where it is placed from the beginning, whether it fits or not; as
+            pinned unless given.
+    """
+    ledger = Ledger(task)
+    for group, device in enumerate(device_of or task.pins):
+        if device != ANYWHERE:
+            ledger.place(group, device)
+    return ledger
