@@ -1,4 +1,4 @@
-"""Check that a plan belongs to a model, and find the device of each of its weights."""
+"""Check that a plan belongs to a model, and find the planned device of each of its weights."""
 
 from collections.abc import Mapping
 
@@ -76,6 +76,7 @@ def planned_devices(plan: Plan, weights: Mapping[str, torch.Tensor]) -> dict[str
 
 
 def _weights_of_node(plan: Plan, node: str, weights: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of a node's weights: as the graph lists them; without a list, all below the node's module."""
     costs = plan.graph.costs(node)
     if costs.weights is not None:
         return list(costs.weights)
@@ -87,6 +88,7 @@ def _weights_of_node(plan: Plan, node: str, weights: Mapping[str, torch.Tensor])
 
 
 def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
+    """The plan's layers that the model lacks, or has as another class."""
     faults = []
     for node, costs in plan.graph.placed_costs():
         if costs.kind != "layer":
@@ -101,6 +103,7 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
 
 
 def _size_faults(plan: Plan, node: str, weights: list[torch.Tensor]) -> list[str]:
+    """A node whose weights take other bytes than planned; tied weights count once."""
     storages = {id(storage_object(weight)): weight for weight in weights}
     held_bytes = sum(storage_bytes(weight) for weight in storages.values())
     planned_bytes = plan.graph.amount(node, "param_bytes") + plan.graph.amount(node, "buffer_bytes")

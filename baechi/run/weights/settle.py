@@ -1,4 +1,4 @@
-"""Move weights back to their planned devices: of copied models, loaded ones, those cast elsewhere."""
+"""Move weights back to their planned devices before a call: copying, loading or casting may misplace them."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from baechi.run.weights.move import move
 
 
 def settled(module: nn.Module, binding: Binding) -> Runtime:
-    """The runtime of a module, after its weights are on their planned devices and their bytes counted.
+    """Make sure that a module's weights are on their planned devices, and that their bytes are counted.
 
     On real devices a copied weight lies where the original lay. On emulated devices a mark on the storage
     says where a tensor lies. A deep copy or a pickle of a buffer loses the mark, and so does
@@ -32,6 +32,7 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         BaechiError: a weight is on `meta`.
     """
     runtime = binding.runtime
+    # a session is one `with cluster:` of an emulated cluster: each one counts the weights' bytes anew
     new_session = runtime.session is not runtime.backend.session
     if new_session or not runtime.settled:
         prefix = "" if binding.name == ROOT else f"{binding.name}."
@@ -54,7 +55,7 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
 
 
 def _is_misplaced(backend: AbstractBackend, weight: torch.Tensor, planned: str) -> bool:
-    """Whether a weight or its gradient (of a backward outside `with cluster:`) is on another device."""
+    """Whether a weight, or its gradient (of a backward outside `with cluster:`), is not where planned."""
     grad = weight.grad if weight.is_leaf else None
     return backend.place_of(weight) != planned or (grad is not None and backend.place_of(grad) != planned)
 
