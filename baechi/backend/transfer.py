@@ -1,13 +1,13 @@
 """A transfer: a tensor goes from one place to another, and its gradient comes back.
 
-    source   ..[producer]--e1                  tx and rx run beside compute; every arrow is a wait
-                             \\                 that the code asks for; none is implicit
-    tx       ................`[send]
+    source   ..[producer]--e1                  source, target: the streams that compute there
+                             \\                 tx, rx: the streams that send and receive, beside these
+    tx       ................`[send]           e1, e2: events; each slanted line is a wait for one
     rx       ................[receive]--e2
                                           \\
     target   .............................`[consumer]..
 
-For autograd it is two nodes. `_Depart` is made right after the producer, `_Arrive` right before the
+For autograd a transfer is two nodes. `_Depart` is made right after the producer, `_Arrive` right before the
 first consumer, and backward runs them at these points in reverse. The gradient leaves as soon as the
 consumers have made it, and only the producer's backward waits for it. (With a single node, the send or
 the wait would block other work.)
@@ -21,8 +21,9 @@ passed outside autograd.
     backward  producer ◀── _Depart ◀──sent, on the source─── _Arrive ◀──gradient, on the target─ consumer
                            (the source's thread)             (the target's thread)
 
-Memory stays allocated until its last reader is done: the source until tx has read it, the copy until
-compute has. `use` (`record_stream`) tells the allocators of both ends.
+Memory stays allocated until its last reader is done: that of the tensor until tx has read it, that of the
+copy until the consumers have. `AbstractBackend.use` (torch's `record_stream`) tells the allocators of both
+devices.
 """
 
 from dataclasses import dataclass
@@ -47,11 +48,11 @@ class Way:
         backend: the devices.
         source: where the tensor lies.
         target: where it goes.
-        left: event: the source has been read.
-        arrived: event: the copy is there.
+        left: the event after tx has read the tensor.
+        arrived: the event after rx has written the copy.
         token: stands for the copy between the nodes; None if autograd does not record the transfer.
-        back: the gradient's way.
-        made_on: the stream that the gradient was made on, where autograd may add to it in place.
+        back: the gradient's way, from the target to the source.
+        made_on: the stream that made the gradient. Autograd may add to the gradient there, in place.
         held: the gradient, while it is being sent. The extra reference keeps autograd from adding to it
             in place: it does so only with a reference count of one.
     """
@@ -76,7 +77,7 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
         target: a device's name, or another place that the backend knows.
 
     Returns:
-        The copy, and its way.
+        The copy, and its way, to pass to `arrive`.
     """
     way = Way(backend, backend.place_of(tensor), target)
     if not (torch.is_grad_enabled() and tensor.requires_grad):
@@ -116,8 +117,8 @@ def transfer(
         tensor: any tensor.
         backend: the devices.
         target: a device's name, or another place that the backend knows.
-        beside: on streams of its own, beside computing; else on the streams that compute, as
-            `Tensor.to` does.
+        beside: on the transfer streams (tx, rx), so that it overlaps with computing; else on the streams
+            that compute, as `Tensor.to` does.
 
     Returns:
         A copy with the same values and layout, differentiable (twice, too) if the tensor is.
@@ -134,11 +135,13 @@ def transfer(
     if wrapped or (torch.is_grad_enabled() and tensor.requires_grad):
         copied: torch.Tensor = _Transfer.apply(tensor, backend, target, beside)  # type: ignore[no-untyped-call]
         return copied
-    return _go(tensor, backend, target, beside=beside)
+    return _copy_to(tensor, backend, target, beside=beside)
 
 
 def takes_two_nodes(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can use two nodes; duals, functorch's wrappers and sparse ones use one.
+    """Whether autograd can record a tensor's transfer as two nodes, which `depart` and `arrive` need.
+
+    Duals (of forward-mode differentiation), functorch's wrappers and sparse tensors take one.
 
     Args:
         tensor: any tensor.
@@ -155,10 +158,10 @@ def _is_dual(tensor: torch.Tensor) -> bool:
 
 
 def _send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
-    """Send a tensor. A later write to it waits until it has been read.
+    """Send a tensor, and note that a later write to it must wait until tx has read it.
 
-    A gradient needs no such note: `Way.held` keeps autograd from writing it. (The note is on its storage,
-    and autograd would never again add in place once Python has looked at that.)
+    A gradient gets no such note: `Way.held` keeps autograd from writing it. (The note is an attribute of the
+    storage, and autograd never again adds in place to a tensor whose storage Python has looked at.)
     """
     backend, gradient = way.backend, what == "backward_node"
     source = backend.place_of(tensor)
@@ -179,6 +182,7 @@ def _send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
 
 
 def _receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived: Any) -> None:
+    """Let the compute stream of a place wait for a copy that was sent there."""
     consumer = backend.compute_stream(place)
     backend.wait(consumer, arrived)
     backend.use(copied, consumer)
@@ -244,7 +248,7 @@ class _Transfer(torch.autograd.Function):
 
     @staticmethod
     def forward(tensor: torch.Tensor, backend: AbstractBackend, target: str, beside: bool) -> torch.Tensor:
-        return _go(tensor, backend, target, beside=beside)
+        return _copy_to(tensor, backend, target, beside=beside)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -265,7 +269,8 @@ class _Transfer(torch.autograd.Function):
         return None if tangent is None else transfer(tangent, ctx.backend, ctx.target, beside=ctx.beside)
 
 
-def _go(tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: bool) -> torch.Tensor:
+def _copy_to(tensor: torch.Tensor, backend: AbstractBackend, target: str, *, beside: bool) -> torch.Tensor:
+    """The transfer itself, which autograd does not record."""
     if not beside:
         streams = backend.compute_stream(backend.place_of(tensor)), backend.compute_stream(target)
         return backend.copy(tensor, target, streams)

@@ -1,14 +1,15 @@
 """The critical path of a step: the spans that, one after the other, make it as long as it is.
 
-The path is read backwards from the span that ends last. Each span waited for one of these, the one
-that ended last before the span began:
+The path is found backwards from the span that ends last. The cause of a span's start is whichever of
+these ended last before it began:
 
-    data    what it reads: an earlier layer, a transfer; in backward, gradients
-    queue   its device, or its channel, was busy with something else
-    turn    (of a backward) the last of forward
+    data    the span that made what it reads: an earlier layer, a transfer; in backward, gradients
+    queue   the span before it on its device, or on its channel (of transfers)
+    turn    for a span of backward: the last span of forward
+    start   none of these: the path begins here
 
-A gap between the two is a wait for the host, which had not issued the kernel yet. What is between forward
-and backward, such as the loss, is no part of the step.
+A gap between the two is a wait for the host, which had not issued the kernel yet. Work between forward and
+backward, such as the loss, is not part of the step.
 """
 
 from bisect import bisect_right
@@ -31,9 +32,9 @@ class Stretch:
 
     Args:
         span: what ran.
-        cause: what it waited for.
-        idle_s: from the end of what it waited for to its start.
-        issuing_s: the part of it during which the device waited for the host to issue its kernels.
+        cause: why it did not start earlier; see above.
+        idle_s: from the end of the span that it waited for to its own start.
+        issuing_s: the part of the span during which the device waited for the host to issue kernels.
     """
 
     span: Span
@@ -57,10 +58,10 @@ def critical_path(plan: Plan, timeline: Timeline) -> tuple[Stretch, ...]:
 
     Args:
         plan: the plan.
-        timeline: of a step of it, predicted or measured. Work around the model has no part.
+        timeline: a step of the plan, predicted or measured. Work around the model is left out.
 
     Returns:
-        From the step's beginning to its end; empty if nothing ran.
+        The path from the step's beginning to its end; empty if nothing ran.
     """
     index = _Index(plan, timeline)
     span = max(index.spans, key=lambda span: (span.end_s, span.start_s), default=None)
@@ -80,26 +81,26 @@ class _Index:
         self._plan = plan
         self.spans = [s for s in timeline.spans if s.phase != "other" and s.kind != "wait"]
         self._close_s = _CLOSE * timeline.makespan_s
-        self._ran: dict[tuple[str, Phase], list[Span]] = {}
-        self._moved: dict[tuple[str, Phase], list[Span]] = {}
-        self._earlier: dict[int, Span | None] = {}
-        self._into: dict[str, list[Span]] = {}
-        self._out_of: dict[str, list[Span]] = {}
+        self._ran: dict[tuple[str, Phase], list[Span]] = {}  # computing, by layer
+        self._moved: dict[tuple[str, Phase], list[Span]] = {}  # transfers, by layer
+        self._earlier: dict[int, Span | None] = {}  # the one before on its device or channel, by id
+        self._arrived_at: dict[str, list[Span]] = {}  # transfers, by target
+        self._computed_on: dict[str, list[Span]] = {}  # computing, by device
         last: dict[str, Span] = {}
         for span in self.spans:
             table = self._ran if span.kind == "compute" else self._moved
             table.setdefault((span.layer, span.phase), []).append(span)
-            ends = self._into if span.kind == "transfer" else self._out_of
-            ends.setdefault(span.where.rpartition(">")[2], []).append(span)
-            engine = self._engine(span)
-            self._earlier[id(span)] = last.get(engine)
-            last[engine] = span
-        for spans in (*self._into.values(), *self._out_of.values()):
+            by_device = self._arrived_at if span.kind == "transfer" else self._computed_on
+            by_device.setdefault(span.where.rpartition(">")[2], []).append(span)
+            queue = self._queue(span)
+            self._earlier[id(span)] = last.get(queue)
+            last[queue] = span
+        for spans in (*self._arrived_at.values(), *self._computed_on.values()):
             spans.sort(key=lambda span: span.end_s)
         forward = [span for span in self.spans if span.phase == "forward"]
-        self._turn = max(forward, key=lambda span: span.end_s, default=None)
+        self._forward_end = max(forward, key=lambda span: span.end_s, default=None)
         self._start_s = min([span.start_s for span in self.spans], default=0.0)
-        # a step is forward and backward: what is between them (the loss) is no part of it
+        # work between forward and backward (the loss) is not part of the step, and no wait for the host
         self._back_s = min([span.start_s for span in self.spans if span.phase == "backward"], default=0.0)
 
     def before(self, span: Span) -> tuple[Stretch, Span | None]:
@@ -107,7 +108,7 @@ class _Index:
         start_s = span.start_s
         known = [s for s in self._sources(span) if s.end_s <= start_s + self._close_s]
         data = _last(known) if known else self._guess(span)
-        turn = self._turn if span.phase == "backward" else None
+        turn = self._forward_end if span.phase == "backward" else None
         queue = self._earlier[id(span)]
         named: list[tuple[Cause, Span | None]] = [("data", data), ("turn", turn), ("queue", queue)]
         causes = [(cause, s) for cause, s in named if s is not None and s.end_s <= start_s + self._close_s]
@@ -120,23 +121,25 @@ class _Index:
         return Stretch(span, cause, idle_s, self._issuing_s(span)), found
 
     def _guess(self, span: Span) -> Span | None:
-        """What a span may have read, where names do not say it: a run names no glue, for one.
+        """What a span probably read, where names do not say it: a measured run names no glue, for one.
 
-        For a layer the last transfer to its device, for a transfer the last layer on its source.
+        For a layer this is the last transfer to its device, for a transfer the last layer on its source.
         """
         if span.layer in self._plan.graph and span.kind == "compute" and not self._reads(span):
             return None
-        table = self._into if span.kind == "compute" else self._out_of
+        table = self._arrived_at if span.kind == "compute" else self._computed_on
         spans = table.get(span.where.partition(">")[0], [])
         place = bisect_right(spans, span.start_s + self._close_s, key=lambda s: s.end_s)
         return spans[place - 1] if place else None
 
     def _reads(self, span: Span) -> bool:
+        """Whether a layer reads any other layer's output, or in backward its gradient."""
         if span.phase == "forward":
             return self._plan.graph.in_degree(span.layer) > 0
         return bool(self._readers(span.layer))
 
     def _issuing_s(self, span: Span) -> float:
+        """How long a device waited for the host while a layer ran: what its kernels alone do not explain."""
         graph = self._plan.graph
         if span.kind != "compute" or span.layer not in graph:
             return 0.0
@@ -147,7 +150,8 @@ class _Index:
         alone_s = graph.seconds(span.layer, f"{span.phase}_s", device.kind, device.speed)
         return min(host_s, max(0.0, span.end_s - span.start_s - alone_s))
 
-    def _engine(self, span: Span) -> str:
+    def _queue(self, span: Span) -> str:
+        """What a span occupies alone: its device, its link, or the receiving end of its target."""
         if span.kind == "compute" or self._plan.cluster.reception == "free":
             return span.where
         return ">" + span.where.partition(">")[2]
@@ -174,6 +178,7 @@ class _Index:
                 yield from (s for s in self._makers(reader, phase, set()) if s.where == span.where)
 
     def _readers(self, layer: str) -> list[str]:
+        """The layers that read a layer's output."""
         graph = self._plan.graph
         return [
             reader for reader in graph.successors(layer) if not graph.edge_costs(layer, reader).order_only
@@ -194,8 +199,10 @@ class _Index:
 
 
 def _last(spans: list[Span]) -> Span | None:
+    """The span that ends last."""
     return max(spans, key=lambda span: span.end_s, default=None)
 
 
 def _ends_at(span: Span, device: str) -> bool:
+    """Whether a span computed on a device, or was a transfer to it ("source>device")."""
     return span.where == device or span.where.endswith(f">{device}")

@@ -21,7 +21,7 @@ from baechi.run.runtime import Binding, Reorder, Runtime, bind, binding_of, unbi
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
 from baechi.run.weights.loading import unwatch_loading, watch_loading
-from baechi.run.weights.match import has_weights, homes, modules_of, weights_of
+from baechi.run.weights.match import has_weights, match_weights, modules_of, weights_of
 from baechi.run.weights.move import flatten_recurrent, move
 from baechi.run.whole import hook, unhook
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
@@ -55,10 +55,10 @@ def assign(
         BaechiError: the model, or a part of it, is distributed already.
     """
     refuse_distributed(model)
-    home, weights = homes(model, plan), weights_of(model)
+    planned, weights = match_weights(model, plan), weights_of(model)
     stateful = [name for name, module in modules_of(model).items() if any(True for _ in module.buffers())]
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
-    move(weights, home, runtime.backend, optimizer)
+    move(weights, planned, runtime.backend, optimizer)
     runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
@@ -70,7 +70,7 @@ def assign(
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     if len(plan.devices_used) > 1:
-        _wrap(model, runtime, home)
+        _wrap(model, runtime, planned)
     else:
         hook(model)
     return model
@@ -184,9 +184,9 @@ def refuse_distributed(model: nn.Module) -> None:
             raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
 
 
-def _wrap(model: nn.Module, runtime: Runtime, home: dict[str, str]) -> None:
+def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
     modules = modules_of(model)
-    devices = _layer_devices(runtime.plan, modules, home)
+    devices = _layer_devices(runtime.plan, modules, planned)
     wrapped: set[int] = set()
     for name, device in devices.items():
         if id(modules[name]) not in wrapped:
@@ -215,14 +215,14 @@ def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> 
         replace_forward(module, call_shared_layer)
 
 
-def _layer_devices(plan: Plan, modules: dict[str, nn.Module], home: dict[str, str]) -> dict[str, str]:
+def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str, str]) -> dict[str, str]:
     """Device of each module wrapped as a layer: layers of the graph, and leaf modules not in the graph."""
     devices = {}
     for node, costs in plan.graph.placed_costs():
         if costs.kind == "layer" and not costs.unread:
             devices[plan.graph.module_of(node)] = plan.device_of[node]
     layers = frozenset(devices)
-    own = _devices_below(home)
+    own = _devices_below(planned)
     for name, module in modules.items():
         inside = not layers.isdisjoint(_above(name))
         if name in devices or inside or next(module.children(), None) is not None:

@@ -14,7 +14,7 @@ from baechi.errors import CheckpointError
 from baechi.run.assign import plan_of
 from baechi.run.runtime import binding_of
 from baechi.run.weights.checkpoint import Checkpoint, Entry
-from baechi.run.weights.match import home_in, weights_of
+from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 from baechi.torchlib.tensors.swap_memory import exchange
@@ -46,11 +46,11 @@ def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Modul
     checkpoint, weights = Checkpoint(path), weights_of(model)
     loaded = {name: entry for name, entry in checkpoint.entries.items() if name in weights}
     _check(model, checkpoint, weights, loaded, strict=strict)
-    homes, backend, sharing = home_in(plan, weights), binding.runtime.backend, _sharing(weights)
+    planned, backend, sharing = planned_devices(plan, weights), binding.runtime.backend, _sharing(weights)
     with torch.no_grad():
         for name, value in checkpoint.tensors(loaded):
             if weights[name].is_meta:
-                _make_room(sharing[storage_object(weights[name])], backend, homes[name])
+                _make_room(sharing[storage_object(weights[name])], backend, planned[name])
             weights[name].copy_(value)
             del value  # release it before the next one is read, to hold one tensor on the host at a time
     if isinstance(backend, TorchDevices):

@@ -1,4 +1,4 @@
-"""The public verbs: where the stages meet, from a model to the distributed model and back."""
+"""The public functions around `distribute`: from a model to the distributed model and back."""
 
 import functools
 import logging
@@ -62,18 +62,18 @@ def distribute(
         training: whether memory is that of training; `model.training` unless given.
         optimizer: its name, or an optimizer of this model, whose state counts and moves.
         accumulate: whether gradients are added up over several steps; see `profile`.
-        reorder: launch layers in the plan's order. False is the switch for debugging, as is
-            `BAECHI_REORDER=0` in the environment; `"threads"` launches what had to wait in threads of
-            its own, `"host"` (as True does) right after the launch that it waited for.
-        verify: whether dry runs judge plans (`dry_run`); else simulated figures do. A plan that was made
-            before is taken as it is.
+        reorder: launch layers in the plan's order. False, or `BAECHI_REORDER=0` in the environment, keeps
+            the code's order, for debugging. A layer that had to wait launches right after the launch that
+            it waited for (`"host"`, as True), or in another thread (`"threads"`).
+        verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
+            was made before is taken as it is.
 
     Returns:
         The same model.
 
     Raises:
         CaptureError: the model does not run with the example inputs.
-        PlacementError: no placement keeps the devices' memory.
+        PlacementError: no placement fits the devices' memory.
         PlanError: the plan or device map does not match.
         BaechiError: the model is distributed already.
         ValueError: an unknown placer or optimizer, or more than one of placer, device_map and plan.
@@ -91,7 +91,7 @@ def distribute(
     )
     if example_inputs is None:
         return run_room.plan_at_first_call(model, functools.partial(_fulfil, request))
-    Inputs.each_of(example_inputs)  # says at once what cannot be read
+    Inputs.each_of(example_inputs)  # raises for inputs of a wrong form, before any work
     _fulfil(request, model, example_inputs)
     return model
 
@@ -225,7 +225,7 @@ def _summary(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class _Request:
-    """What `distribute` was asked for, until there are inputs to fulfil it with."""
+    """What `distribute` was asked for; kept until the first call if there are no example inputs yet."""
 
     cluster: Cluster
     placer: Placer
@@ -257,15 +257,17 @@ def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
         place_within = functools.partial(place, graph, placer=request.placer, optimizer=name)
         plan = judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
     run_room.assign(model, plan, reorder=request.reorder, optimizer=_instance(request.optimizer))
-    if logger.isEnabledFor(logging.INFO):  # what it says may take a simulation
+    if logger.isEnabledFor(logging.INFO):  # the summary's predicted step may have to be simulated first
         logger.info("%s: %s", type(model).__name__, _summary(plan))
 
 
 def _instance(optimizer: Optimizer) -> torch.optim.Optimizer | None:
+    """The optimizer, if it is more than a name."""
     return optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
 
 
 def _optimizer_name(optimizer: Optimizer) -> str | None:
+    """The name under which the optimizer's state is counted."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return optimizer
     class_name = type(optimizer).__name__

@@ -1,11 +1,12 @@
-"""The judge: a plan is taken if a dry run of it keeps every device's memory.
+"""The judge: accepts a plan if, in a dry run of it, every device's peak fits its memory.
 
-    place within a budget ──▶ plan ──▶ dry run ──▶ its peaks keep the memory ──▶ the plan, with its timeline
-           ▲                                                    │ no
-           └──── each device that is too full: that much less ──┘
+    place within a budget ──▶ plan ──▶ dry run ──▶ do all peaks fit? ──yes──▶ the plan, with its timeline
+           ▲                                               │ no
+           └── reduce the budget of each device that is ───┘
+               too full, by the bytes it exceeds
 
-Placers know memory by an estimate that errs on the high side. Where they find no room, they get a somewhat
-larger budget, and the dry run decides.
+A budget is the memory that placers may plan with. They estimate memory, and the estimate errs on the high
+side. Where they find no placement, they get a somewhat larger budget, and the dry run decides.
 """
 
 import logging
@@ -29,8 +30,8 @@ logger = logging.getLogger(__name__)
 _DRY_RUNS = 3
 """Maximum dry runs for one plan."""
 
-_LARGER = (0.05, 0.2)
-"""Fractions to enlarge the memory by, one after the other, where placers find no room."""
+_ENLARGED_BY = (0.05, 0.2)
+"""If placers find no placement: fractions to enlarge the budget by, tried one after the other."""
 
 PlaceWithin = Callable[[Cluster], Plan]
 Run = Callable[[Plan], Timeline]
@@ -39,66 +40,72 @@ Run = Callable[[Plan], Timeline]
 def runner(
     model: nn.Module, examples: Sequence[Inputs], optimizer: Optimizer, reorder: Reorder = True
 ) -> Run:
-    """What runs a plan of a model dry.
+    """Make the function that runs plans of a model dry.
 
     Args:
         model: the model.
-        examples: arguments of calls; each is run, and the first one gives the timeline.
+        examples: arguments of calls. Each is run.
         optimizer: its name, or an optimizer of the model.
         reorder: as `assign` takes it.
 
     Returns:
-        A function from a plan to its timeline, whose peaks are the highest of all examples.
+        A function from a plan to the timeline of the first example, with the highest peaks of all examples.
     """
 
     def run(plan: Plan) -> Timeline:
-        ran = [dry_run(model, inputs, plan, optimizer=optimizer, reorder=reorder) for inputs in examples]
-        peaks = {name: max([one.peak_bytes[name] for one in ran]) for name in plan.cluster.names}
-        reserved = {name: max([one.reserved_bytes[name] for one in ran]) for name in plan.cluster.names}
-        return replace(ran[0], peak_bytes=peaks, reserved_bytes=reserved)
+        timelines = [
+            dry_run(model, inputs, plan, optimizer=optimizer, reorder=reorder) for inputs in examples
+        ]
+        peaks = {name: max([one.peak_bytes[name] for one in timelines]) for name in plan.cluster.names}
+        reserved = {name: max([one.reserved_bytes[name] for one in timelines]) for name in plan.cluster.names}
+        return replace(timelines[0], peak_bytes=peaks, reserved_bytes=reserved)
 
     return run
 
 
 def judged(cluster: Cluster, place_within: PlaceWithin, run: Run) -> Plan:
-    """Place, and let dry runs judge.
+    """Place until a dry run shows that the plan fits.
 
     Args:
         cluster: the devices.
-        place_within: makes a plan for the devices with the memory that it is given.
+        place_within: makes a plan for the cluster that it is given, whose memory is the budget.
         run: runs a plan dry.
 
     Returns:
-        A plan with the timeline of its dry run; with its simulated one if the model does not run dry.
+        A plan with the timeline of its dry run; with its simulated one if the model cannot run dry.
 
     Raises:
-        PlacementError: no plan was found that keeps every device's memory.
+        PlacementError: no plan was found that fits every device's memory.
     """
     plan, budget = _first_plan(cluster, place_within)
-    for left in reversed(range(_DRY_RUNS)):
+    for retries_left in reversed(range(_DRY_RUNS)):
         plan = replace(plan, cluster=cluster)
         try:
             plan = _with_timeline(plan, run(plan))
         except DryRunError as error:
             logger.info("the figures of this plan are estimates: %s", error)
+            # without a dry run, estimates decide: they must fit the memory itself, not another budget
             return plan if budget is cluster else place_within(cluster)
         excess = excess_bytes(plan)
         if not excess:
             return plan
         full, budget = plan, resized(budget, {name: -size for name, size in excess.items()})
         try:
-            plan = place_within(budget) if left else plan
+            plan = place_within(budget) if retries_left else plan
         except PlacementError:
             break
     raise too_full(full)
 
 
 def checked(plan: Plan, run: Run) -> Plan:
-    """A plan that was made by hand, with the timeline of its dry run.
+    """Run a plan that was made by hand dry.
 
     Args:
         plan: the plan.
         run: runs a plan dry.
+
+    Returns:
+        The plan with the timeline of its dry run; with its simulated one if the model cannot run dry.
 
     Raises:
         PlacementError: a device is too full.
@@ -112,28 +119,31 @@ def checked(plan: Plan, run: Run) -> Plan:
     return plan
 
 
-def _with_timeline(plan: Plan, ran: Timeline) -> Plan:
-    """The plan with the timeline of its dry run. Where layers were measured, their times stand."""
+def _with_timeline(plan: Plan, dry: Timeline) -> Plan:
+    """The plan with the timeline of its dry run; with its memory only, where layers were measured.
+
+    A dry run takes kernel times from datasheets. The simulated step uses the measured ones.
+    """
     if plan.graph.graph.get("measured"):
-        ran = replace(
+        dry = replace(
             plan.timeline,
-            peak_bytes=ran.peak_bytes,
-            reserved_bytes=ran.reserved_bytes,
-            live_bytes=ran.live_bytes,
+            peak_bytes=dry.peak_bytes,
+            reserved_bytes=dry.reserved_bytes,
+            live_bytes=dry.live_bytes,
         )
-    return replace(plan, dry=ran)
+    return replace(plan, dry=dry)
 
 
 def _first_plan(cluster: Cluster, place_within: PlaceWithin) -> tuple[Plan, Cluster]:
-    """A plan, and the budget that it was placed within."""
+    """A plan, and the budget that it was placed within: the cluster itself, or with enlarged memory."""
     try:
         return place_within(cluster), cluster
     except PlacementError as error:
         refused = error
     total_bytes = sum([device.memory_bytes for device in cluster.devices])
-    for more in _LARGER:
+    for more in _ENLARGED_BY:
         if sum(refused.short_bytes.values()) > more * total_bytes:
-            continue
+            continue  # this much more cannot be enough
         budget = resized(cluster, {d.name: round(more * d.memory_bytes) for d in cluster.devices})
         try:
             return place_within(budget), budget

@@ -26,9 +26,9 @@ _TIGHTENINGS = 8
 """Maximum retries. Each places again, with the budget smaller by the excess of the simulated peaks."""
 
 _LOOSENINGS, _LOOSE_TIGHTENINGS = (0.05, 0.15, 0.3, 0.5), 4
-"""If a placer finds no room: fractions to enlarge its budget by, and maximum retries with each."""
+"""If a placer finds no placement: fractions to enlarge its budget by, and maximum retries with each."""
 
-_ALL = 2**62
+_NO_LIMIT_BYTES = 2**62
 
 
 @uncollected
@@ -48,13 +48,14 @@ def place(
         placer: as `distribute` takes it.
         optimizer: name of the optimizer whose state counts; the graph's own unless given.
         effort: how long `"auto"` searches, counted in estimates (1: about two seconds for 300 layers);
-            0 not at all, `"max"` until nothing improves. With 0 no placer looks long for the last bytes.
+            0 not at all, `"max"` until nothing improves. With 0, placing by memory alone (the fallback of
+            all placers) searches a tenth as long.
 
     Returns:
-        A plan whose simulated peaks keep every device's memory.
+        A plan whose simulated peaks fit every device's memory.
 
     Raises:
-        PlacementError: no placement was found that does.
+        PlacementError: no placement was found that fits.
         ValueError: an unknown placer or optimizer, or a negative effort.
     """
     optimizer_costs(optimizer)
@@ -62,9 +63,10 @@ def place(
     graph = with_optimizer(graph, optimizer)
     if placer != "auto":
         return _place_within_memory(graph, cluster, placer, thorough=effort != 0)
-    one_by_one = functools.partial(_by_its_rule, graph, cluster)
+    place_by = functools.partial(_by_its_rule, graph, cluster)
     rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
-    return best(graph, cluster, one_by_one, rehearse, effort=effort, enough_s=enough_s)
+    # no step can be shorter than `enough_s`: a plan that reaches it ends the search
+    return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
 
 
 def simulate(plan: Plan) -> Timeline:
@@ -94,7 +96,7 @@ def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:
 
 
 def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *, thorough: bool) -> Plan:
-    """Place. If a placer for several devices finds no room, place by memory alone."""
+    """Place by the placer's rule. If one for several devices finds no placement, place by memory alone."""
     try:
         return _by_its_rule(graph, cluster, placer)
     except PlacementError as error:
@@ -107,7 +109,7 @@ def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *,
 
 
 def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
-    """Place by the placer's own rule. If it finds no room, retry with a larger memory budget.
+    """Place by the placer's own rule. If it finds no placement, retry with a larger memory budget.
 
     The ledger of a placer may count too much or too little memory. The simulator knows when tensors
     live, so its peaks decide whether a plan fits.
@@ -131,7 +133,7 @@ def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
 def _tightened(
     graph: LayerGraph, cluster: Cluster, make: Callable[..., Plan], budget: Cluster, times: int
 ) -> Plan:
-    """Place within a budget; while a simulated peak exceeds a device's memory, reduce it and retry."""
+    """Place within a budget. While a simulated peak exceeds a device's memory, reduce that and retry."""
     for _ in range(times):
         plan = make(graph, budget)
         if plan.cluster is not cluster:
@@ -156,7 +158,10 @@ def _on_one_device(graph: LayerGraph, cluster: Cluster) -> Plan:
         refused = too_full(plan)
     plans = []
     for device in cluster.devices:
-        only = resized(cluster, {d.name: _ALL if d is device else -d.memory_bytes for d in cluster.devices})
+        # a budget for which the placer has no choice but this device; the peaks decide whether it fits
+        only = resized(
+            cluster, {d.name: _NO_LIMIT_BYTES if d is device else -d.memory_bytes for d in cluster.devices}
+        )
         try:
             plan = replace(make(graph, only), cluster=cluster)
         except PlacementError:
@@ -181,7 +186,7 @@ def resized(cluster: Cluster, by_bytes: Mapping[str, int]) -> Cluster:
 
 
 def excess_bytes(plan: Plan) -> dict[str, int]:
-    """By how much a plan's timeline is above the memory of devices.
+    """By how many bytes a plan's timeline exceeds the memory of devices.
 
     Args:
         plan: any plan.
@@ -215,7 +220,7 @@ def within_memory(plan: Plan) -> Plan:
 
 
 def too_full(plan: Plan) -> PlacementError:
-    """The refusal of a plan that does not keep the memory of devices.
+    """The error for a plan that does not fit the memory of devices.
 
     Args:
         plan: a plan with such peaks.

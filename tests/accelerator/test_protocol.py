@@ -251,14 +251,14 @@ def adopts(*_: Any) -> bool:
 @contextlib.contextmanager
 def at_end_only(self: TorchStreams) -> Iterator[None]:
     yield
-    for card in self._of_card:
-        self.compute(card)
+    for gpu in self._streams_of_gpu:
+        self.compute(gpu)
 
 
 @contextlib.contextmanager
 def at_beginning_only(self: TorchStreams) -> Iterator[None]:
-    for card, streams in self._of_card.items():
-        begun = self.driver.current_stream(self.device(card)).record_event()
+    for gpu, streams in self._streams_of_gpu.items():
+        begun = self.driver.current_stream(self.device(gpu)).record_event()
         for stream in streams:
             stream.wait_event(begun)
     yield

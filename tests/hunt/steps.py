@@ -75,18 +75,20 @@ def _step(model: nn.Module, recipe: Recipe, way: Way, world: World, number: int,
         x, y = copy.deepcopy((x, y))
     if model.training:
         x.requires_grad_()
-    homes = x.device, y.device
+    devices_before = x.device, y.device
     torch.manual_seed(recipe.seed + number)
     quick = way.caller == "inference" and not model.training
     with torch.inference_mode() if quick else torch.set_grad_enabled(model.training):
         out = model(x, y)
         if model.training:
             _backward(out, way, world)
-    if (x.device, y.device) != homes:
-        left.faults.append(("input moved", f"{number}: from {homes} to {(x.device, y.device)}"))
+    if (x.device, y.device) != devices_before:
+        left.faults.append(("input moved", f"{number}: from {devices_before} to {(x.device, y.device)}"))
     for path, leaf in leaves(out):
-        if isinstance(leaf, Tensor) and leaf.device != homes[0]:
-            left.faults.append(("output elsewhere", f"{number}{path}: {leaf.device}, inputs on {homes[0]}"))
+        if isinstance(leaf, Tensor) and leaf.device != devices_before[0]:
+            left.faults.append(
+                ("output elsewhere", f"{number}{path}: {leaf.device}, inputs on {devices_before[0]}")
+            )
         left.values[f"{number} output{path}"] = _on_host(leaf)
     left.values[f"{number} input x"], left.values[f"{number} input y"] = _on_host(x), _on_host(y)
     for name, buffer in model.named_buffers():

@@ -55,18 +55,18 @@ class TorchDevices(AbstractBackend):
         self._generator = OneGenerator(self.generators())
         self._trusted: dict[tuple[str, str], bool] = {}
         self._parts = {
-            card: frozenset([name for name in names if name.startswith(f"{card}/")])
-            for card in {str(self._streams.device(name)) for name in names if "/" in name}
+            gpu: frozenset([name for name in names if name.startswith(f"{gpu}/")])
+            for gpu in {str(self._streams.device(name)) for name in names if "/" in name}
         }
 
     def place_of(self, tensor: torch.Tensor) -> str:
-        card = str(tensor.device)
-        parts = self._parts.get(card)
+        device = str(tensor.device)
+        parts = self._parts.get(device)
         if parts:
             mark = mark_of(tensor)
             if mark is not None and mark.place in parts:
                 return mark.place
-        return card
+        return device
 
     def torch_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)

@@ -68,8 +68,8 @@ def _devices(index: int, split: int, driver: Driver) -> list[Device]:
     kind = next((k for k in known_kinds() if _matches(k, reported)), reported)
     rates = datasheet(kind) if kind in known_kinds() else {}
     rates["memory_bytes"] = max(0, driver.free_bytes(index) - RESERVE_BYTES) // split
-    card = f"{driver.kind}:{index}"
-    names = [card] if split == 1 else [f"{card}/{part}" for part in range(split)]
+    gpu = f"{driver.kind}:{index}"
+    names = [gpu] if split == 1 else [f"{gpu}/{part}" for part in range(split)]
     return [Device(name=name, kind=kind, **rates) for name in names]
 
 

@@ -82,12 +82,12 @@ class TorchStreams:
         self._has_streams: dict[torch.device, bool] = {}
         self._callers: dict[torch.device, Any] = {}
         self._own: dict[str, Any] = {}
-        self._of_card: dict[str, list[Any]] = {}
+        self._streams_of_gpu: dict[str, list[Any]] = {}
         self._transfer: dict[tuple[str, str], tuple[Any, Any]] = {}
         for name, device in self._devices.items():
             if "/" in name and self.has_streams(device):
                 self._own[name] = driver.new_stream(device)
-                self._of_card.setdefault(str(device), []).append(self._own[name])
+                self._streams_of_gpu.setdefault(str(device), []).append(self._own[name])
 
     def compute(self, place: str) -> Any:
         """The stream on which this thread computes at a place; None if it has none.
@@ -104,7 +104,7 @@ class TorchStreams:
         current = self.driver.current_stream(device)
         if current_graph_task_id() != -1 and device.index != self.driver.current_device():
             current = self._callers.get(device, current)  # autograd sets the stream of its own device only
-        for stream in self._of_card.get(place, ()):
+        for stream in self._streams_of_gpu.get(place, ()):
             if stream != current:
                 current.wait_event(stream.record_event())
         return current
@@ -121,7 +121,7 @@ class TorchStreams:
         """What this thread launches inside runs at a place."""
         if place in self._own:
             return self._on(self._own[place])
-        if place in self._of_card:
+        if place in self._streams_of_gpu:
             return self._between_all(place)
         device = self.device(place)
         return _Current(self.driver, device, self.compute(place)) if self.has_streams(device) else _NOTHING
@@ -160,7 +160,7 @@ class TorchStreams:
         before = self.driver.current_stream(own.device)
         # code on one part calls a layer on another part, and the runtime does not see what that layer
         # reads (a fused stack): the streams of both parts keep the order of the code
-        nested = before != own and before in self._of_card[str(own.device)]
+        nested = before != own and before in self._streams_of_gpu[str(own.device)]
         if nested:
             own.wait_event(before.record_event())
         with self.driver.on(own):
@@ -169,11 +169,11 @@ class TorchStreams:
             before.wait_event(own.record_event())
 
     @contextmanager
-    def _between_all(self, card: str) -> Iterator[None]:
+    def _between_all(self, gpu: str) -> Iterator[None]:
         """On the caller's stream: after earlier work of all parts of a GPU, and before later work."""
-        stream = self.compute(card)
+        stream = self.compute(gpu)
         yield
-        for part in self._of_card[card]:
+        for part in self._streams_of_gpu[gpu]:
             part.wait_event(stream.record_event())
 
     @contextmanager
@@ -181,15 +181,15 @@ class TorchStreams:
         """While a model runs: its streams wait for the caller's stream first, and the caller's stream
         waits for them at the end."""
         self._callers = self.callers()
-        for card, streams in self._of_card.items():
-            begun = self.driver.current_stream(self.device(card)).record_event()
+        for gpu, streams in self._streams_of_gpu.items():
+            begun = self.driver.current_stream(self.device(gpu)).record_event()
             for stream in streams:
                 stream.wait_event(begun)
         try:
             yield
         finally:
-            for card in self._of_card:
-                self.compute(card)
+            for gpu in self._streams_of_gpu:
+                self.compute(gpu)
 
     def device(self, place: str) -> torch.device:
         """The torch device of a place."""

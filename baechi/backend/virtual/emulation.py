@@ -1,10 +1,10 @@
-"""`with cluster:`: every operation has a device, takes its time there, and has the right to.
+"""The dispatch mode behind `with cluster:`. Each operation gets an emulated device, and takes its time there.
 
 inputs on cpu:0                        runs on cpu:0
 inputs on cpu:0 and cpu:1              raises, as CUDA does
-inputs on cpu:0 and the host           raises, but for scalars (0-dim tensors) and indices
-no inputs, `device=cpu:1`              made on cpu:1
-no inputs, inside a step               belongs to its first user
+inputs on cpu:0 and the host           raises, except for scalars (0-dim tensors) and indices
+no inputs, `device=cpu:1`              the result is made on cpu:1
+no inputs, inside a step               the result gets the device of the first operation that uses it
 `copy_` from one place to another      a transfer
 lists over several devices             runs on each of them (optimizers hand over such lists)
 """
@@ -43,7 +43,7 @@ class Emulation(UntracedDispatchMode):
 
     Args:
         cluster: an emulated cluster.
-        shapes: runs operators as shape functions: a dry run; None runs them for real.
+        shapes: for a dry run: infers operators' results without computing them; None runs them for real.
 
     Raises:
         BaechiError: the cluster is not emulated, or another one is emulated already.
@@ -59,20 +59,20 @@ class Emulation(UntracedDispatchMode):
         self._identity = Identity(self.emulator)
         self._run_kernel = _run if shapes is None else shapes.run
         self._operations = Operations(self.emulator, self._identity.place_of, self._run_kernel)
-        self._around = ExitStack()
+        self._contexts = ExitStack()
 
     def __enter__(self) -> Emulation:
         current.open_with(self.emulator, self)
         self._identity.install()
-        self._around.enter_context(compiler_aside())
-        self._around.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
+        self._contexts.enter_context(compiler_aside())
+        self._contexts.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.emulator.run_token.finish(self.emulator.thread.host)
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        self._around.close()
+        self._contexts.close()
         self._identity.remove()
         try:
             self.emulator.close()
@@ -104,7 +104,7 @@ class Emulation(UntracedDispatchMode):
         """What ran since the emulation began, or since a distributed model was called last.
 
         Args:
-            by_operator: a span for each kernel, else one for each stay in a layer.
+            by_operator: a span for each kernel; otherwise one for each time that a layer runs.
         """
         return self.emulator.timeline(by_operator=by_operator)
 
@@ -155,16 +155,17 @@ class Emulation(UntracedDispatchMode):
     @uncompiled
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         emulator = self.emulator
-        if current.at_work() is not emulator or func.namespace == "prim":
+        if current.at_work() is not emulator or func.namespace == "prim":  # `prim` only asks
             return func(*args, **(kwargs or {}))
-        if function_modes_are_on():  # a way into torch that asked none: `x.set_(y)`
-            # function modes see it before us: one that waits for another thread must not hold our lock
+        if function_modes_are_on():  # a call that bypassed them, as `x.set_(y)` does
+            # call it again, so that they see it first: a mode that waits for another thread must not do so
+            # while we hold the lock
             return self._again(func, args, kwargs or {})
         if emulator.allocator.fault is not None:
             emulator.raise_fault()
         facts = facts_of(func)
-        if torch.is_inference_mode_enabled() and is_composite(func):  # else torch has taken it apart already
-            return self._taken_apart(func, args, kwargs or {})
+        if torch.is_inference_mode_enabled() and is_composite(func):  # else torch has decomposed it already
+            return self._decomposed(func, args, kwargs or {})
         if facts.aliases:  # a view is where its base is
             if facts.rule.becomes_grad:
                 self._operations.check_gradient(args[0])
@@ -176,16 +177,16 @@ class Emulation(UntracedDispatchMode):
             return self._operations.run(func, facts, args, kwargs or {})
 
     def _again(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call a function with this mode on, so that what it calls comes by here."""
+        """Call a function with this mode on, so that this mode sees the operations that it calls."""
         push_dispatch_mode(self)
         try:
             return func(*args, **kwargs)
         finally:
             pop_dispatch_mode()
 
-    def _taken_apart(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run what a composite operator calls, and let torch note which results are views, once."""
-        # torch's own kernel: some operators have a Python one besides, which returns copies for views
+    def _decomposed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run the operators that a composite one calls, and let torch note once which results are views."""
+        # not a Python kernel, which some operators have besides: it returns copies instead of views
         own = composite_kernel(func)
         if notes_views(func):
             return self._again(own, args, kwargs)

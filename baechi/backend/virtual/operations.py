@@ -1,4 +1,4 @@
-"""Operations on an emulated cluster: where each runs, what it takes, what it touches."""
+"""Operations on an emulated cluster: which device runs each, for how long, and which memory it uses."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,15 +24,15 @@ RunKernel = Callable[[Any, Any, dict[str, Any]], Any]
 _NO_DEVICE = -1
 
 _MOST_DUE = 100
-"""Maximum kernels kept for a tensor without a place, which may be written again and again."""
+"""Maximum kernels (`Due`) kept for a tensor without a place; its first user's device is charged for them."""
 
 
 class Operations:
-    """Runs operations at once on the host, and reports them to the emulator.
+    """Runs operations at once on the host, and reports to the emulator what devices would do.
 
     Args:
-        emulator: keeps the clocks.
-        place_of_device: the place in the cluster of a torch device.
+        emulator: keeps clocks and memory.
+        place_of_device: returns the index in the cluster of a torch device.
         run_kernel: runs an operator with its arguments.
     """
 
@@ -47,7 +47,7 @@ class Operations:
         self._run_kernel = run_kernel
 
     def run(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operation that is no view.
+        """Run an operation that is not a view.
 
         Args:
             func: the operator.
@@ -61,30 +61,30 @@ class Operations:
         Raises:
             RuntimeError: its inputs lie on several devices.
             DeviceMemoryError: there is no room for its results.
-            StreamRaceError: nothing orders it after what it reads, or before what it overwrites.
+            StreamRaceError: no wait orders it after writes of what it reads, or uses of what it writes.
         """
         rule = facts.rule
         if rule.lists:
             return self._run_lists(func, facts, args, kwargs)
-        if rule.new_memory:  # it makes nothing: the tensor lies where its new storage does
+        if rule.new_memory:  # `set_`: the tensor lies where its new storage does
             return self._run_kernel(func, args, kwargs)
         if rule.copies is not None:
             sent = args[rule.copies]
-            ends = self._crossing(facts, sent, args, kwargs)
+            ends = self._transfer_ends(facts, sent, args, kwargs)
             if ends is not None:
                 return self._run_transfer(func, facts, sent, (args, kwargs), ends)
         given = flat((*args, *kwargs.values())) if kwargs else flat(args)
         marks = [mark_of(tensor) for tensor in given]
-        device, free, homeless = self._device(facts, args, kwargs, given, marks)
+        device, stays_unplaced, unplaced = self._device(facts, args, kwargs, given, marks)
         result = self._run_kernel(func, args, kwargs)
         made = [result] if isinstance(result, torch.Tensor) else flat((result,))
         if device == _NO_DEVICE:
-            if free:
-                self._put_nowhere(func, facts, (args, kwargs, result), (given, made))
+            if stays_unplaced:
+                self._leave_unplaced(func, facts, (args, kwargs, result), (given, made))
             return result
         stream = self._emulator.stream(device)
-        if homeless:
-            self._emulator.take_in(homeless, device, facts.name)
+        if unplaced:
+            self._emulator.take_in(unplaced, device, facts.name)
             marks = [mark_of(tensor) for tensor in given]
         new = self._emulator.allocate(made, device, stream, facts.name)
         if facts.kernel:
@@ -99,7 +99,7 @@ class Operations:
         return result
 
     def follow(self, base: torch.Tensor, result: Any) -> None:
-        """A part of a sparse tensor, or a view that torch makes by copying it, is where the tensor is.
+        """Put what is taken from a sparse tensor on the tensor's device: a part, or a view that torch copies.
 
         Args:
             base: the sparse tensor.
@@ -110,10 +110,10 @@ class Operations:
             self._emulator.allocate(flat((result,)), place, self._emulator.stream(place), "a sparse view")
 
     def check_gradient(self, grad: torch.Tensor) -> None:
-        """A gradient that becomes a parameter's `grad` must lie where the parameter lies.
+        """Check that a gradient which becomes a parameter's `grad` lies where the parameter lies.
 
         Args:
-            grad: what is detached; nothing is checked unless autograd is accumulating it.
+            grad: a tensor that is being detached; checked only if autograd's AccumulateGrad detaches it.
 
         Raises:
             RuntimeError: it lies elsewhere.
@@ -142,18 +142,18 @@ class Operations:
         """Where an operation runs, if on a device.
 
         Returns:
-            The device; if none, whether its results stay without a place; and the inputs without a
-            place, which belong to this first user now.
+            The device's index, or `_NO_DEVICE`; then whether the results stay without a place (else they
+            lie on the host); and the inputs without a place, which now get that of the operation.
         """
         place: str | None = None
         thread = self._emulator.thread
         on_host = False
-        homeless: list[torch.Tensor] = []
+        unplaced: list[torch.Tensor] = []
         for tensor, mark in zip(given, marks, strict=True):
             if mark is None or (mark.place is not None and mark.place not in self._index):
                 on_host |= tensor.dim() > 0 and not _may_lie_on_host(facts, args, tensor)
             elif mark.place is None:
-                homeless.append(tensor)
+                unplaced.append(tensor)
             elif place is None:
                 place = mark.place
             elif place != mark.place:
@@ -161,21 +161,23 @@ class Operations:
         if place is not None:
             if on_host:
                 raise _mixed(facts, place, "the host")
-            homeless = [tensor for tensor in homeless if not _may_lie_on_host(facts, args, tensor)]
-            return self._index[place], False, homeless
+            unplaced = [tensor for tensor in unplaced if not _may_lie_on_host(facts, args, tensor)]
+            return self._index[place], False, unplaced
         if not given:
             device = kwargs.get("device")
             if device is not None and device.index is not None:
-                return self._place_of_device(device), False, homeless
-        if homeless and not on_host:
-            return _NO_DEVICE, True, homeless
+                return self._place_of_device(device), False, unplaced
+        if unplaced and not on_host:
+            return _NO_DEVICE, True, unplaced
         # torch's internal calls do not pass `pin_memory`: their temporaries lie on the current device
         by_torch = not given and "pin_memory" not in kwargs
+        # what torch, a step or backward makes of no tensor gets a place later; what the caller's code makes
+        # lies on the host, as `torch.zeros(3)` does beside CUDA
         fresh = not given or facts.rule.fresh
-        return _NO_DEVICE, fresh and (by_torch or thread.depth > 0 or thread.in_backward), homeless
+        return _NO_DEVICE, fresh and (by_torch or thread.depth > 0 or thread.in_backward), unplaced
 
-    def _put_nowhere(self, func: Any, facts: Facts, call: Any, tensors: Any) -> None:
-        """Leave results without a place; their first user's device is charged for the operation, too."""
+    def _leave_unplaced(self, func: Any, facts: Facts, call: Any, tensors: Any) -> None:
+        """Leave results without a place. The device of their first user is charged for this operation."""
         (args, kwargs, _), (given, made) = call, tensors
         due = list(dict.fromkeys([one for tensor in given for one in getattr(mark_of(tensor), "due", ())]))
         if is_kernel(func, args, kwargs):
@@ -188,6 +190,7 @@ class Operations:
             mark.due = due[-_MOST_DUE:]
 
     def _blocks(self, tensors: list[torch.Tensor], marks: list[Mark | None]) -> dict[int, Block]:
+        """The memory blocks of tensors on devices, by id; one for tensors that share memory."""
         allocator, found = self._emulator.allocator, {}
         for tensor, mark in zip(tensors, marks, strict=True):
             if mark is not None and mark.place in self._index:
@@ -200,7 +203,7 @@ class Operations:
     def _written(
         self, facts: Facts, args: Any, kwargs: dict[str, Any], read: dict[int, Block]
     ) -> Iterable[Block]:
-        """What it writes in place; removed from `read`."""
+        """The blocks that an operation writes in place, which are removed from those that it reads."""
         if not facts.writes:
             return ()
         written = self._blocks_of(writes_of(facts, args, kwargs))
@@ -208,8 +211,10 @@ class Operations:
             read.pop(key, None)
         return written.values()
 
-    def _crossing(self, facts: Facts, sent: torch.Tensor, args: Any, kwargs: Any) -> tuple[int, int] | None:
-        """From where to where, if this is a transfer."""
+    def _transfer_ends(
+        self, facts: Facts, sent: torch.Tensor, args: Any, kwargs: Any
+    ) -> tuple[int, int] | None:
+        """Source and target place, if the copy goes from one place to another."""
         source, target = self._place_of(sent), None
         if facts.writes:
             target = self._place_of(args[0])
@@ -222,6 +227,7 @@ class Operations:
         return sorted([place for place in places if place is not None and place < self._host])
 
     def _place_of(self, tensor: torch.Tensor) -> int | None:
+        """The index of a tensor's device, or of the host; None if it has no place yet."""
         mark = mark_of(tensor)
         if mark is None or mark.place is None:
             return self._host if mark is None else None
@@ -245,7 +251,7 @@ class Operations:
         return result
 
     def _run_lists(self, func: Any, facts: Facts, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Lists over several devices run on each of them; results lie with their inputs."""
+        """Run an operation on lists, on each device that they lie on; results lie where their inputs do."""
         given = flat((*args, *kwargs.values()))
         lone = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         devices = self._devices_of(given)
@@ -278,6 +284,7 @@ class Operations:
 
 
 def _mixed(facts: Facts, *places: str) -> RuntimeError:
+    """The error for tensors on several devices, in torch's words."""
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{' and '.join(places)}! (when running {facts.name} on the emulated cluster)"
@@ -285,5 +292,6 @@ def _mixed(facts: Facts, *places: str) -> RuntimeError:
 
 
 def _may_lie_on_host(facts: Facts, args: Any, tensor: torch.Tensor) -> bool:
+    """Whether an argument may lie on the host while the others lie on a device (indices may)."""
     positions = facts.host_arguments
     return any(tensor is item for i in positions if i < len(args) for item in flat((args[i],)))

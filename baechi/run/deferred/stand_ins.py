@@ -1,4 +1,4 @@
-"""Placeholders (deferred tensors) for what a task will return, and replacing them by the results."""
+"""Make placeholders (deferred tensors) for what a task will return; later turn them into the results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,22 +21,22 @@ def stand_ins(
     """Make deferred tensors for the result of a task.
 
     Args:
-        task: the task.
+        task: the task, a layer or function that waits for its turn to launch.
         call: the call that it will run.
         outcome: the call's inferred outcome.
         given: the distinct tensors among its arguments, deferred or not.
 
     Returns:
-        The result that the code gets, in which returned arguments are the arguments themselves; and by
-        slot of the result the deferred tensor, None for a returned argument.
+        The result that the model's code gets, with returned arguments as they are; and by slot of the
+        result (`Slot`) the deferred tensor, None for a returned argument.
     """
     values: list[Deferred | None] = []
     results: list[torch.Tensor] = []
     slots = zip(outcome.metas, outcome.given, outcome.alias, outcome.memory, strict=True)
     uses: dict[int, StorageUse] = {}
-    for meta, same, alias, memory in slots:
-        if same is not None:
-            results.append(given[same])
+    for meta, argument, alias, memory in slots:
+        if argument is not None:
+            results.append(given[argument])
             values.append(None)
             continue
         value = defer(meta, task, call.place, call.number)
@@ -63,9 +63,10 @@ def hand_over(
 
     Args:
         values: by slot of the result, the deferred tensor.
-        becomes: is told of a result and of the deferred tensor that is about to become it.
+        becomes: called with each result and the deferred tensor that is about to become it.
         name: the layer or function that was launched.
-        box: a list with the result in it, the only reference to it; it is emptied.
+        box: a list that holds the only reference to the result; it is emptied. (`become` takes over a
+            tensor only if nothing else refers to it; else it makes an alias.)
 
     Returns:
         The tensors returned: former placeholders, which are real now, and returned arguments.
@@ -89,11 +90,12 @@ def hand_over(
 
 
 def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -> None:
+    """Raise if the results have another number, shape or dtype than their placeholders."""
     with without_subclass_function():
-        foreseen = [None if value is None else (value.shape, value.dtype) for value in values]
+        inferred = [None if value is None else (value.shape, value.dtype) for value in values]
     fits = len(real) == len(values) and all(
-        seen is None or seen == (tensor.shape, tensor.dtype)
-        for seen, tensor in zip(foreseen, real, strict=True)
+        expected is None or expected == (tensor.shape, tensor.dtype)
+        for expected, tensor in zip(inferred, real, strict=True)
     )
     if not fits:
         raise BaechiError(
@@ -103,6 +105,7 @@ def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -
 
 
 def _filled(template: Any, results: list[torch.Tensor]) -> Any:
+    """The template with a tensor in place of each slot."""
     if isinstance(template, Slot):
         return results[template.index]
     if isinstance(template, (list, tuple)):

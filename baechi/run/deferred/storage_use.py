@@ -1,8 +1,11 @@
-"""By storage, the waiting tasks that will read or write it, so that launches keep reads and writes in order.
+"""By storage, the tasks that will read or write it, so that launches keep reads and writes in order.
 
-reads  x --- A waits            a writer launches after the last writer and all readers since;
-writes x --- B waits after A    a reader launches after the last writer
-reads  x --- C waits after B
+A task is a layer or function that waits to be launched. A reader launches after the last writer. A writer
+launches after the last writer and after all readers since. For tasks A, B, C in the code's order:
+
+    A reads  x
+    B writes x     launches after A
+    C reads  x     launches after B
 """
 
 from dataclasses import dataclass, field
@@ -54,8 +57,8 @@ def needs_to_write(tensor: torch.Tensor) -> list[Task]:
 
 
 def note_read(tensor: torch.Tensor, task: Task) -> None:
-    """A task will read the tensor."""
-    use = _use(tensor)
+    """Note that a task will read the tensor."""
+    use = _use_or_new(tensor)
     # Forget readers that have launched, or a weight that many layers read would collect them for ever.
     if use.readers and use.readers[0].state != WAITS:
         use.readers = [reader for reader in use.readers if reader.state == WAITS]
@@ -63,12 +66,13 @@ def note_read(tensor: torch.Tensor, task: Task) -> None:
 
 
 def note_write(tensor: torch.Tensor, task: Task) -> None:
-    """A task will write the tensor."""
-    use = _use(tensor)
+    """Note that a task will write the tensor."""
+    use = _use_or_new(tensor)
     use.writer, use.readers = task, []  # the writer waits for these readers, so it stands for them
 
 
-def _use(tensor: torch.Tensor) -> StorageUse:
+def _use_or_new(tensor: torch.Tensor) -> StorageUse:
+    """The record of a tensor's storage, made if there is none."""
     use = use_of(tensor)
     if use is None:
         use = StorageUse()

@@ -1,11 +1,11 @@
 """Run a plan on its emulated cluster with tensors that have no values.
 
-    model ──fake weights──▶ assign ──▶ two steps ──▶ timeline
-                              │           │
-                           runtime     emulated cluster: places, streams, clocks, memory
+    model ──valueless weights──▶ assign ──▶ two steps ──▶ timeline
+                                   │           │
+                                runtime     emulated cluster: places, streams, clocks, memory
 
-Everything is what a run has, but kernels: those are shape functions. So what comes out is what the emulated
-cluster would measure, for models that no machine here can hold.
+Everything is as in a real run on the emulated cluster, except that kernels only infer shapes. So the timeline
+is what the emulated cluster would measure, also for models too large for this machine.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from baechi.torchlib.fakes.kernels import ShapeKernels, memory_left_unfilled
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.uncollected import only_new_ones
 
-_NO_LIMIT = 2**62
+_NO_LIMIT_BYTES = 2**62
 
 
 def dry_run(
@@ -50,28 +50,28 @@ def dry_run(
     Args:
         model: the model that the plan is for; left exactly as found.
         inputs: arguments of a call.
-        plan: the plan. It is run on an emulated twin of its cluster, if that is not emulated.
-        optimizer: its name, or an optimizer of the model.
+        plan: the plan. If its cluster is real, the run emulates it.
+        optimizer: its name, or an optimizer of the model, of which a new one like it is made.
         steps: how many steps run; the first one makes the optimizer's state.
         reorder: as `assign` takes it.
 
     Returns:
-        The last step. Where a device is too small, its peak is above its memory.
+        The timeline of the last step. Where a device is too small, its peak is above its memory.
 
     Raises:
-        DryRunError: the model decides by values that are not known.
+        DryRunError: the model's code needs values that are not known.
         BaechiError: the model is distributed already.
         PlanError: the plan is of another model.
         ValueError: an unknown optimizer, or `steps` below 1.
     """
     refuse_distributed(model)
     if isinstance(optimizer, str):
-        optimizer_costs(optimizer)  # says at once which names there are
+        optimizer_costs(optimizer)  # raises for an unknown name, and lists the known ones
     if steps < 1:
         raise ValueError(f"steps is {steps}: at least one has to run")
     try:
         return _run(model, inputs, plan, optimizer, steps, reorder)
-    except DeviceMemoryError:
+    except DeviceMemoryError:  # again without limits: the caller learns by how many bytes it is too much
         return _run(model, inputs, _without_limits(plan), optimizer, steps, reorder)
 
 
@@ -79,18 +79,20 @@ def _run(
     model: nn.Module, inputs: Inputs, plan: Plan, optimizer: Optimizer, steps: int, reorder: Reorder
 ) -> Timeline:
     training, accumulate = plan.graph.training, bool(plan.graph.graph.get("accumulate"))
-    twin = replace(plan, cluster=replace(plan.cluster, emulated=True))
+    emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
     shapes = ShapeKernels()
-    with _set_aside(model), _explained(), valueless_weights(model):
+    with _prepared(model), _errors_explained(), valueless_weights(model):
         if training != model.training:
             model.train(training)
-        assign(model, twin, reorder=reorder)
+        assign(model, emulated, reorder=reorder)
+        # on GPUs torch's optimizers treat all weights in one list unless told otherwise; on CPU tensors,
+        # which the emulation runs with, they would not
         foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
         updates = optimizer_for(optimizer, model, foreach=foreach) if training else None
         args, kwargs = valueless_inputs((inputs.args, inputs.kwargs))
-        with Emulation(twin.cluster, shapes) as emulation, torch.set_grad_enabled(training):
+        with Emulation(emulated.cluster, shapes) as emulation, torch.set_grad_enabled(training):
             for _ in range(steps):
-                emulation.synchronize()
+                emulation.synchronize()  # so that each step begins with idle devices
                 if training:
                     train(model, args, kwargs, updates, accumulate=accumulate)
                 else:
@@ -99,27 +101,29 @@ def _run(
 
 
 @contextmanager
-def _set_aside(model: nn.Module) -> Iterator[None]:
-    """Everything that a dry run changes is put back after it."""
+def _prepared(model: nn.Module) -> Iterator[None]:
+    """Prepare the process for a dry run, and put back all that it changes."""
     with ExitStack() as stack:
-        stack.callback(torch.clear_autocast_cache)  # it keeps casts of weights
-        stack.enter_context(suspended())
-        stack.enter_context(only_new_ones())
+        stack.callback(torch.clear_autocast_cache)  # it would keep valueless casts of weights
+        stack.enter_context(suspended())  # the caller's emulated cluster: emulations do not nest
+        stack.enter_context(only_new_ones())  # faster: the garbage collector skips all earlier objects
         stack.enter_context(left_as_found(model, contents="no parameters"))
-        stack.enter_context(fakes_at_work())
+        stack.enter_context(fakes_at_work())  # torch logs shape functions that refuse arguments as errors
         stack.enter_context(memory_left_unfilled())
-        stack.enter_context(autocast_everywhere())
+        stack.enter_context(
+            autocast_everywhere()
+        )  # tensors are on the CPU: an accelerator's autocast must act
         yield
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Say of what the model's code raises that it may be for want of values."""
+def _errors_explained() -> Iterator[None]:
+    """Raise a `DryRunError` for what the model's code raises: missing values may be the cause."""
     try:
         yield
     except BaechiError:
         raise
-    except Exception as error:  # the model's code may raise anything on a fake tensor
+    except Exception as error:  # the model's code may raise anything on valueless tensors
         line = line_of(error)
         where = f" at {line}" if line else ""
         raise DryRunError(
@@ -133,7 +137,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _without_limits(plan: Plan) -> Plan:
-    devices = tuple([replace(device, memory_bytes=_NO_LIMIT) for device in plan.cluster.devices])
+    devices = tuple([replace(device, memory_bytes=_NO_LIMIT_BYTES) for device in plan.cluster.devices])
     return replace(plan, cluster=replace(plan.cluster, devices=devices))
 
 

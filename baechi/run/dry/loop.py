@@ -9,9 +9,9 @@ from baechi.cost.optimizers import OPTIMIZERS
 from baechi.errors import DryRunError
 from baechi.torchlib.tensors.pytree import tensors_in
 
-_RATE = 1e-3
-_OPTION = 0.9
-"""Of an option that turns something on, such as momentum."""
+_LEARNING_RATE = 1e-3
+_OPTION_VALUE = 0.9
+"""For an option that makes an optimizer keep more state, such as momentum."""
 
 Optimizer = str | torch.optim.Optimizer | None
 
@@ -37,8 +37,8 @@ def train(
         model: the model.
         args: positional arguments.
         kwargs: keyword arguments.
-        optimizer: of the model's weights, if there is one.
-        accumulate: whether gradients from before stay, and new ones are added to them.
+        optimizer: of the model's weights; None leaves the optimizer's step out.
+        accumulate: whether gradients of earlier steps stay, and new ones are added to them.
     """
     if not accumulate:
         model.zero_grad()
@@ -49,18 +49,20 @@ def train(
 
 
 def loss_of(outputs: Any) -> torch.Tensor:
-    """Where training begins its backward: the outputs of one element (losses) together, else all elements.
+    """The sum that backward starts from: of the outputs with one element (losses); if none, of all outputs.
 
     Args:
         outputs: what a model returned.
 
     Raises:
-        DryRunError: nothing in it has a gradient.
+        DryRunError: no output requires a gradient.
     """
+    # by id: an output may be returned twice
     made = {id(t): t for t in tensors_in(outputs) if t.grad_fn is not None and t.is_floating_point()}
     losses = [t.sum() for t in made.values() if t.numel() == 1]
     if not made:
         raise DryRunError("the model returned nothing that has a gradient: run it dry for inference")
+    # times ones: the gradient of a plain sum is one expanded element, that of a loss function has full size
     return torch.stack(losses or [(t * torch.ones_like(t)).sum() for t in made.values()]).sum()
 
 
@@ -70,9 +72,9 @@ def optimizer_for(
     """A new optimizer of a model.
 
     Args:
-        optimizer: its name, or an optimizer that is to be like; it is left alone.
+        optimizer: its name, or an optimizer to take class and options from; it is not changed.
         model: the model.
-        foreach: whether it treats weights in lists, where only its name is given; None lets torch choose.
+        foreach: passed to the optimizer's class where only its name is given; None lets torch choose.
 
     Raises:
         DryRunError: no such optimizer can be made.
@@ -85,17 +87,17 @@ def optimizer_for(
             return type(optimizer)(groups, **optimizer.defaults)
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         kind, options = _named(optimizer)
-        return kind(weights, lr=_RATE, foreach=foreach, **options) if weights else None
+        return kind(weights, lr=_LEARNING_RATE, foreach=foreach, **options) if weights else None
     except (TypeError, ValueError) as error:
         raise DryRunError(f"an optimizer like {optimizer!r} cannot be made: {error}") from error
 
 
 def _named(name: str) -> tuple[Any, dict[str, float]]:
-    """The class of an optimizer in the table, and the options that make it that row."""
+    """The class of an optimizer, and the options that its name implies ("momentum": SGD with momentum)."""
     kinds = {key.lower(): kind for key, kind in vars(torch.optim).items() if isinstance(kind, type)}
     if name.lower() in kinds:
         return kinds[name.lower()], {}
     for key, costs in OPTIMIZERS.items():
         if costs.with_option is not None and costs.with_option[1] == name.lower():
-            return kinds[key], {costs.with_option[0]: _OPTION}
+            return kinds[key], {costs.with_option[0]: _OPTION_VALUE}
     raise ValueError(f"torch has no optimizer {name!r}")

@@ -1,8 +1,8 @@
-"""The model and its inputs without values, for as long as a dry run takes.
+"""Take the values of a model's weights and of its inputs away while a dry run takes place.
 
-Modules and parameters stay the same objects, since hooks, lists and closures refer to them: only the memory
-behind parameters is another one, and is put back after. Small tensors of whole numbers become copies: models
-decide by them.
+Modules and parameters stay the same objects, since hooks, lists and closures refer to them. Only the memory
+behind each parameter is exchanged, and put back afterwards. Small integer tensors keep their values, as
+copies: models branch on them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from torch import nn
 
 from baechi.errors import DryRunError
 from baechi.run.weights.match import weights_of
-from baechi.torchlib.fakes.kernels import is_decided_by, valueless_like
+from baechi.torchlib.fakes.kernels import keeps_values, valueless_like
 from baechi.torchlib.private.modules import buffer_table
 from baechi.torchlib.tensors.pytree import map_tensors
 from baechi.torchlib.tensors.swap_memory import exchange
@@ -22,22 +22,22 @@ from baechi.torchlib.tensors.swap_memory import exchange
 
 @contextmanager
 def valueless_weights(model: nn.Module) -> Iterator[None]:
-    """Let a model's weights have no values, and no gradients.
+    """Within this context, a model's weights have no values and no gradients.
 
     Args:
         model: the model. Its weights may be on any device, `meta` included.
 
     Raises:
-        DryRunError: a weight is no dense tensor.
+        DryRunError: a weight is not a dense tensor.
     """
-    _refuse_odd(weights_of(model).values())
+    _refuse_not_dense(weights_of(model).values())
     tables = [buffer_table(module) for module in model.modules()]
     buffers = [dict(table) for table in tables]
     parameters = list(model.parameters())
     grads = [parameter.grad for parameter in parameters]
     exchanged: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
-        _replace(tables)
+        _replace_buffers(tables)
         for weight, blank in zip(parameters, valueless_like(parameters), strict=True):
             weight.grad = None
             exchanged.append((weight, weight.data))
@@ -54,36 +54,40 @@ def valueless_weights(model: nn.Module) -> Iterator[None]:
             table.update(found)
 
 
-def _refuse_odd(weights: Iterable[torch.Tensor]) -> None:
+def _refuse_not_dense(weights: Iterable[torch.Tensor]) -> None:
     for weight in weights:
         if weight.layout != torch.strided or weight.is_nested:
             raise DryRunError(f"a weight of shape {tuple(weight.shape)} is no dense tensor ({weight.layout})")
 
 
-def _replace(tables: Iterable[Any]) -> None:
-    """Fill tables with buffers without values. They are new objects: code may let go of a buffer."""
+def _replace_buffers(tables: Iterable[Any]) -> None:
+    """Replace the buffers in modules' tables by valueless ones, or by copies where they keep values.
+
+    Unlike parameters these are new objects, which only the model holds. So the memory of a buffer that the
+    model's code replaces is released, as in a real run.
+    """
     found = {id(buffer): buffer for table in tables for buffer in table.values() if buffer is not None}
-    known = {key: _copied(buffer) for key, buffer in found.items() if is_decided_by(buffer)}
-    others = {key: buffer for key, buffer in found.items() if key not in known}
-    made = known | dict(zip(others, valueless_like(others.values()), strict=True))
+    copies = {key: _copied(buffer) for key, buffer in found.items() if keeps_values(buffer)}
+    others = {key: buffer for key, buffer in found.items() if key not in copies}
+    made = copies | dict(zip(others, valueless_like(others.values()), strict=True))
     for table in tables:
         table.update({name: made[id(buffer)] for name, buffer in table.items() if buffer is not None})
 
 
 def valueless_inputs(inputs: Any) -> Any:
-    """Inputs without values, but for small tensors of whole numbers.
+    """Inputs without values, except small integer tensors, which are copied.
 
     Args:
         inputs: tensors, nested in lists, tuples and dicts.
     """
 
-    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        if is_decided_by(tensor):
+    def replaced(tensor: torch.Tensor) -> torch.Tensor:
+        if keeps_values(tensor):
             return _copied(tensor)
         (made,) = valueless_like([tensor])
         return made.requires_grad_(tensor.requires_grad)
 
-    return map_tensors(stand_in, inputs)
+    return map_tensors(replaced, inputs)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Record what a call writes and draws while it runs with fake tensors; refuse what it must not do."""
+"""Record what a call writes and draws while it runs with fake tensors; refuse writes to real tensors."""
 
 import threading
 import weakref
@@ -28,14 +28,14 @@ class FakeWatch(UntracedDispatchMode):
     def __init__(self, references: list[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.references = references
-        self.given: dict[int, int] = {}
-        self.written: set[int] = set()
+        self.given: dict[int, int] = {}  # index of an argument by its storage number
+        self.written: set[int] = set()  # indexes of arguments
         self.draws: list[Draw] = []
         self.made: dict[int, torch.Tensor] = {}  # held, so that storage numbers stay unique
         self._fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def start(self, fakes: list[torch.Tensor]) -> None:
-        """Begin the call: note its arguments, and forget tensors made before it."""
+        """Begin the call: note its fake arguments, and forget tensors made before it."""
         self.made.clear()
         self.given = {storage_number(tensor): index for index, tensor in enumerate(fakes)}
 
@@ -52,7 +52,7 @@ class FakeWatch(UntracedDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         facts = facts_of(func)
-        if not facts.rule.fresh:  # a fresh op gets the real tensor that `torch.tensor` makes of numbers
+        if not facts.rule.fresh:  # these (`lift_fresh`) get the real tensor that `torch.tensor` just made
             if any(type(tensor) is not FakeTensor for tensor in writes_of(facts, args, kwargs)):
                 raise RealTensors(f"{func} writes a real tensor that is neither an argument nor the layer's")
             args, kwargs = map_tensors(self.fake_of, (args, kwargs))
@@ -71,7 +71,7 @@ class FakeWatch(UntracedDispatchMode):
 
 
 class RealTensors(Exception):
-    """A call under inference would write a real tensor, or launch a layer that is not part of it."""
+    """A call that is only inferred would write a real tensor, or launch a layer that is not part of it."""
 
 
 _thread = threading.local()
@@ -80,11 +80,11 @@ _thread = threading.local()
 @contextmanager
 def foreseeing() -> Iterator[None]:
     """Within this context, the thread only infers outcomes: no layer may launch."""
-    _thread.foresees = True
+    _thread.infers = True
     try:
         yield
     finally:
-        _thread.foresees = False
+        _thread.infers = False
 
 
 def refuse_if_foreseeing(layer: str) -> None:
@@ -96,7 +96,7 @@ def refuse_if_foreseeing(layer: str) -> None:
     Raises:
         RealTensors: the thread is inside `foreseeing`.
     """
-    if getattr(_thread, "foresees", False):
+    if getattr(_thread, "infers", False):
         raise RealTensors(f"{layer} is called by another layer, of which it is no submodule")
 
 
@@ -108,6 +108,7 @@ def like(meta: Meta) -> torch.Tensor:
     """
     made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
     if meta.requires_grad and torch.is_grad_enabled():
+        # an output of a custom Function: it requires a gradient, and is neither a leaf nor a view
         anchor = torch.empty((), device=meta.device, requires_grad=True)
         computed: torch.Tensor = _Made.apply(anchor, made)  # type: ignore[no-untyped-call]
         return computed
@@ -115,7 +116,7 @@ def like(meta: Meta) -> torch.Tensor:
 
 
 class _Made(torch.autograd.Function):
-    """Makes a tensor that looks computed: it requires a gradient, and is neither a leaf nor a view."""
+    """Makes a tensor that looks like the result of an operation to autograd."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Infer what a layer or a function will return without running it: a run with fake tensors."""
+"""Infer what a layer or a function will return, before it launches: its code runs with fake tensors."""
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -36,11 +36,11 @@ class Outcome:
     Args:
         result: what it returns, with a `Slot` in place of each tensor.
         metas: by slot, the tensor's shape, strides, dtype and device.
-        given: by slot, the index of the argument that is returned itself; None for a new tensor.
-        alias: by slot, the index of an argument that it shares memory with, if with one.
-        memory: by slot, the first slot that it shares memory with; mostly its own.
-        written: the indexes of arguments that it writes in place.
-        draws: its random operations.
+        given: by slot, the index of the argument that is returned itself; None for another tensor.
+        alias: by slot, the index of an argument that it shares memory with; None if with none.
+        memory: by slot, the first slot that it shares memory with; its own if there is no earlier one.
+        written: the indexes of arguments that the call writes in place.
+        draws: the call's random operations.
     """
 
     result: Any
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Stands for a tensor of a result."""
+    """In place of a tensor of a result: its position among the result's tensors."""
 
     index: int
 
@@ -67,7 +67,7 @@ def infer(
     layer: nn.Module | None = None,
     device: torch.device | None = None,
 ) -> Outcome | None:
-    """Run a call with fake tensors only. No torch mode may be on.
+    """Run a call with fake tensors only. The caller must have switched off all torch modes.
 
     Args:
         call: a function, or a layer's forward.
@@ -77,8 +77,8 @@ def infer(
         device: where the arguments will lie when it runs; None: where they lie now.
 
     Returns:
-        The outcome. None if the call cannot wait: the result depends on values, holds no tensor, or
-        shares memory or containers that other code may read at once.
+        The outcome. None if the call cannot wait and must launch now: its result depends on values, or
+        holds no tensor, or it touches memory or containers that other code may read at once.
     """
     made: list[weakref.ref[torch.Tensor]] = []
     # Deferred tensors that the call finds must not launch: `without_subclass_function` switches that off.
@@ -99,9 +99,10 @@ def _run(
     layer: nn.Module | None,
     device: torch.device | None,
 ) -> tuple[Outcome | None, list[Any]]:
+    """The outcome, and weak references to the fake results; `made` is filled with one to each fake made."""
     watch = FakeWatch(made)
     fakes: dict[int, torch.Tensor] = {}
-    cached = torch.is_autocast_cache_enabled()
+    cache_was_on = torch.is_autocast_cache_enabled()
     metas = {id(tensor): Meta.of(tensor, device) for tensor in tensors_in(args, kwargs)}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -109,7 +110,7 @@ def _run(
             fakes[id(tensor)] = like(metas[id(tensor)])
         return fakes[id(tensor)]
 
-    found: list[tuple[Any, Any]] = []
+    found: list[tuple[Any, Any]] = []  # containers among the faked arguments, with their contents
     double: Double | None = None
     with fakes_at_work(), compiler_aside(), FakeTensorMode(allow_non_fake_inputs=True), watch:
         faked_args, faked_kwargs = copied(partial(map_tensors, fake), (args, kwargs), found)
@@ -124,7 +125,7 @@ def _run(
             if double is not None and double.changed():
                 return None, []  # it sets attributes of the layer, which later code may read at once
             held = [container for container, _ in found] + ([] if double is None else double.containers)
-            if _hands_out(result, {id(container) for container in held}):
+            if _returns_one_of(result, {id(container) for container in held}):
                 return None, []  # it returns a container that others hold, not a copy: writes must reach both
             given = {id(tensor) for tensor in fakes.values()}
             returned = [weakref.ref(tensor) for tensor in tensors_in(result) if id(tensor) not in given]
@@ -132,7 +133,7 @@ def _run(
         except Exception:  # no outcome, so the caller runs it for real, where a true error is raised again
             return None, []
         finally:
-            torch.set_autocast_cache_enabled(cached)
+            torch.set_autocast_cache_enabled(cache_was_on)
             if double is not None:
                 double.clear()
 
@@ -162,16 +163,17 @@ def key_of(value: Any) -> Hashable:
 
 
 def _outcome(result: Any, fakes: list[torch.Tensor], watch: FakeWatch) -> Outcome | None:
+    """The outcome of a call that returned a fake result; None if the call cannot wait."""
     metas: list[Meta] = []
     given: list[int | None] = []
     alias: list[int | None] = []
     memory: list[int] = []
     first: dict[int, int] = {}
-    ids = {id(tensor): index for index, tensor in enumerate(fakes)}
+    index_of = {id(tensor): index for index, tensor in enumerate(fakes)}
 
     def slot(tensor: torch.Tensor) -> Any:
         metas.append(Meta.of(tensor))
-        given.append(ids.get(id(tensor)))
+        given.append(index_of.get(id(tensor)))
         alias.append(watch.given.get(storage_number(tensor)))
         memory.append(first.setdefault(storage_number(tensor), len(memory)))
         return Slot(len(metas) - 1)
@@ -183,21 +185,25 @@ def _outcome(result: Any, fakes: list[torch.Tensor], watch: FakeWatch) -> Outcom
     if any(storage_number(tensor) not in watch.made for tensor in results):
         return None  # it returns memory that it did not make: a buffer, say, which others read and write
     written = tuple(sorted(watch.written))
-    places = tuple(given), tuple(alias), tuple(memory)
-    return Outcome(template, tuple(metas), *places, written, tuple(watch.draws))
+    by_slot = tuple(given), tuple(alias), tuple(memory)
+    return Outcome(template, tuple(metas), *by_slot, written, tuple(watch.draws))
 
 
-def _hands_out(value: Any, held: set[int]) -> bool:
+def _returns_one_of(value: Any, held: set[int]) -> bool:
     """Whether a result contains one of the containers with these ids."""
     if id(value) in held:
         return True
     if isinstance(value, Mapping):
-        return any(_hands_out(item, held) for item in value.values())
-    return isinstance(value, (list, tuple)) and any(_hands_out(item, held) for item in value)
+        return any(_returns_one_of(item, held) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(_returns_one_of(item, held) for item in value)
 
 
 def _map_all(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """The value with slots; None if it holds anything but tensors, plain data and containers of them."""
+    """The value with slots in place of tensors; None if it holds anything that cannot be inferred.
+
+    That is: numbers (a fake run does not know values), tensors that are not dense, and containers with
+    tensors other than lists, tuples and dicts.
+    """
     if isinstance(value, torch.Tensor):
         return change(value) if value.layout == torch.strided and not value.is_nested else None
     if isinstance(value, (list, tuple)):
@@ -219,7 +225,7 @@ def _holds_tensors(value: Any) -> bool:
 
 @contextmanager
 def no_function_modes() -> Iterator[None]:
-    """Take all function modes off: what runs here is no operation of the model."""
+    """Within this context, no function mode is on: operations of ours are no functional ops of the model."""
     stack = list(function_modes())
     for _ in stack:
         pop_function_mode()

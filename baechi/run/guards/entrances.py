@@ -1,8 +1,9 @@
 """Patched torch entry points that function modes do not see; they would take deferred tensors as real.
 
 `autograd.Function.apply`, `torch.vmap`, `torch.func.grad` and checkpointing pass tensors straight to C++.
-While a step is open, the patches launch deferred arguments first. Inside a Function's own code layers keep
-the code's order, and the gradients that it returns are moved to where its inputs lie.
+While a step is open, the patches first launch the layers that deferred arguments wait for. Inside a
+Function's own code, layers launch in the code's order. The gradients that its backward returns are moved to
+where its inputs lie.
 """
 
 import threading
@@ -27,14 +28,18 @@ from baechi.torchlib.private.patches import (
 )
 
 _lock = threading.Lock()
-_open = 0
-_modes: set[TorchFunctionMode] = set()
-_inside = threading.local()
+_open_steps = 0
+"""In all threads. The patches are in place while there is one."""
+
+_glue_modes: set[TorchFunctionMode] = set()
+"""Of the open steps. A glue mode is the function mode that sees the functional ops of a model's code."""
+
+_function = threading.local()
 
 
 def inside_a_function() -> bool:
     """Whether this thread runs the code of an `autograd.Function`."""
-    return getattr(_inside, "depth", 0) > 0
+    return getattr(_function, "depth", 0) > 0
 
 
 @contextmanager
@@ -42,53 +47,53 @@ def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
     """Within this context, the patched entry points launch deferred arguments.
 
     Args:
-        mode: the step's glue mode, which is on while the model's own code runs.
+        mode: the step's glue mode, which is on while the model's own code runs (not inside layers).
     """
-    global _open
+    global _open_steps
     with _lock:
-        _open += 1
-        _modes.add(mode)
-        if _open == 1:
+        _open_steps += 1
+        _glue_modes.add(mode)
+        if _open_steps == 1:
             for place, watched in _ENTRANCES:
                 place.put(watched)
     try:
         yield
     finally:
         with _lock:
-            _open -= 1
-            _modes.discard(mode)
-            if _open == 0:
+            _open_steps -= 1
+            _glue_modes.discard(mode)
+            if _open_steps == 0:
                 for place, _ in _ENTRANCES:
                     place.take_back()
 
 
 def _mode_here() -> Any:
     """The glue mode of the open step if the model's own code runs here; None inside a layer."""
-    return next((mode for mode in function_modes() if mode in _modes), None)
+    return next((mode for mode in function_modes() if mode in _glue_modes), None)
 
 
 def force_seen(values: Any, reason: str) -> None:
-    """Launch what must have run before code outside the runtime can read some values.
+    """Launch all tasks that some values wait for, since code that function modes do not see reads them.
 
     Args:
-        values: anything.
+        values: anything; tensors are found in lists, tuples and dicts.
         reason: which code reads them.
     """
     force_all(values, reason)
-    if _mode_here() is not None:  # else inside a layer, whose inputs have launched
+    if _mode_here() is not None:  # inside a layer nothing waits to write: its inputs have launched
         force_writers(values, reason)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     force_seen((args, kwargs), f"{cls.__name__}.apply takes values")
-    mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # our transfers handle devices
+    mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # ours move gradients themselves
     if cls is CheckpointFunction:
         args = (_in_a_step(args[0]), *args[1:])
-    _inside.depth = getattr(_inside, "depth", 0) + 1
+    _function.depth = getattr(_function, "depth", 0) + 1
     try:
         result = FUNCTION_APPLY.original.__get__(None, cls)(*args, **kwargs)
     finally:
-        _inside.depth -= 1
+        _function.depth -= 1
     if mode is not None:
         return_home(cls, args, result, mode.step.runtime)
     return result
@@ -115,17 +120,17 @@ def _checkpointed(region: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _in_a_step(region: Any) -> Any:
-    """Wrap a checkpointed region: its recomputation in backward runs in a step, from its first op on."""
+    """Wrap a checkpointed region, so that its second run, in backward, is in a step from its first op on."""
     mode = _mode_here()
     if mode is None:
         return region
     runtime = mode.step.runtime
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        if current_graph_task_id() == -1:
+        if current_graph_task_id() == -1:  # not in backward: the first run, inside the forward's step
             return region(*args, **kwargs)
         runtime.step_until_backward_ends()
-        with entrances_watched(runtime.glue):  # regions in this one begin in a step, too
+        with entrances_watched(runtime.glue):  # regions inside this one are wrapped, too
             return region(*args, **kwargs)
 
     return run

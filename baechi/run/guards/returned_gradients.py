@@ -27,28 +27,30 @@ def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any
         runtime: the runtime of the model whose code calls the function.
     """
     backend = runtime.backend
-    homes = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
-    if not any(homes):
+    input_devices = [backend.place_of(value) if isinstance(value, torch.Tensor) else "" for value in given]
+    if not any(input_devices):
         return
     for tensor in tensors_in(result):
         node: Any = tensor.grad_fn
         if isinstance(node, backward_class(function)):
-            replace_backward(node, functools.partial(_apply, weakref.ref(node), homes, runtime))
+            replace_backward(node, functools.partial(_apply, weakref.ref(node), input_devices, runtime))
 
 
-def _apply(node: Any, homes: list[str], runtime: Any, *grads: Any) -> Any:
+def _apply(node: Any, input_devices: list[str], runtime: Any, *grads: Any) -> Any:
     runtime.step_until_backward_ends()  # it may combine tensors saved on several devices
     made = type(node()).apply(node(), *grads)
     returned = made if isinstance(made, tuple) else (made,)
-    brought = [_at(grad, home, runtime.backend) for grad, home in zip(returned, homes, strict=False)]
+    brought = [
+        _at(grad, device, runtime.backend) for grad, device in zip(returned, input_devices, strict=False)
+    ]
     return (*brought, *returned[len(brought) :])
 
 
-def _at(grad: Any, home: str, backend: AbstractBackend) -> Any:
-    if not isinstance(grad, torch.Tensor) or not home or backend.place_of(grad) == home:
+def _at(grad: Any, device: str, backend: AbstractBackend) -> Any:
+    if not isinstance(grad, torch.Tensor) or not device or backend.place_of(grad) == device:
         return grad
     if backend.place_of(grad) not in backend.names:  # it may have no device yet
-        on_device = home in backend.names
-        if not on_device or backend.claim(grad, home):
+        on_device = device in backend.names
+        if not on_device or backend.claim(grad, device):
             return grad
-    return transfer(grad, backend, home)
+    return transfer(grad, backend, device)

@@ -1,4 +1,4 @@
-"""Check that a plan belongs to a model, and find the device of each of its weights."""
+"""Check that a plan belongs to a model, and find the planned device of each of its weights."""
 
 from collections.abc import Mapping
 
@@ -28,8 +28,8 @@ def has_weights(module: nn.Module) -> bool:
     return any(True for _ in module.parameters()) or any(True for _ in module.buffers())
 
 
-def homes(model: nn.Module, plan: Plan) -> dict[str, str]:
-    """The device of each weight.
+def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
+    """Check that a plan belongs to a model, and return the planned device of each weight.
 
     Args:
         model: the model.
@@ -43,36 +43,40 @@ def homes(model: nn.Module, plan: Plan) -> dict[str, str]:
     """
     weights, modules = weights_of(model), modules_of(model)
     faults = list(_module_faults(plan, modules))
-    home: dict[str, str] = {}
+    planned: dict[str, str] = {}
     for node in plan.graph.placed():
         names = _weights_of_node(plan, node, weights)
         absent = [name for name in names if name not in weights]
         faults += [f"the plan's weight {name} (of {node}) is not in the model" for name in absent]
-        home.update({name: plan.device_of[node] for name in names})
+        planned.update({name: plan.device_of[node] for name in names})
         if not absent and plan.graph.costs(node).weights is not None:
             faults += _size_faults(plan, node, [weights[name] for name in names])
-    faults += [f"the model's weight {name} is not in the plan" for name in weights if name not in home]
+    faults += [f"the model's weight {name} is not in the plan" for name in weights if name not in planned]
     if faults:
         shown = tuple(faults[:12]) + ((f"and {len(faults) - 12} more",) if len(faults) > 12 else ())
         model_name = type(model).__name__
         raise PlanError(f"the plan does not match this {model_name}: make one with baechi.profile", shown)
-    return home
+    return planned
 
 
-def home_in(plan: Plan, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The device of each weight that a plan knows.
+def planned_devices(plan: Plan, weights: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """The planned device of each weight, unchecked; weights that the plan does not know are left out.
 
     Args:
         plan: the plan.
         weights: by qualified name.
+
+    Returns:
+        Device name by weight name.
     """
-    home: dict[str, str] = {}
+    planned: dict[str, str] = {}
     for node in plan.graph.placed():
-        home.update({name: plan.device_of[node] for name in _weights_of_node(plan, node, weights)})
-    return home
+        planned.update({name: plan.device_of[node] for name in _weights_of_node(plan, node, weights)})
+    return planned
 
 
 def _weights_of_node(plan: Plan, node: str, weights: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of a node's weights: as the graph lists them; without a list, all below the node's module."""
     costs = plan.graph.costs(node)
     if costs.weights is not None:
         return list(costs.weights)
@@ -84,6 +88,7 @@ def _weights_of_node(plan: Plan, node: str, weights: Mapping[str, torch.Tensor])
 
 
 def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
+    """The plan's layers that the model lacks, or has as another class."""
     faults = []
     for node, costs in plan.graph.placed_costs():
         if costs.kind != "layer":
@@ -98,9 +103,10 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
 
 
 def _size_faults(plan: Plan, node: str, weights: list[torch.Tensor]) -> list[str]:
+    """A node whose weights take other bytes than planned; tied weights count once."""
     storages = {id(storage_object(weight)): weight for weight in weights}
-    held = sum(storage_bytes(weight) for weight in storages.values())
-    planned = plan.graph.amount(node, "param_bytes") + plan.graph.amount(node, "buffer_bytes")
-    if held != planned:
-        return [f"the weights of {node} take {held} bytes, the plan has {planned:.0f}"]
+    held_bytes = sum(storage_bytes(weight) for weight in storages.values())
+    planned_bytes = plan.graph.amount(node, "param_bytes") + plan.graph.amount(node, "buffer_bytes")
+    if held_bytes != planned_bytes:
+        return [f"the weights of {node} take {held_bytes} bytes, the plan has {planned_bytes:.0f}"]
     return []

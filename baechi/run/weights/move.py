@@ -17,7 +17,7 @@ from baechi.torchlib.tensors.swap_memory import exchange
 
 def move(
     weights: Mapping[str, torch.Tensor],
-    homes: Mapping[str, str],
+    targets: Mapping[str, str],
     backend: AbstractBackend,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
@@ -28,7 +28,7 @@ def move(
 
     Args:
         weights: parameters and buffers by name.
-        homes: device by name.
+        targets: device that each goes to, by name.
         backend: the devices.
         optimizer: an optimizer whose existing state moves with its parameters.
 
@@ -39,7 +39,7 @@ def move(
     torch.clear_autocast_cache()  # cached casts of weights lie on the old devices
     grads = {name: weight.grad for name, weight in weights.items() if weight.is_leaf}
     moved: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for place, tensors in _by_storage(weights, homes):
+    for place, tensors in _by_storage(weights, targets):
         moved += zip(tensors, backend.move_weights(tensors, place), strict=True)
     _refuse_parallel([tensor for tensor, data in moved if tensor.device != data.device])
     for tensor, data in moved:
@@ -47,9 +47,9 @@ def move(
     for name, weight in weights.items():
         grad = grads.get(name)
         beside = state_beside(optimizer, weight) if optimizer is not None else []
-        hanging = [] if grad is None else [grad]
-        hanging += [value for value in beside if value is not grad]
-        for tensor, data in zip(hanging, backend.move_weights(hanging, homes[name]), strict=True):
+        companions = [] if grad is None else [grad]
+        companions += [value for value in beside if value is not grad]
+        for tensor, data in zip(companions, backend.move_weights(companions, targets[name]), strict=True):
             _put(tensor, data)
         if weight.is_leaf and weight.grad is not grad:
             weight.grad = grad
@@ -69,12 +69,12 @@ def _refuse_parallel(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def _by_storage(
-    weights: Mapping[str, torch.Tensor], homes: Mapping[str, str]
+    weights: Mapping[str, torch.Tensor], targets: Mapping[str, str]
 ) -> list[tuple[str, list[torch.Tensor]]]:
     """Groups of weights that share storage, with the device that each group goes to."""
     groups: dict[int, tuple[str, dict[int, torch.Tensor]]] = {}
     for name, tensor in weights.items():
-        _, members = groups.setdefault(id(storage_object(tensor)), (homes[name], {}))
+        _, members = groups.setdefault(id(storage_object(tensor)), (targets[name], {}))
         members[id(tensor)] = tensor
     return [(place, list(members.values())) for place, members in groups.values()]
 

@@ -1,4 +1,4 @@
-"""Move weights back to their planned devices: of copied models, loaded ones, those cast elsewhere."""
+"""Move weights back to their planned devices before a call: copying, loading or casting may misplace them."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ from baechi.backend import AbstractBackend
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.run.runtime import Binding, Runtime
-from baechi.run.weights.match import home_in, weights_of
+from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import move
 
 
 def settled(module: nn.Module, binding: Binding) -> Runtime:
-    """The runtime of a module, after its weights are on their planned devices and their bytes counted.
+    """Make sure that a module's weights are on their planned devices, and that their bytes are counted.
 
     On real devices a copied weight lies where the original lay. On emulated devices a mark on the storage
     says where a tensor lies. A deep copy or a pickle of a buffer loses the mark, and so does
@@ -32,20 +32,21 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         BaechiError: a weight is on `meta`.
     """
     runtime = binding.runtime
-    entered = runtime.session is not runtime.backend.session
-    if entered or not runtime.settled:
+    # a session is one `with cluster:` of an emulated cluster: each one counts the weights' bytes anew
+    new_session = runtime.session is not runtime.backend.session
+    if new_session or not runtime.settled:
         prefix = "" if binding.name == ROOT else f"{binding.name}."
         weights = {f"{prefix}{name}": weight for name, weight in weights_of(module).items()}
         _refuse_meta(weights)
-        homes = home_in(runtime.plan, weights)
-        astray = {
+        planned = planned_devices(runtime.plan, weights)
+        misplaced = {
             name: weight
             for name, weight in weights.items()
-            if name in homes and _is_astray(runtime.backend, weight, homes[name])
+            if name in planned and _is_misplaced(runtime.backend, weight, planned[name])
         }
-        move(astray, homes, runtime.backend)
+        move(misplaced, planned, runtime.backend)
         runtime.settled = binding.name == ROOT
-    if entered:
+    if new_session:
         tensors = weights_of(module).values()
         runtime.backend.count([*tensors, *[t.grad for t in tensors if t.is_leaf and t.grad is not None]])
         if binding.name == ROOT:
@@ -53,10 +54,10 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
     return runtime
 
 
-def _is_astray(backend: AbstractBackend, weight: torch.Tensor, home: str) -> bool:
-    """Whether a weight or its gradient (of a backward outside `with cluster:`) is on another device."""
+def _is_misplaced(backend: AbstractBackend, weight: torch.Tensor, planned: str) -> bool:
+    """Whether a weight, or its gradient (of a backward outside `with cluster:`), is not where planned."""
     grad = weight.grad if weight.is_leaf else None
-    return backend.place_of(weight) != home or (grad is not None and backend.place_of(grad) != home)
+    return backend.place_of(weight) != planned or (grad is not None and backend.place_of(grad) != planned)
 
 
 def _refuse_meta(weights: Mapping[str, torch.Tensor]) -> None:

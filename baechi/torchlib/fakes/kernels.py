@@ -1,14 +1,15 @@
-"""Operators that compute nothing: their results have the right shape, in memory that nothing touches.
+"""Operators that compute nothing: their results have the right shapes, but no values ("valueless" tensors).
 
-    no values ──▶ operator ──▶ no values                 only its shapes are inferred
-    values    ──▶ operator ──▶ values                    small ones: masks, positions, lengths
-    mixed     ──▶ operator ──▶ no values
+    inputs      result
+    valueless   valueless    only its shape is inferred
+    mixed       valueless
+    values      values       if it is small (masks, positions, lengths): the real kernel runs
 
-Such tensors are ordinary ones of the CPU, so autograd, views and modules treat them as in any run. But no
-kernel writes their memory, so the system never gives them any: a model of a terabyte takes address space.
+Valueless tensors are ordinary CPU tensors, so autograd, views and modules treat them as in any run. No kernel
+writes their memory, so the system never backs it with pages: a model of a terabyte takes address space only.
 
-Small integer inputs keep their values, and so does what follows from them alone. So a model that decides by
-its inputs gets an answer (`if mask.all()`); one that decides by activations gets an error.
+Small integer inputs keep their values, and so does what follows from them alone. So a model that branches on
+its inputs gets an answer (`if mask.all()`); one that branches on activations gets an error.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,19 +30,19 @@ from baechi.torchlib.tensors.storage import storage_object
 _CPU = torch.device("cpu")
 _VALUELESS = "_baechi_valueless"
 
-_MOST = 1 << 20
-"""Results with more elements are not computed."""
-
+_MAX_ELEMENTS = 1 << 20
+"""Tensors with more elements have no values: they are neither kept from inputs nor computed."""
 
 _FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+"""By operator, its answer for each element, if all numbers are finite."""
 
 
 class ValuesNeeded(RuntimeError):
-    """An operator's result, or the code, depends on values that there are not."""
+    """An operator, or the model's code, needs the values of a tensor that has none."""
 
 
 class ShapeKernels:
-    """Runs operators without computing anything that is large, or that follows from weights."""
+    """Runs operators. Kernels run only for small results that follow from known values alone."""
 
     def __init__(self) -> None:
         self._shapes = Shapes()
@@ -58,32 +59,34 @@ class ShapeKernels:
             What it returns.
 
         Raises:
-            ValuesNeeded: the result depends on values that there are not.
+            ValuesNeeded: the result depends on values that are not known.
             RuntimeError: torch's own errors for these shapes.
         """
         facts = facts_of(func)
-        if facts.aliases or facts.rule.new_memory or facts.rule.resizes:  # they touch no memory
+        if facts.aliases or facts.rule.new_memory or facts.rule.resizes:  # they read and write no values
             return func(*args, **kwargs)
         given = flat((*args, *kwargs.values()))
         if not any(map(is_valueless, given)) and self._is_small(func, facts, (args, kwargs), given):
             return func(*args, **kwargs)
-        supposed = _supposed(facts.name, given, args)
-        if supposed is not None:
-            return supposed
-        args = _without_masks(func, facts, args)
+        if_finite = _answer_if_finite(facts.name, given, args)
+        if if_finite is not None:
+            return if_finite
+        args = _with_masks_as_indices(func, facts, args)
         if draws(func, args, kwargs) and is_cheap(given):
-            on_zeros(func, args, kwargs)  # moves the generator on: code that draws a number takes its path
+            # advances the generator as the kernel would, so later numbers that the model's code draws
+            # and reads (to drop a layer at random) are those of a real run
+            on_zeros(func, args, kwargs)
         written = list(writes_of(facts, args, kwargs))
         for tensor in written:
             forget_values(tensor)
         if facts.returns_written and written:
             return written[0] if len(written) == 1 else tuple(written)
-        given = flat((*args, *kwargs.values()))
+        given = flat((*args, *kwargs.values()))  # again: masks are exchanged
         described = self._shapes.result_of(func, args, kwargs, given)
         return func(*args, **kwargs) if isinstance(described, Views) else _made(described, given)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of its own with the same layout; values are copied where there are any.
+        """A copy of a tensor with the same layout; valueless if the tensor is.
 
         Args:
             tensor: any tensor.
@@ -96,16 +99,18 @@ class ShapeKernels:
 
     def _is_small(self, func: Any, facts: Facts, call: Any, given: list[torch.Tensor]) -> bool:
         """Whether an operator with these arguments makes small tensors only."""
+        # a write in place makes no tensor; a result whose shape depends on values cannot be inferred
+        # first, but its inputs have values, so they are small
         if facts.writes or depends_on_values(func):
             return True
         args, kwargs = call
         described = self._shapes.result_of(func, args, kwargs, given)
-        return all(_numel(one) <= _MOST for one in _leaves(described) if isinstance(one, Made))
+        return all(_numel(one) <= _MAX_ELEMENTS for one in _leaves(described) if isinstance(one, Made))
 
 
 @contextmanager
 def memory_left_unfilled() -> Iterator[None]:
-    """While this is open, torch leaves new memory alone, also where algorithms have to be deterministic."""
+    """Within this context, torch does not fill new memory. In deterministic mode it would write NaN there."""
     switches: Any = torch.utils.deterministic
     before = switches.fill_uninitialized_memory
     switches.fill_uninitialized_memory = False
@@ -125,7 +130,7 @@ def is_valueless(tensor: torch.Tensor) -> bool:
 
 
 def forget_values(tensor: torch.Tensor) -> None:
-    """A tensor has no values from now on, nor has what shares its memory.
+    """Mark a tensor, and all that share its storage, as valueless.
 
     Args:
         tensor: any tensor.
@@ -138,17 +143,17 @@ def refuse_valueless(tensor: torch.Tensor, what: str) -> None:
 
     Args:
         tensor: any tensor.
-        what: what reads it.
+        what: the name of what reads it, for the message.
 
     Raises:
-        ValuesNeeded: it has none.
+        ValuesNeeded: the tensor has no values.
     """
     if is_valueless(tensor):
         raise ValuesNeeded(f"{what} needs the values of a tensor of shape {tuple(tensor.shape)}")
 
 
 def valueless_like(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of the same shapes without values; what shares memory among them shares the new one, too.
+    """Valueless tensors of the same shapes and layouts. Those of tensors that share memory share it, too.
 
     Args:
         tensors: any dense tensors.
@@ -159,19 +164,19 @@ def valueless_like(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return made
 
 
-def is_decided_by(tensor: torch.Tensor) -> bool:
-    """Whether a tensor keeps its values, since models may decide by them: small ones of whole numbers.
+def keeps_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor keeps its values: small integers and booleans do, since models branch on them.
 
     Args:
         tensor: a weight or an input.
     """
     plain = tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_meta
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
-    return plain and whole and tensor.numel() <= _MOST
+    integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
+    return plain and integer and tensor.numel() <= _MAX_ELEMENTS
 
 
 def depends_on_values(func: Any) -> bool:
-    """Whether an operator's result is a number, or has a shape, that depends on values.
+    """Whether an operator returns a number, or a shape, that depends on its arguments' values.
 
     Args:
         func: the operator.
@@ -179,10 +184,10 @@ def depends_on_values(func: Any) -> bool:
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
-def _supposed(name: str, given: list[torch.Tensor], args: Any) -> torch.Tensor | None:
-    """The answer to `isnan`, `isinf` and `isfinite`: all numbers are supposed to be finite.
+def _answer_if_finite(name: str, given: list[torch.Tensor], args: Any) -> torch.Tensor | None:
+    """The result of `isnan`, `isinf` and `isfinite`, supposing that all numbers are finite; else None.
 
-    Torch takes some of these apart: it asks whether a tensor is itself, or infinity.
+    Torch decomposes some of these: `isnan(x)` calls `x != x`, and `isinf` compares with infinity.
     """
     answer: bool | None = _FINITE.get(name)
     if name in ("eq", "ne"):
@@ -190,14 +195,16 @@ def _supposed(name: str, given: list[torch.Tensor], args: Any) -> torch.Tensor |
             answer = name == "eq"
         elif isinstance(args[1], float) and isinf(args[1]):
             answer = name == "ne"
-    return None if answer is None or given[0].numel() > _MOST else torch.full(given[0].shape, answer)
+    return None if answer is None or given[0].numel() > _MAX_ELEMENTS else torch.full(given[0].shape, answer)
 
 
-def _without_masks(func: Any, facts: Facts, args: Any) -> Any:
-    """Arguments with whole numbers in place of masks, which say how much is taken.
+def _with_masks_as_indices(func: Any, facts: Facts, args: Any) -> Any:
+    """An indexing operator's arguments, with integer indices in place of boolean masks.
+
+    The shape of `x[mask]` depends on the mask's values; that of `x[indices]` does not.
 
     Raises:
-        ValuesNeeded: the result depends on other values than those of masks, or a mask has none.
+        ValuesNeeded: the result depends on other values than those of masks, or a mask has no values.
     """
     masks = facts.rule.masks
     if masks is None:
@@ -216,10 +223,10 @@ def _without_masks(func: Any, facts: Facts, args: Any) -> Any:
 
 
 def _made(described: Any, given: list[torch.Tensor]) -> Any:
-    """A result as it was described."""
+    """A result with valueless tensors in place of `Made`, and arguments in place of `Given`."""
     if isinstance(described, Made):
         made = torch.empty_strided(described.size, described.stride, dtype=described.dtype)
-        if made.untyped_storage().nbytes() != described.storage_bytes:
+        if made.untyped_storage().nbytes() != described.storage_bytes:  # the tensor does not fill its memory
             memory = torch.empty(described.storage_bytes, dtype=torch.uint8).view(described.dtype)
             made = over(memory, described.size, described.stride)
         forget_values(made)

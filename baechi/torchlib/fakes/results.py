@@ -1,10 +1,10 @@
-"""Results of shape functions as the real kernels make them, where the two differ.
+"""Correct the results of shape functions to what the real kernels return, where the two differ.
 
-workspace     how much a kernel keeps for its backward is in no formula (oneDNN's recurrent layer):
-              it runs once for each shape, on zeros; a large one with a part of the batch
-layout        a gradient with other strides costs a copy later
-spare         some kernels make one element more than they show (bags of embeddings)
-memory        a kernel's results share none; some shape functions return one tensor in two places
+workspace     the bytes that a kernel keeps for its backward are in no formula (oneDNN's recurrent layer):
+              the kernel runs once for each shape, on zeros; a large one on a part of the batch
+layout        the kernel returns other strides; a gradient with wrong strides would cost a copy later
+spare         the kernel allocates one element more than the result shows (bags of embeddings)
+aliases       the shape function returns one tensor twice; the kernel's results never share memory
 """
 
 import functools
@@ -18,27 +18,31 @@ from baechi.torchlib.operators.rule import Workspace
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_dispatch_modes
 
-_MOST_FLOPS = 2e9
-"""A larger kernel runs with a part of the batch."""
+_MAX_FLOPS = 2e9
+"""A kernel with more floating-point operations runs on a part of the batch only."""
 
 _MARGIN = 1.05
-"""It rounds up in steps, so that a part of the batch may need less than its share."""
+"""Factor: kernels round a workspace up in steps, so a part of the batch may take less than its share."""
 
-_known: dict[Any, int | None] = {}
+_workspace_bytes: dict[Any, int | None] = {}
+"""Sizes found so far, by operator and arguments' shapes; None where the kernel makes no workspace."""
 
 
 def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    """The result of an operator under fake tensors, as its real kernel makes it.
+    """Correct the result of a shape function to what the real kernel returns.
 
     Args:
         func: the operator.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        result: what it returned; a fake mode must be on.
+        result: what it returned for fake tensors. The fake mode must still be on.
+
+    Returns:
+        The result, with other fake tensors where the kernel's differ.
     """
     rule = facts_of(func).rule
     if rule.layout is not None:
-        return _laid_out(rule.layout, args, result)
+        return _with_layout(rule.layout, args, result)
     if not isinstance(result, tuple):
         return result
     if rule.spare is not None and result[rule.spare].numel():
@@ -47,11 +51,17 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
         result = (*result[: rule.spare], larger, *result[rule.spare + 1 :])
     if rule.workspace is not None:
         result = _with_workspace(func, args, kwargs, result)
-    return _apart(result) if len({id(made) for made in result}) < len(result) else result
+    return _with_own_memory(result) if len({id(made) for made in result}) < len(result) else result
 
 
-def _laid_out(layout: tuple[int, ...], args: tuple[Any, ...], result: Any) -> Any:
-    """The result, whose first tensor lies like a sum of some arguments, or is contiguous if of none."""
+def _with_layout(layout: tuple[int, ...], args: tuple[Any, ...], result: Any) -> Any:
+    """The result, whose first tensor has the kernel's strides.
+
+    Args:
+        layout: positions of the arguments whose sum has these strides; empty if they are contiguous.
+        args: the operator's positional arguments.
+        result: what the shape function returned.
+    """
     several = isinstance(result, tuple)
     first = result[0] if several else result
     if type(first) is not FakeTensor:
@@ -84,8 +94,8 @@ def with_kept_strides(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     return torch.empty_strided(result.shape, stride, dtype=result.dtype)
 
 
-def _apart(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Results with memory of their own each."""
+def _with_own_memory(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results, with a new tensor for each one that is returned a second time."""
     seen: list[Any] = []
     for made in result:
         again = type(made) is FakeTensor and any(made is other for other in seen)
@@ -102,16 +112,16 @@ def _with_workspace(
         func: the operator.
         args: its positional arguments.
         kwargs: its keyword arguments.
-        result: what it returned.
+        result: what the shape function returned.
     """
     workspace = facts_of(func).rule.workspace
     if workspace is None or type(result[workspace.result]) is not FakeTensor:
         return result
     plain = tuple([value for value in args if not isinstance(value, torch.Tensor)])
     key = (func, tuple([(t.shape, t.stride(), t.dtype) for t in flat(args)]), repr(plain))
-    if key not in _known:
-        _known[key] = _kernel_bytes(func, workspace, args, kwargs)
-    place, size_bytes = workspace.result, _known[key]
+    if key not in _workspace_bytes:
+        _workspace_bytes[key] = _kernel_bytes(func, workspace, args, kwargs)
+    place, size_bytes = workspace.result, _workspace_bytes[key]
     made = None if size_bytes is None else torch.empty(size_bytes, dtype=torch.uint8)
     return (*result[:place], made, *result[place + 1 :])
 
@@ -119,10 +129,10 @@ def _with_workspace(
 def _kernel_bytes(
     func: Any, workspace: Workspace, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> int | None:
-    """How large the workspace is; None if the kernel makes none, as in inference."""
+    """How large the workspace is, by running the kernel on zeros; None if it makes none, as in inference."""
     batch = args[workspace.batched[0]].shape[-2]
     flops = flops_of(func, args, kwargs, None)
-    part = batch if flops <= _MOST_FLOPS else max(1, int(batch * _MOST_FLOPS / flops))
+    part = batch if flops <= _MAX_FLOPS else max(1, int(batch * _MAX_FLOPS / flops))
     with without_dispatch_modes():
         sizes = [part if place in workspace.batched else None for place in range(len(args))]
         real = [_zeros(value, size) for value, size in zip(args, sizes, strict=True)]
@@ -134,7 +144,7 @@ def _kernel_bytes(
 
 
 def _zeros(value: Any, batch: int | None) -> Any:
-    """Zeros of a tensor's shape, but for the batch: it is the last dimension but one."""
+    """Zeros of a tensor's shape, but with this batch size (the last dimension but one) unless None."""
     if not isinstance(value, torch.Tensor):
         return value
     shape = list(value.shape)

@@ -1,7 +1,7 @@
 """What an operator returns, by its arguments' shapes alone: inferred once with fake tensors, then remembered.
 
-Fake tensors say that they lie on the CPU, so composite operators take the path that they take there. (On
-`meta`, attention and recurrent layers take other paths, and keep other tensors for backward.)
+The fake tensors report the device `cpu`. So operators that call different kernels by device call those of the
+CPU. (On `meta`, attention and recurrent layers call others, which keep other tensors for backward.)
 """
 
 from collections.abc import Hashable
@@ -15,17 +15,17 @@ from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
-_CHEAP = 1 << 20
-"""Elements: with more of them a kernel does not run to show what it returns."""
+_MAX_TRIAL_ELEMENTS = 1 << 20
+"""Maximum elements of all arguments for which a real kernel runs only to show what it returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A new tensor.
+    """In place of a result: a new tensor.
 
     Args:
-        size, stride, dtype: as of the tensor.
-        storage_bytes: how large its memory is.
+        size, stride, dtype: those of the tensor.
+        storage_bytes: the size of its storage, which may be more than the tensor shows.
     """
 
     size: tuple[int, ...]
@@ -36,10 +36,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One of the arguments.
+    """In place of a result: a tensor argument that is returned itself.
 
     Args:
-        index: which of the tensors among them.
+        index: its position among the tensors of the arguments.
     """
 
     index: int
@@ -47,11 +47,14 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Results in the memory of arguments, though the operator's schema says nothing of it."""
+    """In place of all results: some are views of arguments, though the operator's schema does not say so.
+
+    The caller runs the operator itself then: views read and write no values.
+    """
 
 
 class Shapes:
-    """A memory of results of operators."""
+    """Infers what operators return, and remembers it by operator and arguments' shapes."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
@@ -66,15 +69,15 @@ class Shapes:
             given: the tensors among them.
 
         Returns:
-            What it returns, with `Made` and `Given` in place of tensors; `Views` if they are views.
+            What it returns, with `Made` and `Given` in place of tensors; `Views` if some are views.
 
         Raises:
-            RuntimeError: it does not take such arguments, or says nothing of its result.
+            RuntimeError: the operator refuses such arguments, or its result cannot be inferred.
         """
         try:
             key = (func, _key_of(args), _key_of(kwargs), torch.is_inference_mode_enabled())
             hash(key)
-        except TypeError:
+        except TypeError:  # an argument that has no hash: nothing is remembered
             return _inferred(func, args, kwargs, given)
         if key not in self._known:
             self._known[key] = _inferred(func, args, kwargs, given)
@@ -82,7 +85,7 @@ class Shapes:
 
 
 def on_zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The result of the real kernel for arguments of these shapes.
+    """Run the real kernel on zeros of the arguments' shapes.
 
     Args:
         func: the operator.
@@ -100,12 +103,12 @@ def on_zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def is_cheap(given: list[torch.Tensor]) -> bool:
-    """Whether a kernel may run on such tensors for nothing but what that shows.
+    """Whether arguments are small enough to run a kernel only to show what it returns or draws.
 
     Args:
-        given: its arguments.
+        given: its tensor arguments.
     """
-    return sum([tensor.numel() for tensor in given]) <= _CHEAP
+    return sum([tensor.numel() for tensor in given]) <= _MAX_TRIAL_ELEMENTS
 
 
 def _key_of(value: Any) -> Hashable:
@@ -119,6 +122,7 @@ def _key_of(value: Any) -> Hashable:
 
 
 def _inferred(func: Any, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
+    """See `Shapes.result_of`."""
     fakes: dict[int, torch.Tensor] = {}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -138,22 +142,27 @@ def _inferred(func: Any, args: Any, kwargs: dict[str, Any], given: list[torch.Te
                 return _described(on_zeros(func, args, kwargs), {})
             except RuntimeError:
                 pass
-            raise
-    numbers = {id(fakes[id(tensor)]): index for index, tensor in enumerate(given)}
-    memory = {fake.untyped_storage() for fake in fakes.values()}
-    if any(id(t) not in numbers and t.untyped_storage() in memory for t in tensors_in(result)):
+            raise  # the shape function's own error
+    positions = {id(fakes[id(tensor)]): index for index, tensor in enumerate(given)}
+    given_storages = {fake.untyped_storage() for fake in fakes.values()}
+    if any(id(t) not in positions and t.untyped_storage() in given_storages for t in tensors_in(result)):
         return Views()
-    return _described(result, numbers)
+    return _described(result, positions)
 
 
-def _described(result: Any, given: dict[int, int]) -> Any:
-    """A result with `Made` and `Given` in place of tensors."""
+def _described(result: Any, positions: dict[int, int]) -> Any:
+    """A result with `Made` and `Given` in place of tensors.
+
+    Args:
+        result: what the operator returned.
+        positions: position among the arguments, by id of a tensor.
+    """
     if any(tensor.layout != torch.strided or tensor.is_nested for tensor in tensors_in(result)):
         raise RuntimeError("its result is no dense tensor")
 
     def described(tensor: torch.Tensor) -> Any:
-        if id(tensor) in given:
-            return Given(given[id(tensor)])
+        if id(tensor) in positions:
+            return Given(positions[id(tensor)])
         return Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.untyped_storage().nbytes())
 
     return map_tensors(described, result)

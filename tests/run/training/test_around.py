@@ -10,11 +10,11 @@ from run.training.towers import (
     PLACES,
     assert_equal,
     batch,
-    homes,
     loss_on,
     momentum,
     out_of_memory,
     places_of,
+    planned_places,
     spread,
     towers,
     train,
@@ -183,11 +183,11 @@ def test_distributing_inside() -> None:
     with cluster:
         assert baechi.profile(model, batch(), cluster=cluster).to_json() == graph.to_json()
         baechi.distribute(model, batch(), cluster=cluster, device_map=PLACES)
-        assert places_of(model) == homes(model)
+        assert places_of(model) == planned_places(model)
         train(model)
         baechi.distribute(late, cluster=cluster, device_map=PLACES)  # at its first call
         train(late)
-        assert places_of(late) == homes(late)
+        assert places_of(late) == planned_places(late)
     assert_equal(plain, model)
     assert_equal(plain, late)
 

@@ -12,10 +12,10 @@ from run.training.towers import (
     assert_equal,
     assert_trains_as_plain,
     batch,
-    homes,
     loss_on,
     momentum,
     places_of,
+    planned_places,
     spread,
     towers,
     train,
@@ -41,7 +41,7 @@ def test_copies_of_a_model(duplicate: Callable[[nn.Module], nn.Module], inside: 
     with cluster:
         copied = copied or duplicate(model)
         train(copied)
-        assert places_of(copied) == homes(copied)
+        assert places_of(copied) == planned_places(copied)
         train(model)
     assert_equal(plain, copied)
     assert_equal(plain, model)
@@ -77,7 +77,7 @@ def test_state_dicts() -> None:
     run(plain)
     with cluster:
         run(model)
-        assert places_of(model) == homes(model)
+        assert places_of(model) == planned_places(model)
     assert_equal(plain, model)
 
 
@@ -116,7 +116,7 @@ def test_moving_average(buffers: bool) -> None:
     expected, cluster = run(plain), spread(model)
     with cluster:
         average = run(model)
-        assert places_of(average) == homes(average)
+        assert places_of(average) == planned_places(average)
     assert_equal(plain, model)
     assert_equal(expected, average)
 

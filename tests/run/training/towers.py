@@ -93,8 +93,8 @@ def places_of(model: nn.Module) -> dict[str, str]:
     return {name: str(weight.device) for name, weight in model.state_dict().items()}
 
 
-def homes(model: nn.Module) -> dict[str, str]:
-    """Where each weight belongs."""
+def planned_places(model: nn.Module) -> dict[str, str]:
+    """The planned device of each weight."""
     return {name: PLACES[name.partition(".")[0]] for name in model.state_dict()}
 
 
