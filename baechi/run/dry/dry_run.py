@@ -8,6 +8,7 @@ Everything is as in a real run on the emulated cluster, except that kernels only
 is what the emulated cluster would measure, also for models too large for this machine.
 """
 
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -30,6 +31,7 @@ from baechi.run.runtime import Reorder
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.kernels import ShapeKernels, memory_left_unfilled
+from baechi.torchlib.fakes.survivors import collect_survivors, spoil_survivors
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.uncollected import only_new_ones
 
@@ -97,16 +99,20 @@ def _run(
                     train(model, args, kwargs, updates, accumulate=accumulate)
                 else:
                     infer(model, args, kwargs)
-            return emulation.timeline()
+            timeline = emulation.timeline()
+            del args, kwargs, updates  # no valueless tensor outlives the run
+            return timeline
 
 
 @contextmanager
 def _prepared(model: nn.Module) -> Iterator[None]:
     """Prepare the process for a dry run, and put back all that it changes."""
     with ExitStack() as stack:
+        stack.callback(spoil_survivors)  # last, with the whole heap in sight
         stack.callback(torch.clear_autocast_cache)  # it would keep valueless casts of weights
         stack.enter_context(suspended())  # the caller's emulated cluster: emulations do not nest
         stack.enter_context(only_new_ones())  # faster: the garbage collector skips all earlier objects
+        stack.callback(collect_survivors)
         stack.enter_context(left_as_found(model, contents="no parameters"))
         stack.enter_context(fakes_at_work())  # torch logs shape functions that refuse arguments as errors
         stack.enter_context(memory_left_unfilled())
@@ -125,6 +131,7 @@ def _errors_explained() -> Iterator[None]:
         raise
     except Exception as error:  # the model's code may raise anything on valueless tensors
         line = line_of(error)
+        traceback.clear_frames(error.__traceback__)  # they hold valueless tensors
         where = f" at {line}" if line else ""
         raise DryRunError(
             f"the model does not run without values ({type(error).__name__}{where}: {_first_line(error)}); "

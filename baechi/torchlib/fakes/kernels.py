@@ -21,14 +21,13 @@ import torch
 import torch.utils.deterministic
 
 from baechi.torchlib.fakes.shapes import Given, Made, Shapes, Views, is_cheap, on_zeros
+from baechi.torchlib.fakes.valueless import forget_values, is_valueless, made_valueless
 from baechi.torchlib.operators.facts import Facts, draws, facts_of, flat, writes_of
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout, over
-from baechi.torchlib.tensors.storage import storage_object
 
 _CPU = torch.device("cpu")
-_VALUELESS = "_baechi_valueless"
 
 _MAX_ELEMENTS = 1 << 20
 """Tensors with more elements have no values: they are neither kept from inputs nor computed."""
@@ -93,9 +92,7 @@ class ShapeKernels:
         """
         if not is_valueless(tensor):
             return copy_with_layout(tensor, _CPU)
-        copied = copy_with_layout(tensor, _CPU, filled=False)
-        forget_values(copied)
-        return copied
+        return made_valueless(copy_with_layout(tensor, _CPU, filled=False))
 
     def _is_small(self, func: Any, facts: Facts, call: Any, given: list[torch.Tensor]) -> bool:
         """Whether an operator with these arguments makes small tensors only."""
@@ -120,24 +117,6 @@ def memory_left_unfilled() -> Iterator[None]:
         switches.fill_uninitialized_memory = before
 
 
-def is_valueless(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no values.
-
-    Args:
-        tensor: any tensor.
-    """
-    return hasattr(storage_object(tensor), _VALUELESS)
-
-
-def forget_values(tensor: torch.Tensor) -> None:
-    """Mark a tensor, and all that share its storage, as valueless.
-
-    Args:
-        tensor: any tensor.
-    """
-    setattr(storage_object(tensor), _VALUELESS, True)
-
-
 def refuse_valueless(tensor: torch.Tensor, what: str) -> None:
     """Refuse to read a tensor without values.
 
@@ -158,10 +137,7 @@ def valueless_like(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     Args:
         tensors: any dense tensors.
     """
-    made = blank_tensors(tensors, _CPU)
-    for tensor in made:
-        forget_values(tensor)
-    return made
+    return [made_valueless(tensor) for tensor in blank_tensors(tensors, _CPU)]
 
 
 def keeps_values(tensor: torch.Tensor) -> bool:
@@ -229,8 +205,7 @@ def _made(described: Any, given: list[torch.Tensor]) -> Any:
         if made.untyped_storage().nbytes() != described.storage_bytes:  # the tensor does not fill its memory
             memory = torch.empty(described.storage_bytes, dtype=torch.uint8).view(described.dtype)
             made = over(memory, described.size, described.stride)
-        forget_values(made)
-        return made
+        return made_valueless(made)
     if isinstance(described, Given):
         return given[described.index]
     if isinstance(described, (list, tuple)):

@@ -8,6 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.private.fakes import FakeTensor, FakeTensorMode
 
 logger = logging.getLogger(__name__)
@@ -50,7 +53,7 @@ def forget_originals(mode: FakeTensorMode) -> None:
 
 
 def clear_caches() -> None:
-    """Clear every function cache that keeps a fake tensor."""
+    """Clear every function cache that keeps a fake tensor, or a valueless one."""
     _known.update(at=len(sys.modules), caches=_caches())
     clear_known_caches()
 
@@ -79,4 +82,8 @@ def _keeps_fakes(cache: Any) -> bool:
     kept = gc.get_referents(cache)
     kept += [value for table in kept if isinstance(table, dict) for value in table.values()]
     kept += [item for value in kept if isinstance(value, (tuple, list)) for item in value]
-    return any(type(value) is FakeTensor for value in kept)
+    return any(type(value) is FakeTensor or _is_valueless(value) for value in kept)
+
+
+def _is_valueless(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_valueless(value)

@@ -1,5 +1,7 @@
 """Dry runs of models that do odd things: as they run with values, or refused with a reason."""
 
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 import baechi
-from baechi.torchlib.fakes.kernels import is_valueless
+from baechi.torchlib.fakes.valueless import MADE, is_valueless
 
 X = torch.ones(4, 16)
 
@@ -173,3 +175,89 @@ def test_deterministic_algorithms() -> None:
         assert sum(found.peak_bytes.values()) > 200 * 2**30
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@functools.lru_cache
+def remembered(size: int) -> Tensor:
+    """A table that a function keeps; its float part follows from nothing, so it is computed."""
+    return torch.linspace(0, 1, size).outer(torch.linspace(0, 1, size))
+
+
+CACHE: dict[str, Tensor] = {}
+
+
+def kept(m: Any, x: Tensor) -> Tensor:
+    """A global table of the model's code, made of what has no values."""
+    if "scale" not in CACHE:
+        CACHE["scale"] = m.a.weight.detach().mean(0)
+    result: Tensor = m.c(m.a(x) * CACHE["scale"])
+    return result
+
+
+def by_function(m: Any, x: Tensor) -> Tensor:
+    result: Tensor = m.c(m.a(x) @ remembered(16) + of_weights(m, x.shape[-1]))
+    return result
+
+
+@functools.lru_cache
+def of_weights(m: Any, size: int) -> Tensor:
+    with torch.no_grad():
+        mean: Tensor = m.b.weight[:size].mean(0)
+    return mean
+
+
+def run_dry(model: nn.Module) -> None:
+    cluster = baechi.Cluster.virtual(1)
+    graph = baechi.profile(Layers(through), (X,), cluster=cluster, training=False, source="estimate")
+    baechi.dry_run(model, (X,), baechi.place(graph, cluster, "single"))
+
+
+def test_what_functions_remember_is_forgotten() -> None:
+    """Else the next call would compute with memory in which nothing was written."""
+    expected = Layers(by_function).eval()(X)
+    remembered.cache_clear()
+    of_weights.cache_clear()
+    model = Layers(by_function).eval()
+    run_dry(model)
+    assert of_weights.cache_info().currsize == 0
+    assert torch.equal(model(X), expected)
+
+
+def test_what_else_keeps_it_is_spoiled(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing can be put back there, so it must be seen: NaN, and a word in the log."""
+    CACHE.clear()
+    model = Layers(kept).eval()
+    with caplog.at_level(logging.WARNING):
+        run_dry(model)
+    assert "1 tensors of a dry run are still held by something outside the model" in caplog.text
+    assert model(X).isnan().all()
+    CACHE.clear()
+    assert not model(X).isnan().any()
+
+
+def test_what_the_model_keeps_is_its_own_again() -> None:
+    """An attribute that is no buffer, written in place: the same values as before, and known ones."""
+
+    def counting(m: Any, x: Tensor) -> Tensor:
+        m.scale.mul_(m.a.weight.detach().mean().to(m.scale.device))
+        result: Tensor = m.c(m.a(x))
+        return result
+
+    model = Layers(counting, change=scaled).eval()
+    run_dry(model)
+    assert torch.equal(model.scale, torch.full((16,), 3.0)) and not is_valueless(model.scale)
+
+
+def test_nothing_is_alive_after() -> None:
+    """Neither after a run nor after an error."""
+    run_dry(Layers(through).eval())
+    assert not MADE
+
+    def decides(m: Any, x: Tensor) -> Tensor:
+        h = m.a(x)
+        result: Tensor = m.b(h) if h.sum() > 0 else m.c(h)
+        return result
+
+    with pytest.raises(baechi.DryRunError) as caught:
+        run_dry(Layers(decides).eval())
+    assert not MADE and "needs values" in str(caught.value)

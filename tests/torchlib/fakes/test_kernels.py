@@ -12,11 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from baechi.torchlib.fakes.kernels import (
     ShapeKernels,
     ValuesNeeded,
-    forget_values,
-    is_valueless,
     refuse_valueless,
     valueless_like,
 )
+from baechi.torchlib.fakes.valueless import forget_values, is_valueless
 from baechi.torchlib.operators.facts import flat
 from baechi.torchlib.tensors.pytree import map_tensors
 from baechi.torchlib.tensors.storage import storage_bytes
