@@ -80,28 +80,32 @@ def dry_run(
 def _run(
     model: nn.Module, inputs: Inputs, plan: Plan, optimizer: Optimizer, steps: int, reorder: Reorder
 ) -> Timeline:
-    training, accumulate = plan.graph.training, bool(plan.graph.graph.get("accumulate"))
     emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
-    shapes = ShapeKernels()
     with _prepared(model), _errors_explained(), valueless_weights(model):
-        if training != model.training:
-            model.train(training)
+        if plan.graph.training != model.training:
+            model.train(plan.graph.training)
         assign(model, emulated, reorder=reorder)
         # on GPUs torch's optimizers treat all weights in one list unless told otherwise; on CPU tensors,
         # which the emulation runs with, they would not
         foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
-        updates = optimizer_for(optimizer, model, foreach=foreach) if training else None
-        args, kwargs = valueless_inputs((inputs.args, inputs.kwargs))
-        with Emulation(emulated.cluster, shapes) as emulation, torch.set_grad_enabled(training):
-            for _ in range(steps):
-                emulation.synchronize()  # so that each step begins with idle devices
-                if training:
-                    train(model, args, kwargs, updates, accumulate=accumulate)
-                else:
-                    infer(model, args, kwargs)
-            timeline = emulation.timeline()
-            del args, kwargs, updates  # no valueless tensor outlives the run
-            return timeline
+        return _stepped(model, inputs, emulated, optimizer, steps, foreach)
+
+
+def _stepped(
+    model: nn.Module, inputs: Inputs, plan: Plan, optimizer: Optimizer, steps: int, foreach: bool | None
+) -> Timeline:
+    """The steps. What is valueless is held by this frame only, so that it is gone when the frame is."""
+    training, accumulate = plan.graph.training, bool(plan.graph.graph.get("accumulate"))
+    updates = optimizer_for(optimizer, model, foreach=foreach) if training else None
+    args, kwargs = valueless_inputs((inputs.args, inputs.kwargs))
+    with Emulation(plan.cluster, ShapeKernels()) as emulation, torch.set_grad_enabled(training):
+        for _ in range(steps):
+            emulation.synchronize()  # so that each step begins with idle devices
+            if training:
+                train(model, args, kwargs, updates, accumulate=accumulate)
+            else:
+                infer(model, args, kwargs)
+        return emulation.timeline()
 
 
 @contextmanager
@@ -127,7 +131,8 @@ def _errors_explained() -> Iterator[None]:
     """Raise a `DryRunError` for what the model's code raises: missing values may be the cause."""
     try:
         yield
-    except BaechiError:
+    except BaechiError as error:
+        traceback.clear_frames(error.__traceback__)  # they hold valueless tensors
         raise
     except Exception as error:  # the model's code may raise anything on valueless tensors
         line = line_of(error)

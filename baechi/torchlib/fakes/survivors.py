@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 _NAN_BYTE = 255
 """Floating-point numbers of such bytes are NaN, and integers are -1, which is no index of an embedding."""
 
+_MOST_BYTES = 1 << 20
+"""Larger memory is given back instead: torch raises where a tensor without memory is read."""
+
 
 def collect_survivors() -> None:
     """Run the garbage collector, if valueless tensors are alive. For where it has few objects to look at."""
@@ -30,7 +33,10 @@ def spoil_survivors() -> None:
     if MADE:
         gc.collect()
     for storage in list(MADE):
-        storage.fill_(_NAN_BYTE)
+        if storage.nbytes() <= _MOST_BYTES:
+            storage.fill_(_NAN_BYTE)
+        else:  # the system never gave it this memory, and may not have it
+            storage.resize_(0)
     if MADE:
         logger.warning(
             "%d tensors of a dry run are still held by something outside the model, and have no values: they "

@@ -13,6 +13,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
 import baechi
+from baechi.torchlib.fakes.kernels import valueless_like
+from baechi.torchlib.fakes.survivors import spoil_survivors
 from baechi.torchlib.fakes.valueless import MADE, is_valueless
 
 X = torch.ones(4, 16)
@@ -261,3 +263,24 @@ def test_nothing_is_alive_after() -> None:
     with pytest.raises(baechi.DryRunError) as caught:
         run_dry(Layers(decides).eval())
     assert not MADE and "needs values" in str(caught.value)
+
+
+def test_a_device_that_is_full_leaves_nothing_either() -> None:
+    """The run without limits follows while the first one's error is handled."""
+    cluster = baechi.Cluster.virtual(1, memory=3000)
+    graph = baechi.profile(Layers(through), (X,), cluster=cluster, training=True, source="estimate")
+    plan = baechi.Plan(graph, cluster, dict.fromkeys(graph.placed(), "cpu:0"))
+    alive: list[int] = []
+    model = Layers(lambda m, x: (alive.append(sum([s.nbytes() for s in MADE])), through(m, x))[1])
+    found = baechi.dry_run(model, (X,), plan, optimizer="adam")
+    assert found.peak_bytes["cpu:0"] > 3000 and not MADE
+    assert alive[0] == alive[1]  # the second run began with as much alive as the first
+
+
+def test_large_memory_is_given_back() -> None:
+    """The system never gave it; torch says so when it is read."""
+    (large,) = valueless_like([torch.empty(1 << 20)])
+    spoil_survivors()
+    assert large.untyped_storage().nbytes() == 0
+    with pytest.raises(RuntimeError):
+        large.sum()
