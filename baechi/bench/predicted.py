@@ -74,7 +74,9 @@ class Off:
             time: how far the step may be off, either way.
             above: how far a peak may be above.
         """
-        return abs(self.time) <= time and all(0 <= peak <= above for peak in self.peaks)
+        close = 1e-9  # of rounding
+        near = abs(self.time) <= time + close
+        return near and all(-close <= peak <= above + close for peak in self.peaks)
 
 
 AIMS = {"simulated": (0.05, 0.15), "dry": (0.005, 0.01)}

@@ -67,7 +67,7 @@ def test_the_largest_batch() -> None:
 
 def test_on_meta_and_without_a_batch() -> None:
     """A model on `meta` is answered; inputs without a first dimension have no largest batch."""
-    cluster = baechi.Cluster.uniform(2, memory_bytes="1MiB")
+    cluster = baechi.Cluster.uniform(2, memory_bytes="64MiB")
     answer = baechi.fits(nn.Linear(8, 8, device="meta"), torch.ones(4, 8), cluster, training=False)
     assert answer and answer.largest_batch is not None and answer.largest_batch > 1000
 

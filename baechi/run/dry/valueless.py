@@ -1,7 +1,7 @@
 """Take the values of a model's weights and of its inputs away while a dry run takes place.
 
 Modules and parameters stay the same objects, since hooks, lists and closures refer to them. Only the memory
-behind each parameter is exchanged, and put back afterwards. Small integer tensors keep their values, as
+behind each parameter is exchanged, and put back afterwards. Small inputs and buffers keep their values, as
 copies: models branch on them.
 """
 
@@ -75,7 +75,7 @@ def _replace_buffers(tables: Iterable[Any]) -> None:
 
 
 def valueless_inputs(inputs: Any) -> Any:
-    """Inputs without values, except small integer tensors, which are copied.
+    """Inputs without values, except small ones, which are copied: what follows from them alone is known.
 
     Args:
         inputs: tensors, nested in lists, tuples and dicts.
@@ -83,7 +83,7 @@ def valueless_inputs(inputs: Any) -> Any:
 
     def replaced(tensor: torch.Tensor) -> torch.Tensor:
         if keeps_values(tensor):
-            return _copied(tensor)
+            return _copied(tensor).requires_grad_(tensor.requires_grad)
         (made,) = valueless_like([tensor])
         return made.requires_grad_(tensor.requires_grad)
 

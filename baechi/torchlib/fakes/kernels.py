@@ -8,8 +8,8 @@
 Valueless tensors are ordinary CPU tensors, so autograd, views and modules treat them as in any run. No kernel
 writes their memory, so the system never backs it with pages: a model of a terabyte takes address space only.
 
-Small integer inputs keep their values, and so does what follows from them alone. So a model that branches on
-its inputs gets an answer (`if mask.all()`); one that branches on activations gets an error.
+Small inputs and buffers keep their values, and so does what follows from them alone. So a model that branches
+on its inputs gets an answer (`if mask.all()`); one that branches on activations gets an error.
 """
 
 from collections.abc import Iterable, Iterator
@@ -67,6 +67,10 @@ class ShapeKernels:
         given = flat((*args, *kwargs.values()))
         if not any(map(is_valueless, given)) and self._is_small(func, facts, (args, kwargs), given):
             return func(*args, **kwargs)
+        if facts.name == "masked_select" and not is_valueless(args[1]):
+            shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+            taken = int(args[1].expand(shape).sum())
+            return _made(Made((taken,), (1,), args[0].dtype, taken * args[0].element_size()), given)
         if_finite = _answer_if_finite(facts.name, given, args)
         if if_finite is not None:
             return if_finite
@@ -141,14 +145,13 @@ def valueless_like(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def keeps_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor keeps its values: small integers and booleans do, since models branch on them.
+    """Whether an input or buffer keeps its values: small ones do, since models branch on them.
 
     Args:
-        tensor: a weight or an input.
+        tensor: an input or a buffer.
     """
-    plain = tensor.layout == torch.strided and not tensor.is_nested and not tensor.is_meta
-    integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized)
-    return plain and integer and tensor.numel() <= _MAX_ELEMENTS
+    plain = tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_meta or tensor.is_quantized)
+    return plain and tensor.numel() <= _MAX_ELEMENTS
 
 
 def depends_on_values(func: Any) -> bool:

@@ -7,6 +7,8 @@ everything else outside of the model      is overwritten: floating-point numbers
 import gc
 import logging
 
+import torch
+
 from baechi.torchlib.fakes.leaks import clear_caches
 from baechi.torchlib.fakes.valueless import MADE, remember_values
 
@@ -16,7 +18,7 @@ _NAN_BYTE = 255
 """Floating-point numbers of such bytes are NaN, and integers are -1, which is no index of an embedding."""
 
 _MOST_BYTES = 1 << 20
-"""Larger memory is given back instead: torch raises where a tensor without memory is read."""
+"""Of a larger one, only the beginning: the system never gave it its memory, and may not have so much."""
 
 
 def collect_survivors() -> None:
@@ -33,10 +35,8 @@ def spoil_survivors() -> None:
     if MADE:
         gc.collect()
     for storage in list(MADE):
-        if storage.nbytes() <= _MOST_BYTES:
-            storage.fill_(_NAN_BYTE)
-        else:  # the system never gave it this memory, and may not have it
-            storage.resize_(0)
+        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+        whole[:_MOST_BYTES].fill_(_NAN_BYTE)
     if MADE:
         logger.warning(
             "%d tensors of a dry run are still held by something outside the model, and have no values: they "

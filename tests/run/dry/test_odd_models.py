@@ -267,20 +267,18 @@ def test_nothing_is_alive_after() -> None:
 
 def test_a_device_that_is_full_leaves_nothing_either() -> None:
     """The run without limits follows while the first one's error is handled."""
-    cluster = baechi.Cluster.virtual(1, memory=3000)
+    cluster = baechi.Cluster.virtual(1, memory=4000)
     graph = baechi.profile(Layers(through), (X,), cluster=cluster, training=True, source="estimate")
     plan = baechi.Plan(graph, cluster, dict.fromkeys(graph.placed(), "cpu:0"))
     alive: list[int] = []
     model = Layers(lambda m, x: (alive.append(sum([s.nbytes() for s in MADE])), through(m, x))[1])
     found = baechi.dry_run(model, (X,), plan, optimizer="adam")
-    assert found.peak_bytes["cpu:0"] > 3000 and not MADE
+    assert found.peak_bytes["cpu:0"] > 4000 and not MADE
     assert alive[0] == alive[1]  # the second run began with as much alive as the first
 
 
-def test_large_memory_is_given_back() -> None:
-    """The system never gave it; torch says so when it is read."""
+def test_large_memory_is_spoiled_at_its_beginning() -> None:
+    """The system never gave all of it, and may not have so much."""
     (large,) = valueless_like([torch.empty(1 << 20)])
     spoil_survivors()
-    assert large.untyped_storage().nbytes() == 0
-    with pytest.raises(RuntimeError):
-        large.sum()
+    assert large[: 1 << 18].isnan().all() and large.sum().isnan()
