@@ -8,9 +8,7 @@ Nodes that must share a device are joined on the way:
 - layers that hold the same weights, and the calls of one module;
 - glue with the holder of the input that the others travel to (`cost.anchor`), or of `x` in `x.device`;
 - glue that the runtime does not see as one torch function (an `autograd.Function`, a scripted
-  function) with the holders of all its inputs.
-
-Glue that works on model inputs only (masks) is bound to no layer: it runs where the inputs lie.
+  function) with the holders of all its inputs. Glue on model inputs only (masks) is bound to no layer.
 """
 
 from collections.abc import Mapping

@@ -256,8 +256,6 @@ class Emulator:
                     due.charged = True
                     self.compute(device, due.name, [], blocks, due.work)
 
-    # --- steps
-
     @contextmanager
     def step(self) -> Iterator[StepRecord]:
         """A model is called: what runs from now on, until the next call, is noted in a new record."""
