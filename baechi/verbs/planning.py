@@ -12,6 +12,8 @@ from baechi.place.evaluated import Effort
 from baechi.place.registry import uses_several
 from baechi.place.task import Task
 from baechi.records.cluster import Cluster
+from baechi.records.datasheet import known_kinds
+from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
@@ -198,11 +200,17 @@ def excess_bytes(plan: Plan) -> dict[str, int]:
     timeline, excess = plan.timeline, {}
     for device in plan.cluster.devices:
         taken = timeline.peak_bytes.get(device.name, 0)
-        if not plan.cluster.emulated and device.kind.lower() != "cpu":
+        if not plan.cluster.emulated and _is_gpu(device):
             taken = max(taken, timeline.reserved_bytes.get(device.name, 0))
         if taken > device.memory_bytes:
             excess[device.name] = taken - device.memory_bytes
     return excess
+
+
+def _is_gpu(device: Device) -> bool:
+    """Whether torch's allocator for CUDA serves a device: a GPU of this machine, or one to plan for."""
+    planned_for = device.kind in known_kinds() and device.kind.lower() != "cpu"
+    return device.name.startswith("cuda") or (planned_for and device.name.startswith("device"))
 
 
 def within_memory(plan: Plan) -> Plan:
