@@ -50,7 +50,6 @@ class Rule:
         spare: position of a result whose memory has room for one more element than it shows, if not empty.
         workspace: the memory for its backward that only its kernel knows.
         becomes_grad: whether autograd calls it on the gradient that becomes a parameter's `grad`.
-        adds_gradients: whether autograd sums gradients with it.
 
         writes_first: whether it writes its first argument in place, where its name does not end in "_".
         query: whether it launches nothing, so that it is no operation of the step.
@@ -85,7 +84,6 @@ class Rule:
     spare: int | None = None
     workspace: Workspace | None = None
     becomes_grad: bool = False
-    adds_gradients: bool = False
 
     writes_first: bool = False
     query: bool = False

@@ -62,8 +62,7 @@ _ROWS = (
     ("bernoulli", Rule(random="by value alone")),
     # what autograd does with it
     ("detach", Rule(becomes_grad=True)),
-    ("add", Rule(adds_gradients=True, keeps_strides=True)),
-    ("sub rsub mul div remainder hardtanh", Rule(keeps_strides=True)),
+    ("add sub rsub mul div remainder hardtanh", Rule(keeps_strides=True)),
     ("eq ne lt le gt ge", Rule(keeps_strides=True)),
     # what the code asks of a tensor
     ("__get__", Rule(query=True)),

@@ -41,22 +41,6 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device, *, filled: bool
         return over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
 
 
-def copy_bytes(tensor: torch.Tensor) -> int:
-    """How much memory `copy_with_layout` takes for a copy.
-
-    Args:
-        tensor: any tensor.
-    """
-    size_bytes = tensor.numel() * tensor.element_size()
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
-        return size_bytes
-    strides = tensor.stride()
-    shape = [min(n, 1) if stride == 0 else n for n, stride in zip(tensor.shape, strides, strict=True)]
-    if _overlaps(shape, strides):
-        return size_bytes
-    return sum(_room(tensor, shape)) * tensor.element_size()
-
-
 def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     copied: torch.Tensor = TensorBase.to(tensor.detach(), device, copy=True)
     return copied

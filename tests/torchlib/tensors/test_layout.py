@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baechi.torchlib.tensors.layout import copy_bytes, copy_with_layout
+from baechi.torchlib.tensors.layout import copy_with_layout
 
 BASE = torch.arange(240.0).view(2, 3, 40)
 VIEWS = {
@@ -51,18 +51,3 @@ def test_any_slice_keeps_alignment(data: st.DataObject) -> None:
     copied = copy_with_layout(tensor, torch.device("cpu"))
     assert torch.equal(copied, tensor) and copied.stride() == tensor.stride()
     assert (copied.storage_offset() - tensor.storage_offset()) * copied.element_size() % 64 == 0
-
-
-@pytest.mark.parametrize(
-    "view",
-    [
-        torch.arange(240.0).view(2, 3, 40)[:, 1],
-        torch.arange(240.0).view(2, 3, 40)[:, :, 3:],
-        torch.arange(240.0)[:6].expand(5, 6),
-        torch.arange(240.0).unfold(0, 8, 2),
-        torch.empty(0, 3),
-    ],
-)
-def test_what_a_copy_takes(view: torch.Tensor) -> None:
-    """It is what a copy with the same layout takes."""
-    assert copy_bytes(view) == copy_with_layout(view, torch.device("cpu")).untyped_storage().nbytes()
