@@ -5,13 +5,12 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
@@ -144,7 +143,7 @@ def _whole(model: nn.Module, plan: Plan) -> nn.Module:
     memory_bytes = 2 * sum(device.memory_bytes for device in plan.cluster.devices)
     kind = plan.cluster.devices[0]
     device = type(kind)(**{**kind.body(), "name": "cpu:0", "memory_bytes": memory_bytes})
-    cluster = Cluster((device,), link=plan.cluster.link, emulated=True, launch_s=plan.cluster.launch_s)
+    cluster = replace(plan.cluster, devices=(device,), links={})
     everywhere = {node: device.name for node in plan.device_of}
     return assign(model, Plan(plan.graph, cluster, everywhere, plan.graph.code_order()))
 
