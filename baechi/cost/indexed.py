@@ -246,10 +246,10 @@ def _order_only(
     before: dict[int, list[int]] = {}
     after: dict[int, list[int]] = {}
     for source, edges in graph.adjacency():
-        if source not in index or not any(["order_only" in data for data in edges.values()]):
+        if source not in index:
             continue
         for target, data in edges.items():
-            if EdgeCosts.of(data).order_only:
+            if "order_only" in data and EdgeCosts.of(data).order_only:
                 before.setdefault(index[target], []).append(index[source])
                 after.setdefault(index[source], []).append(index[target])
     return _by_layer(before, len(index)), _by_layer(after, len(index))

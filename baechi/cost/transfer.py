@@ -69,10 +69,11 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
     found = []
     on_host = {name for name, costs in graph.placed_costs() if costs.on_host} if spread else ()
     for source, edges in graph.adjacency():
-        if not spread and not any([len(data) > 1 or "order_only" in data for data in edges.values()]):
-            if edges:  # one tensor: nearly always
-                largest = max([data.get("bytes") or EdgeCosts.bytes for data in edges.values()])
-                found.append(Tensor(source, ceil(largest), tuple(edges), keepers=tuple(edges)))
+        sizes = [data["bytes"] for data in edges.values() if len(data) == 1 and data.get("bytes")]
+        if len(sizes) == len(edges) and not spread:
+            if edges:  # all edges carry the same tensor, and say no more: nearly always
+                readers = tuple(edges)
+                found.append(Tensor(source, ceil(max(sizes)), readers, keepers=readers))
             continue
         of_source: dict[Any, list[tuple[str, float, EdgeCosts]]] = {}
         for target, data in edges.items():

@@ -1,8 +1,13 @@
-"""Fill one device after the other up to a cap, without going back."""
+"""Fill one device after the other up to a cap, without going back.
+
+`filled` gives what walking with `Filling` would, in a fraction of the time. It looks at sums alone, so it
+answers only where memory is ample.
+"""
 
 from collections.abc import Sequence
 from functools import partial
 
+from baechi.cost.indexed import FROM_HOST
 from baechi.place.ledger import Ledger
 from baechi.place.listing.walk import best_fit
 from baechi.place.task import ANYWHERE, Task
@@ -44,3 +49,41 @@ class Filling:
                 return self._device
             self._device += 1
         return best_fit(self._task, partial(self._ledger.short_bytes, layer))
+
+
+def filled(task: Task, cap_bytes: float) -> list[int] | None:
+    """Fill one device after the other, if no device can run out of memory, whatever is alive when.
+
+    Args:
+        task: what is to be placed.
+        cap_bytes: for every device, the cap on the summed bytes of its groups.
+
+    Returns:
+        By group, its device. None if a group is pinned or left over, or if memory may be short.
+    """
+    if any([pin != ANYWHERE for pin in task.pins]):
+        return None
+    device_of: list[int] = []
+    used_bytes, device = [0] * (len(task.cluster) + 1), 0  # the last: the host
+    for group in task.group_bytes:
+        while used_bytes[device] + group.total_bytes > cap_bytes:
+            device += 1
+            if device == task.host:
+                return None
+        used_bytes[device] += group.total_bytes
+        device_of.append(device)
+    _add_copies(task, device_of, used_bytes)
+    short = any([used > memory for used, memory in zip(used_bytes, task.memory_bytes, strict=False)])
+    return None if short else device_of
+
+
+def _add_copies(task: Task, device_of: Sequence[int], used_bytes: list[int]) -> None:
+    """Count every copy of a tensor that another device reads, and its gradient that comes back."""
+    indexed = task.indexed
+    where = [device_of[group] for group in indexed.group_of]
+    for maker, size, consumers in zip(indexed.source, indexed.size_bytes, indexed.consumers, strict=True):
+        home = task.host if maker == FROM_HOST else where[maker]
+        for there in {where[reader] for reader in consumers}:
+            if there != home:
+                used_bytes[there] += size
+                used_bytes[home] += size

@@ -8,7 +8,7 @@ never exceed their memory. Groups left over at the end go to any device where th
 """
 
 from baechi.place.ledger import open_ledger
-from baechi.place.listing.filling import Filling
+from baechi.place.listing.filling import Filling, filled
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue
 from baechi.place.task import Task
@@ -33,6 +33,9 @@ def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
     """
     task = Task(graph, cluster, optimizer)
     cap = cap_bytes(task)
+    device_of = filled(task, cap)
+    if device_of is not None:
+        return task.plan("m-topo", device_of, range(len(task.indexed)))
     ledger = open_ledger(task)
     stuck = walk(task, ledger, Filling(task, ledger, [cap] * len(cluster)).choose)
     if stuck is not None:
