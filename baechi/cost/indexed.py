@@ -43,7 +43,8 @@ class IndexedGraph:
         costs: by layer, its attributes when the graph was indexed.
         origin: by tensor, the name of the node that makes it.
         source: by tensor, the layer that makes it, or `FROM_HOST`.
-        size_bytes: by tensor.
+        size_bytes: by tensor, what travels.
+        copy_bytes: by tensor, the memory of its copy on another device.
         consumers: by tensor, the layers that read it.
         graded: by tensor, those of them that send a gradient back.
         keepers: by tensor, those whose part of autograd may keep it.
@@ -62,6 +63,7 @@ class IndexedGraph:
     origin: Sequence[str]
     source: Sequence[int]
     size_bytes: Sequence[int]
+    copy_bytes: Sequence[int]
     consumers: Sequence[Sequence[int]]
     graded: Sequence[Sequence[int]]
     keepers: Sequence[Collection[int]]
@@ -115,6 +117,7 @@ class IndexedGraph:
             origin=[tensor.source for tensor in found],
             source=source,
             size_bytes=sizes,
+            copy_bytes=[tensor.copy_bytes for tensor in found],
             consumers=consumers,
             graded=_graded(found, consumers, makes, returned),
             keepers=[frozenset([index[name] for name in tensor.keepers]) for tensor in found],

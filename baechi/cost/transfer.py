@@ -6,7 +6,7 @@ only order two layers carry nothing; edges from inputs are uploads from the host
 goes to the host, where its inputs come from (`returned` of a node).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ class Tensor(NamedTuple):
     Args:
         source: the node that makes it; an input if it comes from the host.
         size_bytes: what travels, the largest of its edges.
+        copy_bytes: the memory of its copy on another device.
         consumers: the layers that read it, in code order.
         ahead: whether it is sent as soon as it is made, to every device that will read it; else when
             a layer there asks for it.
@@ -30,6 +31,7 @@ class Tensor(NamedTuple):
 
     source: str
     size_bytes: int
+    copy_bytes: int
     consumers: tuple[str, ...]
     ahead: bool = True
     has_grad: bool = True
@@ -46,12 +48,13 @@ def transfer_s(link: Link, size_bytes: float) -> float:
     return link.latency_s + size_bytes / link.bytes_per_s
 
 
-def _parts(edge: EdgeCosts) -> Iterable[tuple[Any, float]]:
-    """The tensors of an edge, with their bytes: one, if it does not say otherwise."""
+def _parts(edge: EdgeCosts) -> Iterable[tuple[Any, float, float]]:
+    """The tensors of an edge, with what travels and the memory of its copy: one, if it says no more."""
+    copies: Mapping[Any, float] = edge.copies or {}
     if edge.parts:
-        return edge.parts.items()
-    key = edge.tensor
-    return [(tuple(key) if isinstance(key, list) else key, edge.bytes)]  # lists are JSON's
+        return [(key, size, copies.get(key, size)) for key, size in edge.parts.items()]
+    key = tuple(edge.tensor) if isinstance(edge.tensor, list) else edge.tensor  # lists are JSON's
+    return [(key, edge.bytes, copies.get(key, edge.bytes))]
 
 
 def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
@@ -73,23 +76,25 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
         if len(sizes) == len(edges) and not spread:
             if edges:  # all edges carry the same tensor, and say no more: nearly always
                 readers = tuple(edges)
-                found.append(Tensor(source, ceil(max(sizes)), readers, keepers=readers))
+                size_bytes = ceil(max(sizes))
+                found.append(Tensor(source, size_bytes, size_bytes, readers, keepers=readers))
             continue
-        of_source: dict[Any, list[tuple[str, float, EdgeCosts]]] = {}
+        of_source: dict[Any, list[tuple[str, float, float, EdgeCosts]]] = {}
         for target, data in edges.items():
             edge = EdgeCosts.of(data)
             if not edge.order_only and target not in on_host:
-                for key, size in _parts(edge):
-                    of_source.setdefault(key, []).append((target, size, edge))
+                for key, sent, held in _parts(edge):
+                    of_source.setdefault(key, []).append((target, sent, held, edge))
         for reads in of_source.values():
             found.append(
                 Tensor(
                     source,
-                    ceil(max([size for _, size, _ in reads])),
-                    tuple([target for target, _, _ in reads]),
-                    ahead=not any([edge.on_demand for _, _, edge in reads]),
-                    has_grad=not all([edge.no_grad for _, _, edge in reads]),
-                    keepers=tuple([target for target, _, edge in reads if not edge.unsaved]),
+                    ceil(max([sent for _, sent, _, _ in reads])),
+                    ceil(max([held for _, _, held, _ in reads])),
+                    tuple([target for target, *_ in reads]),
+                    ahead=not any([edge.on_demand for *_, edge in reads]),
+                    has_grad=not all([edge.no_grad for *_, edge in reads]),
+                    keepers=tuple([target for target, *_, edge in reads if not edge.unsaved]),
                 )
             )
     return found

@@ -216,7 +216,7 @@ class Ledger:
             home = self._home[tensor]
             if home in (ANYWHERE, device) or self._wanted[tensor] & bit:
                 continue
-            here += sizes[tensor]
+            here += task.indexed.copy_bytes[tensor]
             if home != task.host and task.training:
                 elsewhere[home] = elsewhere.get(home, 0) + sizes[tensor]
         for tensor in task.group_makes[group]:
@@ -224,7 +224,7 @@ class Ledger:
             while others:
                 other = others.bit_length() - 1
                 others ^= 1 << other
-                elsewhere[other] = elsewhere.get(other, 0) + sizes[tensor]
+                elsewhere[other] = elsewhere.get(other, 0) + task.indexed.copy_bytes[tensor]
                 here += sizes[tensor] * task.training
         self._asked, self._answer = (group, device), (here, elsewhere)
         return self._answer

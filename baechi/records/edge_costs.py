@@ -21,6 +21,11 @@ class EdgeCosts(AbstractAttributes):
     parts: Annotated[
         Mapping[str, float] | None, "bytes, by tensor", "The outputs of the source, if there are several."
     ] = None
+    copies: Annotated[
+        Mapping[str, float] | None,
+        "bytes, by tensor",
+        "Memory of the copy on another device, where that is not what travels: a copy keeps the strides.",
+    ] = None
     order_only: Annotated[bool, "flag", "The reader comes later, and nothing travels."] = False
     on_demand: Annotated[
         bool, "flag", "It travels when the reader's device asks for it, not as soon as it is made."

@@ -26,7 +26,7 @@ from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
-from baechi.torchlib.tensors.layout import copy_with_layout
+from baechi.torchlib.tensors.layout import copy_with_layout, sent_and_held_bytes
 from baechi.torchlib.tensors.storage import (
     WEIGHT,
     Mark,
@@ -235,8 +235,8 @@ class VirtualDevices(AbstractBackend):
             if target != host:
                 new = emulator.allocate([copied], target, streams[1], "a copy")
                 written = new[0] if new else None
-            size_bytes = tensor.numel() * tensor.element_size()
-            emulator.send((source, target), "copy", (read, written), size_bytes, streams)
+            sent_bytes, _ = sent_and_held_bytes(tensor)
+            emulator.send((source, target), "copy", (read, written), sent_bytes, streams)
             if target == host:
                 emulator.wait_for(streams[0].record(), source)
 

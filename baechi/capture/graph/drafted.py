@@ -100,6 +100,8 @@ class Drafted:
         }
         if len(uses) > 1:
             attributes["parts"] = {tensor: use.size_bytes for tensor, use in tensors.items()}
+        if any(use.copy_bytes != use.size_bytes for use in uses):
+            attributes["copies"] = {tensor: use.copy_bytes for tensor, use in tensors.items()}
         if source in self.inputs:
             return attributes
         if alone is None or any(use.object != alone.object for use in uses):

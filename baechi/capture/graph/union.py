@@ -141,6 +141,8 @@ def _add_edges(merged: "nx.DiGraph[Any]", edges: Iterable[tuple[str, str, dict[s
             known.update(data)
         elif not data.get("order_only"):
             known["bytes"] = max(known.get("bytes", 0), data.get("bytes", 0))
+            if data.get("copies"):
+                known["copies"] = _larger(known.get("copies", {}), data["copies"])
             if not data.get("no_grad"):
                 known.pop("no_grad", None)
             if data.get("on_demand"):

@@ -8,7 +8,7 @@ model(inputs)
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from baechi.capture.watch.watched_run import Watch
 from baechi.torchlib.dynamo import compiler_aside
 from baechi.torchlib.fakes.results import as_its_kernel
 from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.modules.fast_paths import FUSED
 from baechi.torchlib.modules.intercept import (
     forward_restored,
     original_forward,
@@ -41,7 +42,7 @@ from baechi.torchlib.operators.facts import (
 from baechi.torchlib.operators.functions import function_name, reads_property
 from baechi.torchlib.private.autograd import next_sequence_number
 from baechi.torchlib.private.fakes import FakeTensor
-from baechi.torchlib.private.modes import TorchDispatchMode
+from baechi.torchlib.private.modes import TorchDispatchMode, without_torch_function
 from baechi.torchlib.private.operators import HigherOrderOperator
 from baechi.torchlib.private.patches import FAKE_DEVICE, FUNCTION_APPLY
 
@@ -114,7 +115,9 @@ def _called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     watch.note_arguments(call, args, kwargs)
     watch.call, watch.function = call, None
     try:
-        result = original_forward(module)(*args, **kwargs)
+        # the runtime's function mode is off in layers, and only then torch takes its fused path
+        with without_torch_function() if isinstance(module, FUSED) else nullcontext():
+            result = original_forward(module)(*args, **kwargs)
         alone = isinstance(result, torch.Tensor)
         watch.trace.events.append(Boundary("exit", call, watch.uses(result), alone))
         return result

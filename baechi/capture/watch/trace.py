@@ -56,7 +56,8 @@ class Use:
     Args:
         storage: its memory.
         view: offset, sizes and strides, which tell two views of one storage apart.
-        size_bytes: elements times their size: what travels if it is sent.
+        size_bytes: what travels if it is sent.
+        copy_bytes: the memory that its copy takes then.
         requires_grad: whether it sends a gradient back.
         object: a number for the very tensor: a view of the same shape is another one.
     """
@@ -64,6 +65,7 @@ class Use:
     storage: Storage
     view: tuple[object, ...]
     size_bytes: int
+    copy_bytes: int
     requires_grad: bool
     object: int
 

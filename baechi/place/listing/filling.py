@@ -81,9 +81,9 @@ def _add_copies(task: Task, device_of: Sequence[int], used_bytes: list[int]) -> 
     """Count every copy of a tensor that another device reads, and its gradient that comes back."""
     indexed = task.indexed
     where = [device_of[group] for group in indexed.group_of]
-    for maker, size, consumers in zip(indexed.source, indexed.size_bytes, indexed.consumers, strict=True):
+    for tensor, (maker, consumers) in enumerate(zip(indexed.source, indexed.consumers, strict=True)):
         home = task.host if maker == FROM_HOST else where[maker]
         for there in {where[reader] for reader in consumers}:
             if there != home:
-                used_bytes[there] += size
-                used_bytes[home] += size
+                used_bytes[there] += indexed.copy_bytes[tensor]
+                used_bytes[home] += indexed.size_bytes[tensor]

@@ -193,7 +193,7 @@ class BackwardLedger:
         if copies and layer in copies:
             copies.discard(layer)
             if not copies:
-                size_bytes = indexed.size_bytes[tensor]
+                size_bytes = indexed.copy_bytes[tensor]
                 self._memory.drop(device, size_bytes, self._newest_s[device], now_s)
 
 

@@ -130,7 +130,7 @@ class ForwardLedger:
             self._transfers[number],
             self._issued.transfers[number] - self._stage.cluster.launch_s,
         )
-        self._memory.issue(transfer.target, transfer.size_bytes, now_s)
+        self._memory.issue(transfer.target, transfer.copy_bytes, now_s)
         pair = transfer.source, transfer.target
         self.kept.newest_sent[pair] = self._arrived_s[number]
         for maker in transfer.producers:
@@ -243,7 +243,7 @@ class ForwardLedger:
         if keeping and self._stage.graph.training:
             self.kept.copies[transfer.tensor, transfer.target] = keeping
         else:
-            self._memory.drop(transfer.target, transfer.size_bytes, self._newest_s[transfer.target], now_s)
+            self._memory.drop(transfer.target, transfer.copy_bytes, self._newest_s[transfer.target], now_s)
 
     def _finish(self, now_s: float) -> None:
         """End the forward: its variables are released, and the host has what the model returns."""

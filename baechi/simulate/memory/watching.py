@@ -162,7 +162,7 @@ class ForwardMemory:
 
     def left(self, transfer: Transfer) -> None:
         """A transfer leaves: its copy is allocated on the target."""
-        self._memory.take(transfer.target, transfer.size_bytes)
+        self._memory.take(transfer.target, transfer.copy_bytes)
 
     def arrived(self, transfer: Transfer) -> None:
         """A transfer has arrived: it releases its source."""
@@ -196,7 +196,7 @@ class ForwardMemory:
         if self._held[maker] > 0:
             self._copies.setdefault(maker, []).append((tensor, device))
         else:
-            self._memory.free(device, self._stage.indexed.size_bytes[tensor])
+            self._memory.free(device, self._stage.indexed.copy_bytes[tensor])
 
     def _is_last(self, maker: int) -> bool:
         """Release one hold on a layer's output. If it was the last, free the output and its copies."""
@@ -205,7 +205,7 @@ class ForwardMemory:
             return False
         self._memory.free(self._stage.device_of[maker], self._stage.footprints[maker].output_bytes)
         for tensor, device in self._copies.pop(maker, ()):
-            self._memory.free(device, self._stage.indexed.size_bytes[tensor])
+            self._memory.free(device, self._stage.indexed.copy_bytes[tensor])
         return True
 
 
@@ -242,7 +242,7 @@ class BackwardMemory:
             if (tensor, device) in self._uploads:
                 self._uploads[tensor, device] -= 1
                 if self._uploads[tensor, device] == 0:
-                    self._memory.free(device, self._stage.indexed.size_bytes[tensor])
+                    self._memory.free(device, self._stage.indexed.copy_bytes[tensor])
 
     def left(self, transfer: Transfer) -> None:
         """A transfer leaves: its gradient is allocated on the target."""
@@ -253,7 +253,7 @@ class BackwardMemory:
     def arrived(self, transfer: Transfer) -> None:
         """A gradient has arrived: the forward copy that it is the gradient of is freed."""
         if transfer.source != self._stage.host:
-            self._memory.free(transfer.source, transfer.size_bytes)
+            self._memory.free(transfer.source, self._stage.indexed.copy_bytes[transfer.tensor])
 
     def _own_bytes(self, layer: int) -> int:
         footprint = self._stage.footprints[layer]

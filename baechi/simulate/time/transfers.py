@@ -11,6 +11,7 @@ that only orders two layers is a transfer without a tensor, in forward only. Inp
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from baechi.cost.indexed import FROM_HOST, IndexedGraph
 
@@ -26,7 +27,8 @@ class Transfer:
 
     Args:
         tensor: what travels, or `NO_TENSOR`.
-        size_bytes: its size.
+        size_bytes: what travels.
+        copy_bytes: the memory that it takes where it arrives.
         source: where it is.
         target: where it goes.
         producers: layers that must run before it leaves.
@@ -35,6 +37,7 @@ class Transfer:
 
     tensor: int
     size_bytes: int
+    copy_bytes: int
     source: int
     target: int
     producers: tuple[int, ...]
@@ -67,14 +70,14 @@ def forward_transfers(
         readers: dict[int, list[int]] = {}
         for reader in sorted(consumers, key=place.__getitem__):
             readers.setdefault(device_of[reader], []).append(reader)
-        size = indexed.size_bytes[tensor]
+        sizes = indexed.size_bytes[tensor], indexed.copy_bytes[tensor]
         transfers += [
-            Transfer(tensor, size, source, there, producers, tuple(r)) for there, r in readers.items()
+            Transfer(tensor, *sizes, source, there, producers, tuple(r)) for there, r in readers.items()
         ]
     for layer, followers in enumerate(indexed.after):
         for follower in followers:
             ends = device_of[layer], device_of[follower]
-            transfers.append(Transfer(NO_TENSOR, 0, *ends, (layer,), (follower,)))
+            transfers.append(Transfer(NO_TENSOR, 0, 0, *ends, (layer,), (follower,)))
     return sorted(transfers, key=lambda transfer: place[transfer.consumers[0]])
 
 
@@ -87,7 +90,7 @@ def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> lis
         host: the host's index.
     """
     return [
-        Transfer(RETURNED - number, tensor.size_bytes, device_of[tensor.maker], host, (tensor.maker,), ())
+        _dense(RETURNED - number, tensor.size_bytes, device_of[tensor.maker], host, (tensor.maker,), ())
         for number, tensor in enumerate(indexed.returned)
     ]
 
@@ -118,8 +121,13 @@ def backward_transfers(
             producers = tuple([reader for reader in transfer.consumers if reader in graded])
             if producers:
                 size, there, home = transfer.size_bytes, transfer.target, transfer.source
-                turned.append(Transfer(transfer.tensor, size, there, home, producers, transfer.producers))
+                turned.append(_dense(transfer.tensor, size, there, home, producers, transfer.producers))
     for loss in downloads(indexed, device_of, host):
         if indexed.returned[RETURNED - loss.tensor].is_loss:
-            turned.append(Transfer(loss.tensor, loss.size_bytes, host, loss.source, (), loss.producers))
+            turned.append(_dense(loss.tensor, loss.size_bytes, host, loss.source, (), loss.producers))
     return sorted(turned, key=lambda transfer: -place[transfer.consumers[0]])
+
+
+def _dense(tensor: int, size_bytes: int, *rest: Any) -> Transfer:
+    """A transfer of a contiguous tensor: its copy takes what travels."""
+    return Transfer(tensor, size_bytes, size_bytes, *rest)

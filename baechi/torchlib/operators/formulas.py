@@ -35,3 +35,31 @@ def recurrent_flops(inputs: Any, weight: Any, recurrent: Any, *_: Any, **__: Any
     """One layer, one direction: both products at every step."""
     steps = inputs.numel() // inputs.shape[-1]
     return int(2 * steps * (weight.numel() + recurrent.numel()))
+
+
+def fused_attention_flops(query: Any, *given: Any, **__: Any) -> int:
+    """A self-attention layer in one kernel: both projections, and attention between them.
+
+    Takes `_native_multi_head_attention`'s arguments, of which query, key and value are one tensor.
+    """
+    _key, _value, _width, _heads, qkv_weight, _qkv_bias, proj_weight, *_ = given
+    return _attending_flops(query, qkv_weight, proj_weight)
+
+
+def fused_encoder_layer_flops(source: Any, *given: Any, **__: Any) -> int:
+    """A transformer encoder layer in one kernel: self-attention, and the two products after it.
+
+    Takes `_transformer_encoder_layer_fwd`'s arguments.
+    """
+    _width, _heads, qkv_weight, _qkv_bias, proj_weight, _proj_bias, *rest = given
+    first_weight, _first_bias, second_weight = rest[7:10]  # after two flags, epsilon and two norms
+    rows = source.numel() // proj_weight.shape[0]
+    products = 2 * rows * (first_weight.numel() + second_weight.numel())
+    return _attending_flops(source, qkv_weight, proj_weight) + int(products)
+
+
+def _attending_flops(source: Any, qkv_weight: Any, proj_weight: Any) -> int:
+    width = proj_weight.shape[0]
+    rows = source.numel() // width
+    length = rows / source.size(0)  # of a nested tensor the mean: it does not say how long each row is
+    return int(2 * rows * (qkv_weight.numel() + proj_weight.numel()) + 4 * rows * length * width)

@@ -29,7 +29,7 @@ _ROWS = (
     ("resize_", Rule(computes=False, resizes=True)),
     ("record_stream is_same_size _has_compatible_shallow_copy_type", Rule(computes=False)),
     ("sym_size sym_stride sym_numel sym_storage_offset", Rule(computes=False)),
-    ("_unsafe_view _reshape_alias", Rule(views=True)),
+    ("_unsafe_view _reshape_alias unsafe_split unsafe_split_with_sizes unsafe_chunk", Rule(views=True)),
     ("T mT H mH real imag", Rule(views=True)),  # properties whose value is a tensor
     ("copy_", Rule(copies=1)),
     ("_to_copy", Rule(copies=0)),
@@ -40,6 +40,8 @@ _ROWS = (
     ("_scaled_dot_product*_backward _flash_attention*_backward", _ATTENTION_BACKWARD),
     ("_scaled_dot_product* _flash_attention*", _ATTENTION),
     ("scaled_dot_product_attention", Rule(random="if dropout")),  # tagged so even where nothing drops
+    ("_native_multi_head_attention", Rule(flops=formulas.fused_attention_flops)),
+    ("_transformer_encoder_layer_fwd", Rule(flops=formulas.fused_encoder_layer_flops)),
     ("_fft_r2c _fft_c2r _fft_c2c", _FOURIER),
     ("_cdist_forward", Rule(flops=formulas.distance_flops)),
     ("mkldnn_rnn_layer", Rule(flops=formulas.recurrent_flops, workspace=Workspace(3, batched=(0, 5, 6)))),

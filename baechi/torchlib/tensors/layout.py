@@ -1,6 +1,7 @@
 """Copying a tensor with its layout, since kernels may round differently on another one."""
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 
@@ -39,6 +40,26 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device, *, filled: bool
         if filled:
             target.copy_(source, non_blocking=True)
         return over(target, tensor.shape, tensor.stride(), int(target.storage_offset()))
+
+
+def sent_and_held_bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """The bytes that `copy_with_layout` moves, and the bytes of memory that the copy takes.
+
+    Args:
+        tensor: any tensor.
+
+    Returns:
+        Of an expanded tensor each element moves once. A slice takes the memory between its elements, too.
+    """
+    size = tensor.element_size()
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        return (tensor.numel() * size,) * 2
+    shape = [1 if stride == 0 else n for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    if _overlaps(shape, tensor.stride()):
+        return (tensor.numel() * size,) * 2
+    sent = prod(shape) * size if tensor.numel() else 0
+    shift, span = _room(tensor, shape)
+    return sent, (shift + span) * size
 
 
 def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

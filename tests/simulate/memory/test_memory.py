@@ -69,6 +69,15 @@ def test_copy_is_freed_in_inference() -> None:
     assert peaks(graph, 2, a="d0", b="d1", c="d1") == [4, 5]
 
 
+def test_copy_of_a_slice() -> None:
+    """The copy of a slice takes more memory than travels."""
+    graph = LayerGraph()
+    graph.add_node("a", output_bytes=1000, forward_s=1.0)
+    graph.add_node("b", output_bytes=3, forward_s=1.0)
+    graph.add_edge("a", "b", bytes=10, tensor="0", copies={"0": 910})
+    assert peaks(graph, 2, a="d0", b="d1") == [1000, 913]
+
+
 def test_copies_live_as_long_as_what_they_copy() -> None:
     """The batch stays to the end, and so do its copies; other copies wait for the last reader anywhere."""
     nodes = {"a": {"forward_s": 1}, "b": {"forward_s": 1, "temp_bytes": 8}}

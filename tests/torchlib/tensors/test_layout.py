@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baechi.torchlib.tensors.layout import copy_with_layout
+from baechi.torchlib.tensors.layout import copy_with_layout, sent_and_held_bytes
 
 BASE = torch.arange(240.0).view(2, 3, 40)
 VIEWS = {
@@ -51,3 +51,18 @@ def test_any_slice_keeps_alignment(data: st.DataObject) -> None:
     copied = copy_with_layout(tensor, torch.device("cpu"))
     assert torch.equal(copied, tensor) and copied.stride() == tensor.stride()
     assert (copied.storage_offset() - tensor.storage_offset()) * copied.element_size() % 64 == 0
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_memory_of_the_copy(name: str) -> None:
+    """What is said of a copy's memory is what the copy takes."""
+    copied = copy_with_layout(VIEWS[name], torch.device("cpu"))
+    held = copied.numel() * 4 if name == "sparse" else copied.untyped_storage().nbytes()
+    assert sent_and_held_bytes(VIEWS[name])[1] == held
+
+
+def test_bytes_sent() -> None:
+    """Elements between those of a slice do not travel, and those of an expanded tensor travel once."""
+    assert sent_and_held_bytes(BASE[:, 0])[0] == 2 * 40 * 4
+    assert sent_and_held_bytes(VIEWS["expanded"])[0] == 3 * 40 * 4
+    assert sent_and_held_bytes(VIEWS["empty"]) == (0, 0)
