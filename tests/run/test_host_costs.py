@@ -131,3 +131,31 @@ def test_auto_heeds_them(rows: int, used: int) -> None:
     plan = baechi.place(graph, replace(cluster, host=HostCosts.usual()), "auto")
     assert len(plan.devices_used) == used
     assert waiting_layers(LaunchOrder.of(plan)) == []
+
+
+class Urgent(nn.Module):
+    """A side chain that the code runs before a layer for which another device waits."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.side, self.main = (nn.Sequential(*[nn.Linear(width, width) for _ in range(6)]) for _ in range(2))
+        self.first, self.urgent = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        aside = self.side(x)
+        return aside + self.main(self.urgent(x))
+
+
+def test_auto_leaves_reordering_off() -> None:
+    """Layers wait where that is free, and not where the host takes longer for it than it gains."""
+    cluster = Cluster.virtual(2, memory="40GiB", like="A100-80GB")
+    graph = baechi.profile(
+        Urgent(1024), torch.empty(512, 1024), cluster=cluster, source="estimate", training=True
+    )
+    for layer in graph.placed():
+        graph.nodes[layer]["pin"] = "cpu:1" if layer.startswith(("main", "glue")) else "cpu:0"
+    free = baechi.place(graph, cluster, "auto")
+    charged = baechi.place(graph, replace(cluster, host=HostCosts.usual()), "auto")
+    assert waiting_layers(LaunchOrder.of(free)) and not waiting_layers(LaunchOrder.of(charged))
+    assert free.timeline.makespan_s < charged.timeline.makespan_s
