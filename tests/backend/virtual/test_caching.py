@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baechi.backend.virtual.machine.caching import CachingAllocator, Event, OutOfMemory, reserved_bytes
+from baechi.backend.virtual.machine.caching import CachingAllocator, Event, OutOfMemory
+from baechi.backend.virtual.machine.replay import reserved_bytes
 
 MIB = 1 << 20
 ROOMY = 1 << 40

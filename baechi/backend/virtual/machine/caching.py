@@ -7,12 +7,12 @@
 
 What is reserved is the sum of segments: more than what is allocated, since blocks are rounded, split, and
 kept for their stream. The sizes are those of `c10/cuda/CUDACachingAllocator.cpp` with its default settings,
-in which segments do not expand.
+in which segments do not expand; where they do: `expandable.py`.
 """
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -189,35 +189,6 @@ class CachingAllocator:
         block.free = False
         blocks = self._free[block.pool]
         del blocks[bisect_left(blocks, (block.size_bytes, block.number))]
-
-
-def reserved_bytes(events: Iterable[Event], limit_bytes: int) -> int:
-    """The most that torch's allocator reserves for some allocations.
-
-    Args:
-        events: what happens on a device, in order.
-        limit_bytes: how much memory it has.
-
-    Returns:
-        Bytes; at most the limit if there is room for all, else what would be reserved without a limit.
-    """
-    known = list(events)
-    try:
-        return _replayed(known, limit_bytes)
-    except OutOfMemory:
-        return _replayed(known, 2**62)
-
-
-def _replayed(events: Iterable[Event], limit_bytes: int) -> int:
-    allocator = CachingAllocator(limit_bytes)
-    for what, key, size_bytes, stream in events:
-        if what == "allocate":
-            allocator.allocate(key, size_bytes, stream)
-        elif what == "release":
-            allocator.release(key)
-        else:
-            allocator.free(key)
-    return allocator.peak_bytes
 
 
 def _segment_bytes(size_bytes: int) -> int:

@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from baechi.backend.virtual.machine.caching import Event, reserved_bytes
+from baechi.backend.virtual.machine.caching import Event
+from baechi.backend.virtual.machine.replay import reserved_bytes, segments_expand
 from baechi.records.device import Device
 from baechi.records.timeline import Timeline
 
@@ -54,10 +55,12 @@ class MemoryNotes:
         Returns:
             The timeline of a dry run: what devices held when, and what torch's allocator would reserve.
         """
-        live, reserved = {}, {}
+        live, reserved, expandable = {}, {}, segments_expand()
         for number, device in enumerate(self._devices):
             curve = self._curves[number]
             times = itertools.accumulate([max(0.0, time_s - start_s) for time_s, _ in curve], max)
             live[device.name] = tuple(zip(times, [size for _, size in curve], strict=True))
-            reserved[device.name] = reserved_bytes(self.events[number], device.memory_bytes)
+            reserved[device.name] = reserved_bytes(
+                self.events[number], device.memory_bytes, expandable=expandable
+            )
         return replace(timeline, source="dry run", live_bytes=live, reserved_bytes=reserved)
