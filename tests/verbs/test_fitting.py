@@ -129,7 +129,7 @@ def test_the_way_down_was_walked_one_by_one() -> None:
         h: Tensor = m.b(m.a(x))
         return (h @ h.T).sum()
 
-    cluster = baechi.Cluster.virtual(2, memory="4MiB")
+    cluster = baechi.Cluster.virtual(2, memory="64KiB")
     answer = baechi.fits(Two(forward), torch.ones(2, 4), cluster, training=False)
     largest = answer.largest_batch
     assert largest is not None and max(batches) > 10 * largest and len(set(batches)) < 50

@@ -81,14 +81,18 @@ def _run(
     model: nn.Module, inputs: Inputs, plan: Plan, optimizer: Optimizer, steps: int, reorder: Reorder
 ) -> Timeline:
     emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
-    with _prepared(model), _errors_explained(), valueless_weights(model):
-        if plan.graph.training != model.training:
-            model.train(plan.graph.training)
-        assign(model, emulated, reorder=reorder)
-        # on GPUs torch's optimizers treat all weights in one list unless told otherwise; on CPU tensors,
-        # which the emulation runs with, they would not
-        foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
-        return _stepped(model, inputs, emulated, optimizer, steps, foreach)
+    with _prepared(model), valueless_weights(model):
+        try:
+            if plan.graph.training != model.training:
+                model.train(plan.graph.training)
+            assign(model, emulated, reorder=reorder)
+            # on GPUs torch's optimizers treat all weights in one list unless told otherwise; on CPU tensors,
+            # which the emulation runs with, they would not
+            foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
+            return _stepped(model, inputs, emulated, optimizer, steps, foreach)
+        except Exception as error:  # the model's code may raise anything on valueless tensors
+            explained = _explained(error)
+            raise explained from explained.__cause__
 
 
 def _stepped(
@@ -126,22 +130,35 @@ def _prepared(model: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _errors_explained() -> Iterator[None]:
-    """Raise a `DryRunError` for what the model's code raises: missing values may be the cause."""
-    try:
-        yield
-    except BaechiError as error:
-        traceback.clear_frames(error.__traceback__)  # they hold valueless tensors
-        raise
-    except Exception as error:  # the model's code may raise anything on valueless tensors
-        line = line_of(error)
-        traceback.clear_frames(error.__traceback__)  # they hold valueless tensors
-        where = f" at {line}" if line else ""
-        raise DryRunError(
-            f"the model does not run without values ({type(error).__name__}{where}: {_first_line(error)}); "
-            "the simulated timeline still stands"
-        ) from error
+def _explained(error: Exception) -> BaechiError:
+    """What to raise for an error: our own as it is, else that missing values may be the cause."""
+    line = line_of(error)
+    _forget_frames(error)
+    if isinstance(error, BaechiError):
+        return error
+    where = f" at {line}" if line else ""
+    explained = DryRunError(
+        f"the model does not run without values ({type(error).__name__}{where}: {_first_line(error)}); "
+        "the simulated timeline still stands"
+    )
+    explained.__cause__ = error
+    return explained
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Drop the frames of an error and of those behind it: they hold valueless tensors.
+
+    Clearing them is not enough: a frame keeps its function, and that what its closure holds.
+    """
+    known: set[int] = set()
+    behind: list[BaseException | None] = [error]
+    while behind:
+        one = behind.pop()
+        if one is not None and id(one) not in known:
+            known.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            one.__traceback__ = None
+            behind += [one.__cause__, one.__context__]
 
 
 def _first_line(error: Exception) -> str:
