@@ -50,8 +50,7 @@ def valueless_weights(model: nn.Module) -> Iterator[None]:
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         for table, found in zip(tables, buffers, strict=True):
-            table.clear()
-            table.update(found)
+            _put_back(table, found)
 
 
 def _refuse_not_dense(weights: Iterable[torch.Tensor]) -> None:
@@ -71,7 +70,17 @@ def _replace_buffers(tables: Iterable[Any]) -> None:
     others = {key: buffer for key, buffer in found.items() if key not in copies}
     made = copies | dict(zip(others, valueless_like(others.values()), strict=True))
     for table in tables:
-        table.update({name: made[id(buffer)] for name, buffer in table.items() if buffer is not None})
+        for name, buffer in list(table.items()):
+            if buffer is not None:
+                table[name] = made[id(buffer)]
+
+
+def _put_back(table: Any, found: dict[str, Any]) -> None:
+    """Give a module its buffers back, in their order. A script module's table takes new values only."""
+    if isinstance(table, dict):
+        table.clear()
+    for name, buffer in found.items():
+        table[name] = buffer
 
 
 def valueless_inputs(inputs: Any) -> Any:

@@ -61,5 +61,5 @@ def fused_encoder_layer_flops(source: Any, *given: Any, **__: Any) -> int:
 def _attending_flops(source: Any, qkv_weight: Any, proj_weight: Any) -> int:
     width = proj_weight.shape[0]
     rows = source.numel() // width
-    length = rows / source.size(0)  # of a nested tensor the mean: it does not say how long each row is
+    length = rows / max(source.size(0), 1)  # of a nested tensor the mean: it does not say how long a row is
     return int(2 * rows * (qkv_weight.numel() + proj_weight.numel()) + 4 * rows * length * width)

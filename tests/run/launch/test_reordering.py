@@ -129,7 +129,7 @@ def test_what_says_a_shape_only_draws_nothing_to_it(reorder: Any) -> None:
     """`a.expand_as(b)` stays where `a` is, as in the graph: who computes with it runs where planned."""
 
     def code(self: Net, x: Tensor) -> Tensor:
-        row, y = self.a(x)[:, :1].argsort(0), self.b(x)
+        row, y = self.a(x).argsort(0), self.b(x)
         return y.gather(0, row.expand_as(y))
 
     model, cluster, x = Net(code, {"a": linear, "b": linear}), baechi.Cluster.virtual(2), noise(64, 8)
