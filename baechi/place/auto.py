@@ -74,7 +74,8 @@ def best(
     chosen = min(tries, key=lambda one: one.step_s)
     names = cluster.names
     candidates += [
-        Candidate(one.name, one.step_s, dict(zip(names, one.found.peak_bytes, strict=True))) for one in tries
+        Candidate(one.name, one.step_s, dict(zip(names, one.found.peak_bytes, strict=True)), one.note)
+        for one in tries
     ]
     plan = task.plan(f"auto ({chosen.name})", chosen.found.device_of, chosen.found.order)
     return replace(plan, candidates=tuple(candidates))
@@ -136,7 +137,7 @@ def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Attempt]:
     order, timeline = tuple([index[layer] for layer in plan.order]), plan.timeline  # reuse its simulation
     peaks = tuple([timeline.peak_bytes[device] for device in plan.cluster.names])
     own = Evaluated(tuple(device_of), order, timeline.makespan_s, peaks)
-    tries = [Attempt(name, own)]
+    tries = [Attempt(name, own, " ".join([candidate.note for candidate in plan.candidates]))]
     if name != "single":
         ordered = check(device_of, bottom_level_order(task, device_of))
         if ordered.fits(task) and ordered.step_s < own.step_s:

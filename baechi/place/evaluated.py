@@ -49,10 +49,12 @@ class Attempt:
     Args:
         name: the placer or search that made it.
         found: the placement, evaluated.
+        note: anything unusual that happened, for the user.
     """
 
     name: str
     found: Evaluated
+    note: str = ""
 
     @property
     def step_s(self) -> float:

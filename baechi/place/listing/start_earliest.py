@@ -21,7 +21,8 @@ from baechi.place.listing.waiting_devices import NO_DEVICE, Awake
 from baechi.place.task import ANYWHERE, Task
 
 _NEVER = -1
-_NO_HEAD = (float("inf"), -1, float("inf"), -1)
+_INF = float("inf")
+_NO_HEAD = (_INF, -1, _INF, -1)
 
 
 class Listing:
@@ -77,11 +78,10 @@ class Listing:
         # Each pass takes the earliest head of all devices. It runs the layer, or replaces a head that turns
         # out to be wrong: an awake device's, a layer run elsewhere, a stale bound, or no memory.
         while (head := min(self._heads)) != _NO_HEAD:
-            _, layer, _, device = head
-            if self._awake.is_awake(device):
+            start_s, layer, _, device = head
+            if start_s >= self._waits_from_s(device):
                 waiting = self._awake.head(self, device)
                 if waiting is None:
-                    self._awake.let_down(device)
                     self._look(device)
                 elif waiting != head:
                     self._heads[device] = waiting
@@ -152,8 +152,15 @@ class Listing:
             self._heads[device] = (start_s, layer, start_s + work_s[layer], device)
         else:
             self._heads[device] = _NO_HEAD
-        if self._awake.is_awake(device):  # a placeholder: the true head is computed when this one is least
-            self._heads[device] = (free_s, NO_DEVICE, free_s, device)
+        from_s = self._waits_from_s(device)
+        if self._heads[device][0] >= from_s != _INF:
+            # a placeholder: the true head is computed when this one is least
+            self._heads[device] = (from_s, NO_DEVICE, from_s, device)
+
+    def _waits_from_s(self, device: int) -> float:
+        """From when on a device waits for a favourite child: all that the child depends on has ended."""
+        child = self._awake.child(device)
+        return _INF if child == NO_DEVICE else max(self.clock.free_s[device], self.clock.earliest_s(child))
 
     def _gone(self, layer: int, device: int) -> bool:
         where = self.ledger.device_of[self.task.indexed.group_of[layer]]
@@ -200,8 +207,8 @@ class Listing:
         self.promised_s[device] -= self._owed_s[layer]
         self.order.append(layer)
         self._ran[layer] = True
-        for waited in self._awake.ran(layer, device):
-            self._look(waited)
+        for other in self._awake.ran(layer, device):
+            self._look(other)
         self._look(device)
         self._wake()
         followers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]

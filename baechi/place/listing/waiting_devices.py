@@ -1,14 +1,16 @@
 """Devices that wait for a favourite child: the states of m-SCT.
 
 busy    The device runs a layer.
-awake   Its last layer has a favourite child, which could start on no device earlier than here. The device
-        waits for the child. Until then it runs only urgent layers: those that could start by then on any
-        device, so that leaving them to another device gains nothing.
+awake   Its last layer has a favourite child that is ready: all that the child depends on has ended. And the
+        child could start on no device earlier than here. The device waits for it. Until then it runs only
+        urgent layers: those that could start by then on any device, so that leaving them to another device
+        gains nothing.
 free    Otherwise. It takes the layer that can start earliest, as in m-ETF.
 
 After Hanen and Munier (ETFA 1995) and Jeon et al. (SoCC 2020).
 """
 
+from heapq import heappop, heappush
 from typing import Protocol
 
 from baechi.place.ledger import Ledger
@@ -47,7 +49,11 @@ class Awake:
         self._parent_of = {child: parent for parent, child in child_of.items()}
         self._last = [NO_DEVICE] * devices
         self._child = [NO_DEVICE] * devices
-        self._ready: dict[int, None] = {}
+        self._rival = [NO_DEVICE] * devices  # of devices let down: where the child could start earlier
+        # by device, layers by a lower bound of the time when they get urgent; such bounds only grow
+        self._urgent: list[list[tuple[float, int]]] = [[] for _ in range(devices)]
+        self._bound_s: dict[int, float] = {}
+        self._late: dict[int, int] = {}  # by layer, a device on which it could start late
 
     def announced(self, layer: int) -> int:
         """Note that a layer's predecessors have run.
@@ -58,7 +64,10 @@ class Awake:
         Returns:
             The device that is awake for it now, or `NO_DEVICE`.
         """
-        self._ready[layer] = None
+        if self._child_of and layer not in self._bound_s:
+            self._bound_s[layer] = 0.0
+            for urgent in self._urgent:
+                heappush(urgent, (0.0, layer))
         parent = self._parent_of.get(layer, NO_DEVICE)
         device = self._last.index(parent) if parent != NO_DEVICE and parent in self._last else NO_DEVICE
         if device != NO_DEVICE:
@@ -73,31 +82,27 @@ class Awake:
             device: where.
 
         Returns:
-            The devices that waited for it, and wait no longer.
+            The devices whose state may have changed: they waited for the layer, or wait again.
         """
-        self._ready.pop(layer, None)
+        self._bound_s.pop(layer, None)
         self._last[device] = layer
-        self._child[device] = NO_DEVICE
-        waited = [d for d, child in enumerate(self._child) if child == layer]
-        for other in waited:
-            self._child[other] = NO_DEVICE
-        return waited
+        self._child[device] = self._rival[device] = NO_DEVICE
+        changed = []
+        for other, child in enumerate(self._child):
+            if child != NO_DEVICE and (child == layer or self._rival[other] == device):
+                changed.append(other)
+                self._rival[other] = NO_DEVICE
+                if child == layer:
+                    self._child[other] = NO_DEVICE
+        return changed
 
-    def is_awake(self, device: int) -> bool:
-        """Whether a device waits for a favourite child.
-
-        Args:
-            device: the device.
-        """
-        return self._child[device] != NO_DEVICE
-
-    def let_down(self, device: int) -> None:
-        """Let a device wait no longer: the child would start earlier elsewhere, or does not fit here.
+    def child(self, device: int) -> int:
+        """The favourite child that a device waits for, or `NO_DEVICE`.
 
         Args:
             device: the device.
         """
-        self._child[device] = NO_DEVICE
+        return self._child[device] if self._rival[device] == NO_DEVICE else NO_DEVICE
 
     def head(self, listing: Schedule, device: int) -> Head | None:
         """What an awake device does next.
@@ -107,31 +112,54 @@ class Awake:
             device: an awake device.
 
         Returns:
-            Start, layer, end, device. None if it is free after all, since the child would start earlier
-            elsewhere, or does not fit here.
+            Start, layer, end, device. None if it is free: the child does not fit here, or would start
+            earlier on another device. The device waits again if that one runs another layer first.
         """
         child, work_s = self._child[device], listing.task.work_s[device]
         starts = listing.starts_s(child)
-        if device not in starts or starts[device] > min(starts.values()):
+        if device not in starts:
+            self._child[device] = NO_DEVICE
             return None
-        start_s, layer = self._urgent(listing, device, starts[device]) or (starts[device], child)
+        earliest_s = min(starts.values())
+        if starts[device] > earliest_s:
+            self._rival[device] = min(other for other, start_s in starts.items() if start_s == earliest_s)
+            return None
+        start_s, layer = self._earliest_urgent(listing, device, starts[device]) or (starts[device], child)
         return start_s, layer, start_s + work_s[layer], device
 
-    def _urgent(self, listing: Schedule, device: int, until_s: float) -> tuple[float, int] | None:
-        """The earliest urgent layer, one that could start on any device by a time: (when, layer)."""
-        everywhere_s = max(listing.clock.free_s)
-        found = []
-        for layer in self._ready:
-            group = listing.task.indexed.group_of[layer]
-            where = listing.ledger.device_of[group]
-            if layer == self._child[device] or where not in (ANYWHERE, device):
+    def _earliest_urgent(self, listing: Schedule, device: int, until_s: float) -> tuple[float, int] | None:
+        """The layer that is urgent first, of those that are by a time: when it may start here, and itself."""
+        urgent, child, found = self._urgent[device], self._child[device], None
+        aside = []
+        while urgent and urgent[0][0] <= until_s and found is None:
+            bound_s, layer = heappop(urgent)
+            where = listing.ledger.device_of[listing.task.indexed.group_of[layer]]
+            if layer not in self._bound_s or where not in (ANYWHERE, device):
                 continue
-            if where == ANYWHERE and everywhere_s > until_s:
+            if layer == child:
+                aside.append((bound_s, layer))
                 continue
-            here_s = listing.start_s(layer, device)
-            if here_s is None or here_s > until_s:  # true of most layers, and cheap to find out
-                continue
-            when_s = max(listing.starts_s(layer).values())
-            if when_s <= until_s:
-                found.append((max(when_s, listing.clock.free_s[device]), layer))
-        return min(found, default=None)
+            known_s = self._bound_s[layer]
+            if known_s == bound_s:
+                known_s = self._bound_s[layer] = max(bound_s, self._urgent_s(listing, layer, until_s))
+            if known_s == bound_s:
+                here_s = listing.start_s(layer, device)
+                if here_s is None:
+                    continue
+                found = max(known_s, here_s), layer
+            heappush(urgent, (known_s, layer))
+        for entry in aside:
+            heappush(urgent, entry)
+        return found
+
+    def _urgent_s(self, listing: Schedule, layer: int, until_s: float) -> float:
+        """From when on a layer could start on any device where it fits; a lower bound if that is too late."""
+        if listing.ledger.device_of[listing.task.indexed.group_of[layer]] == ANYWHERE:
+            if (everywhere_s := max(listing.clock.free_s)) > until_s:
+                return everywhere_s
+            start_s = listing.start_s(layer, self._late.get(layer, 0))
+            if start_s is not None and start_s > until_s:
+                return start_s
+        starts = listing.starts_s(layer)
+        self._late[layer], latest_s = max(starts.items(), key=lambda start: start[1], default=(0, 0.0))
+        return latest_s

@@ -12,7 +12,7 @@ It is best where transfers take no longer than layers (the assumption of SCT's b
 """
 
 from baechi.place.ledger import open_ledger
-from baechi.place.listing.favourites import THRESHOLD, favourite_children
+from baechi.place.listing.favourites import THRESHOLD, favourites
 from baechi.place.listing.start_earliest import Listing
 from baechi.place.listing.waiting_devices import Awake
 from baechi.place.placers.m_etf import ends_group_first
@@ -43,10 +43,11 @@ def m_sct(
     """
     task = Task(graph, cluster, optimizer)
     ledger = open_ledger(task)
-    awake = Awake(favourite_children(task, threshold), len(cluster))
-    listing = Listing(task, ledger, ends_group_first, awake)
+    found = favourites(task, threshold)
+    listing = Listing(task, ledger, ends_group_first, Awake(found.child_of, len(cluster)))
     if not listing.fill():
         ran = set(listing.order)
         stuck = next(layer for layer in range(len(task.indexed)) if layer not in ran)
         return rescue(task, "m-sct", stuck)
-    return task.plan("m-sct", ledger.device_of, listing.order)
+    note = f"favourite children found in {found.programs} programs, since one would take too long"
+    return task.plan("m-sct", ledger.device_of, listing.order, note if found.programs > 1 else "")
