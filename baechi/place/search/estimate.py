@@ -49,7 +49,11 @@ def estimate(tables: Tables, device_of: Ints, priority: Floats, limit_s: float, 
 @compiled
 def _issued_s(tables: Tables, device_of: Ints) -> tuple[float, float]:
     """The least seconds for the host to issue all kernels and transfers, in forward and in backward."""
-    forward_s = tables.host_s[0].sum() - tables.launch_s[0] + calls_s(tables, device_of).sum()
+    forward_s = -tables.launch_s[0]
+    for call_s in calls_s(tables, device_of):
+        forward_s += call_s
+    for host_s in tables.host_s[0]:
+        forward_s += host_s
     backward_s = np.zeros(tables.seconds.shape[1])
     if tables.training:
         backward_s -= tables.launch_s[1]
