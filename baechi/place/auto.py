@@ -4,8 +4,8 @@ one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by b
     └─ if none fits, by memory alone         `tight`
     └─ a search from the best of them        `rounds`; or every plan, if there are few
     └─ all of them in the code's order       if the cluster charges the host, since waiting costs it
-          └─ the best of all                 the first of several equal ones, so one device wins
-                                             unless several are faster
+          └─ the best of all                 of nearly equal ones: room to spare, few cuts, so one
+                                             device wins unless several are faster (`preferred`)
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from functools import partial
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.evaluated import Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
+from baechi.place.preferred import in_whole_blocks, preferred
 from baechi.place.task import Task
 from baechi.place.tight.exact import exact
 from baechi.place.tight.fit import FEW_PLACEMENTS, fit
@@ -38,7 +39,7 @@ def best(
     effort: Effort = 1,
     enough_s: float = 0.0,
 ) -> Plan:
-    """Try the placers, improve the best, and take the plan with the shortest predicted step.
+    """Try the placers, improve the best, and take the plan with the shortest predicted step, nearly.
 
     Args:
         graph: the layer graph.
@@ -71,7 +72,8 @@ def best(
         tries += _the_best(task, rehearse, enough_s) or _search(task, check, tries, enough_s, effort)
     if cluster.host is not None:
         tries += _in_code_order(task, check, tries)
-    chosen = min(tries, key=lambda one: one.step_s)
+    tries += in_whole_blocks(task, check, tries)
+    chosen = preferred(task, tries)
     names = cluster.names
     candidates += [
         Candidate(one.name, one.step_s, dict(zip(names, one.found.peak_bytes, strict=True)), one.note)

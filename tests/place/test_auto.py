@@ -1,4 +1,4 @@
-"""`auto`: the least of its candidates, within memory, and never slower than one device."""
+"""`auto`: nearly the least of its candidates and of one device, within memory."""
 
 from random import Random
 from typing import Any
@@ -12,6 +12,7 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
+from baechi.place.preferred import EQUAL
 from baechi.place.task import Task
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.simulate import Rehearsal, simulate
@@ -21,7 +22,7 @@ from baechi.verbs.planning import place
 @given(layer_graphs(), clusters(), st.sampled_from([0, 1, "max"]))
 @settings(max_examples=60, deadline=None)
 def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
-    """Within memory, the least of its candidates, never slower than one device, and the same again."""
+    """Within memory, nearly the least of its candidates and of one device, and the same again."""
     try:
         plan = place(graph, cluster, "auto", effort=effort)
     except PlacementError:
@@ -33,17 +34,16 @@ def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
     peaks = dict(simulate(plan).peak_bytes)
     assert all(peaks[device.name] <= device.memory_bytes for device in cluster.devices)
     tried = [one for one in plan.candidates if one.step_s is not None]
-    assert step_s == min(one.step_s for one in tried if one.step_s is not None)
-    chosen = next(one for one in tried if one.step_s == step_s)
-    assert plan.placer == f"auto ({chosen.placer})"
-    assert chosen.peak_bytes == peaks
+    assert step_s <= EQUAL * min(one.step_s for one in tried if one.step_s is not None)
+    named = [one for one in tried if plan.placer == f"auto ({one.placer})"]
+    assert (step_s, peaks) in [(one.step_s, one.peak_bytes) for one in named]
     again = place(graph, cluster, "auto", effort=effort)
     assert (again.order, again.device_of) == (plan.order, plan.device_of)
     try:
         alone = place(graph, cluster, "single")
     except PlacementError:
         return
-    assert step_s <= simulate(alone).makespan_s
+    assert step_s <= EQUAL * simulate(alone).makespan_s
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())

@@ -2,7 +2,7 @@
 
 Such a function takes numbers, arrays and named tuples of arrays, and calls only functions of this kind.
 The machine code is cached beside the source, or in the user's cache folder, for the next process.
-Without numba the same functions run as Python. They find the same plans, about fifty times as slowly.
+Without numba the same functions run as Python. They find the same plans, but take fifty times as long.
 """
 
 import logging
@@ -19,7 +19,7 @@ try:
 except ImportError:
     _COMPILES = False
     logging.getLogger(__name__).warning(
-        "numba is not installed (pip install numba): searches find the same plans, about fifty times as slowly"
+        "numba is not installed (pip install numba): searches find the same plans, but take 50 times as long"
     )
 
 Floats = npt.NDArray[np.float64]

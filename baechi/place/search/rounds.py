@@ -20,7 +20,7 @@ from baechi.place.search.room import unseen_bytes
 from baechi.place.search.tables import Tables
 from baechi.place.task import Task
 
-ESTIMATES, LAYERS = 1200, 100
+ESTIMATES, LAYERS = 2400, 100
 """Estimates per layer in a round of annealing, for up to this many layers. With more layers there are fewer
 each, so that a round takes as long for 1,000 layers as for 100."""
 
@@ -28,7 +28,7 @@ STARTS = 2
 """How many candidates a round improves: the best, and others that no search began with. A search from the
 best one ends close to it, so the best one alone would narrow the search."""
 
-MOVES, MOST_MOVES = 1000, 1_000_000
+MOVES, MOST_MOVES = 400, 400_000
 """Moves of a partition in bands: for each layer, and in all at most."""
 
 CHECKS = 8
