@@ -17,7 +17,9 @@ PLACERS = ("m-topo", "m-etf", "m-sct")
 DEVICES = (4, 8)
 SMALL, LARGE = 2_500, 10_000
 WIDE, WIDTH = 2_000, 128
+TRAVELS = (0.2, 1.0, 5.0, 10.0)
 
+_AMPLE = 4.0
 _ENOUGH_S = 1.0
 _MOST_TIMES = 5
 
@@ -72,6 +74,38 @@ def ratios(rows: list[Row]) -> dict[int, dict[str, float]]:
         small, large = [row for row in rows if row.devices == devices and row.width is None]
         found[devices] = {name: large.place_s[name] / small.place_s[name] for name in PLACERS}
     return found
+
+
+def m_sct_by_travel(*, quick: bool = False) -> dict[float, tuple[float, float]]:
+    """How long m-SCT takes on eight devices, where transfers are short and long.
+
+    Args:
+        quick: graphs of a tenth of the size.
+
+    Returns:
+        By length of transfers, in mean layer times: seconds for `SMALL` and for `LARGE` layers.
+    """
+    part, found = 10 if quick else 1, {}
+    for travel in TRAVELS:
+        graphs = [layered(layers // part, travel=travel) for layers in (SMALL, LARGE)]
+        small_s, large_s = (
+            _least_s(find("m-sct"), g, cluster_for(g, DEVICES[-1], slack=_AMPLE), 1) for g in graphs
+        )
+        found[travel] = small_s, large_s
+    return found
+
+
+def travel_table(found: Mapping[float, tuple[float, float]]) -> Table:
+    """What `m_sct_by_travel` gave, as a table.
+
+    Args:
+        found: seconds by length of transfers.
+    """
+    sizes = [f"{layers:,} layers" for layers in (SMALL, LARGE)]
+    shown = table_of("m-SCT on eight devices, seconds of processor time", (), ("transfers", *sizes, "ratio"))
+    for travel, (small_s, large_s) in found.items():
+        shown.add_row(f"{travel:g}", f"{small_s:.2f}", f"{large_s:.2f}", f"× {large_s / small_s:.1f}")
+    return shown
 
 
 def table(rows: list[Row]) -> Table:

@@ -1,0 +1,118 @@
+"""Placement problems whose best known step is written down, to compare `auto` with.
+
+Layered random graphs are made here. Networks are read from a folder, `BAECHI_NETWORKS`, in the JSON of
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), whose
+latency inputs are public: `nodes` with `id`, `fpgaLatency` (ms), `size` (bytes) and `colorClass` (a group);
+`edges` with `sourceId`, `destId` and `cost` (ms); `maxFPGAs` devices of `maxSizePerFPGA` bytes. Here an
+edge's cost is paid once, from one device to another, and the devices are the accelerators alone.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from baechi.bench.models.layered import MEAN_LAYER_S, cluster_for, layered
+from baechi.records.cluster import Cluster
+from baechi.records.device import Link
+from baechi.records.graph import LayerGraph
+
+FOLDER = "BAECHI_NETWORKS"
+"""Name of the environment variable with the folder of networks."""
+
+DEVICES = 4
+
+_LAYERED = (
+    (100, 1, 0, 26.7),
+    (100, 5, 0, 33.6),
+    (300, 1, 0, 74.2),
+    (300, 5, 0, 88.3),
+    (300, 5, 1, 86.8),
+    (1000, 1, 0, 252.7),
+    (1000, 5, 0, 257.2),
+)
+"""Layers, transfers in mean layer times, seed, best known step in mean layer times."""
+
+_NETWORKS_MS = {
+    "LayerGraphs/bert24_inference": 96.31,
+    "LayerGraphs/gnmt_inference": 200.7,
+    "LayerGraphs/inceptionv3_inference": 1087.7,
+    "LayerGraphs/resnet50_inference": 1492.3,
+    "OperatorGraphs/bert_l-12_inference": 673.3,
+    "OperatorGraphs/bert_l-3_inference": 224.3,
+    "OperatorGraphs/bert_l-6_inference": 254.1,
+    "OperatorGraphs/resnet50_inference": 470.2,
+}
+"""Best known steps by folder and file."""
+
+_BYTES_A_MS = 1e6
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A graph to place on a cluster.
+
+    Args:
+        name: what it is.
+        graph: the layer graph.
+        cluster: the devices.
+        known_s: the best step that is known; None if none is written down.
+    """
+
+    name: str
+    graph: LayerGraph
+    cluster: Cluster
+    known_s: float | None
+
+
+def problems(*, quick: bool = False) -> Iterator[Problem]:
+    """All of them.
+
+    Args:
+        quick: the smallest alone.
+    """
+    for layers, travel, seed, known in _LAYERED[:1] if quick else _LAYERED:
+        graph = layered(layers, seed=seed, travel=travel)
+        name = f"layered, transfers of {travel}, seed {seed}"
+        yield Problem(name, graph, cluster_for(graph, DEVICES), known * MEAN_LAYER_S)
+    folder = os.environ.get(FOLDER)
+    for path in sorted(Path(folder).rglob("*.json")) if folder else ():
+        yield network(path)
+
+
+def network(path: Path) -> Problem:
+    """A network from its file.
+
+    Args:
+        path: of the JSON file.
+    """
+    read = json.loads(path.read_text())
+    graph: nx.DiGraph[str] = nx.DiGraph(training=False, model=path.stem)
+    for node in sorted(read["nodes"], key=lambda node: int(node["id"])):
+        graph.add_node(str(node["id"]), **_costs(node))
+    for edge in read["edges"]:
+        size = round(edge["cost"] * _BYTES_A_MS)
+        graph.add_edge(str(edge["sourceId"]), str(edge["destId"]), bytes=size)
+    ordered: nx.DiGraph[str] = nx.DiGraph(**graph.graph)
+    names = nx.lexicographical_topological_sort(graph, key=int)
+    ordered.add_nodes_from((name, graph.nodes[name]) for name in names)
+    ordered.add_edges_from(graph.edges(data=True))
+    link = Link(latency_s=0.0, bytes_per_s=_BYTES_A_MS * 1e3)
+    cluster = Cluster.uniform(read["maxFPGAs"], memory_bytes=round(read["maxSizePerFPGA"]), link=link)
+    name = f"{path.parent.name}/{path.stem}"
+    known_s = _NETWORKS_MS[name] / 1e3 if name in _NETWORKS_MS else None
+    return Problem(name, LayerGraph.from_networkx(ordered), cluster, known_s)
+
+
+def _costs(node: dict[str, Any]) -> dict[str, Any]:
+    costs = {
+        "kind": "layer",
+        "forward_s": node["fpgaLatency"] / 1e3,
+        "param_bytes": round(node["size"]),
+        "output_bytes": 0,
+    }
+    return costs | ({"colocate": f"class {node['colorClass']}"} if "colorClass" in node else {})
