@@ -1,16 +1,17 @@
 """Placement problems whose best known step is written down, to compare `auto` with.
 
-Layered random graphs are made here. Networks are read from a folder, `BAECHI_NETWORKS`, in the JSON of
-Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators" (NeurIPS 2020), whose
-latency inputs are public: `nodes` with `id`, `fpgaLatency` (ms), `size` (bytes) and `colorClass` (a group);
-`edges` with `sourceId`, `destId` and `cost` (ms); `maxFPGAs` devices of `maxSizePerFPGA` bytes. Here an
-edge's cost is paid once, from one device to another, and the devices are the accelerators alone.
+Layered random graphs are made here, for devices that receive several tensors at a time. Networks are read
+from a folder, `BAECHI_NETWORKS`, in the JSON of Tarnawski et al., "Efficient Algorithms for Device Placement
+of DNN Graph Operators" (NeurIPS 2020), whose latency inputs are public: `nodes` with `id`, `fpgaLatency`
+(ms), `size` (bytes) and `colorClass` (a group); `edges` with `sourceId`, `destId` and `cost` (ms);
+`maxFPGAs` devices of `maxSizePerFPGA` bytes. Here an edge's cost is paid once, from one device to another,
+and the devices are the accelerators alone.
 """
 
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def problems(*, quick: bool = False) -> Iterator[Problem]:
     for layers, travel, seed, known in _LAYERED[:1] if quick else _LAYERED:
         graph = layered(layers, seed=seed, travel=travel)
         name = f"layered, transfers of {travel}, seed {seed}"
-        yield Problem(name, graph, cluster_for(graph, DEVICES), known * MEAN_LAYER_S)
+        cluster = replace(cluster_for(graph, DEVICES), reception="free")
+        yield Problem(name, graph, cluster, known * MEAN_LAYER_S)
     folder = os.environ.get(FOLDER)
     for path in sorted(Path(folder).rglob("*.json")) if folder else ():
         yield network(path)
