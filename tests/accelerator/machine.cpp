@@ -7,8 +7,6 @@
 namespace toy {
 
 namespace {
-constexpr double kLaunch_s = 1e-6, kKernel_s = 2e-6, kBytes_per_s = 1e10;
-
 void merge(Clock& clock, const Clock& other) {
   for (size_t lane = 0; lane < clock.size(); lane++) clock[lane] = std::max(clock[lane], other[lane]);
 }
@@ -40,7 +38,7 @@ int64_t Machine::stream_from_pool(int device) {
 }
 
 void Machine::submit(
-    int lane, const std::string& what, const std::vector<Use>& uses, std::function<void()> run) {
+    int lane, const std::string& what, const std::vector<Use>& uses, std::function<void()> run, double seconds) {
   std::lock_guard<std::mutex> guard(lock_);
   Lane& own = lanes_[lane];
   size_t bytes = 0;
@@ -51,11 +49,20 @@ void Machine::submit(
     check(lane, what, use);
     bytes += use.memory->bytes;
   }
-  host_s_ += kLaunch_s;
-  own.time_s = std::max(own.time_s, host_s_) + kKernel_s + double(bytes) / kBytes_per_s;
+  host_s_ += times_.launch_s;
+  auto known = times_.kernels.find(what);
+  if (seconds < 0)
+    seconds = known == times_.kernels.end() ? times_.kernel_s + double(bytes) / times_.bytes_per_s : known->second;
+  own.time_s = std::max(own.time_s, host_s_) + seconds;
   if (keeps_issued_) issued_.push_back(name_of(lane) + " " + what);
   push(own, {std::move(run), {}});
   run_a_little();
+}
+
+double Machine::copy_s(int source, int target, size_t bytes) {
+  std::lock_guard<std::mutex> guard(lock_);
+  auto link = times_.links.find({source, target});
+  return link == times_.links.end() ? -1 : link->second.first + double(bytes) / link->second.second;
 }
 
 Event Machine::record(int lane) {
@@ -285,6 +292,7 @@ void Machine::restart(uint64_t seed, bool late) {
   ranks_ = 0;
   for (int& favour : favour_) favour = int(chance_() % 64);
   late_ = late;
+  times_ = {};
   faults_.clear();
   waits_.clear();
   issued_.clear();
@@ -308,6 +316,21 @@ std::vector<std::string> Machine::waits() {
 std::vector<std::string> Machine::issued() {
   std::lock_guard<std::mutex> guard(lock_);
   return issued_;
+}
+
+void Machine::set_times(Times times) {
+  std::lock_guard<std::mutex> guard(lock_);
+  times_ = std::move(times);
+}
+
+double Machine::host_s() {
+  std::lock_guard<std::mutex> guard(lock_);
+  return host_s_;
+}
+
+void Machine::host_spends(double seconds) {
+  std::lock_guard<std::mutex> guard(lock_);
+  host_s_ += seconds;
 }
 
 void Machine::keep_issued(bool on) {

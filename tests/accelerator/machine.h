@@ -89,6 +89,13 @@ struct Lane {
   std::vector<Memory> let_go;  // memory that the next task may be given, and overwrite
 };
 
+// What everything takes by the logical clocks.
+struct Times {
+  double launch_s = 1e-6, kernel_s = 2e-6, bytes_per_s = 1e10;
+  std::map<std::string, double> kernels;                           // by operator, instead of the two
+  std::map<std::pair<int, int>, std::pair<double, double>> links;  // by devices: latency, bytes a second
+};
+
 struct Room {  // the memory of a device
   size_t limit_bytes = SIZE_MAX;
   size_t allocated_bytes = 0;  // what tensors hold
@@ -114,7 +121,11 @@ class Machine {
 
   // --- streams and events
   int64_t stream_from_pool(int device);
-  void submit(int lane, const std::string& what, const std::vector<Use>& uses, std::function<void()> run);
+  // It takes `seconds`; what the times say of its name and memory if that is negative.
+  void submit(
+      int lane, const std::string& what, const std::vector<Use>& uses, std::function<void()> run,
+      double seconds = -1);
+  double copy_s(int source, int target, size_t bytes);  // the host is -1; negative if no link was set
   Event record(int lane);
   void wait(int lane, const Event& event);
   bool happened(const Event& event);
@@ -135,6 +146,9 @@ class Machine {
   std::vector<std::string> waits();   // where the host waited for a device
   std::vector<std::string> issued();  // what was put on streams, in order, if that is kept
   void keep_issued(bool on);
+  void set_times(Times times);
+  double host_s();
+  void host_spends(double seconds);
 
  private:
   void check(int lane, const std::string& what, const Use& use);
@@ -157,6 +171,7 @@ class Machine {
   std::vector<Room> devices_;
   Clock host_;  // what the host has waited for: one clock for all threads, in the order of real time
   double host_s_ = 0;
+  Times times_;
   std::vector<Freed> freed_;
   std::mt19937_64 chance_;
   std::vector<int> favour_;  // by rank, how soon a lane runs, for a while

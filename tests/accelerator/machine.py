@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -83,6 +84,45 @@ class ToyMachine:
     def limit(self, device: int, size_bytes: int | None) -> None:
         """How much memory a device has; None: no limit."""
         torch.ops.toy.limit(device, -1 if size_bytes is None else size_bytes)
+
+    def set_times(
+        self,
+        *,
+        launch_s: float = 1e-6,
+        kernel_s: float = 2e-6,
+        bytes_per_s: float = 1e10,
+        kernels: Mapping[str, float] | None = None,
+        links: Mapping[tuple[int, int], tuple[float, float]] | None = None,
+    ) -> None:
+        """What things take by the logical clocks, until `restart`.
+
+        Args:
+            launch_s: of the host, for each kernel and copy that it issues.
+            kernel_s, bytes_per_s: of a kernel, and for the memory that it touches.
+            kernels: seconds by operator, such as `"aten::addmm"`, instead of the two.
+            links: latency and bytes a second by source and target, the host being -1. A copy without a
+                link takes what a kernel takes.
+        """
+        kernels, links = kernels or {}, links or {}
+        ends, ways = list(zip(*links, strict=True)) or [(), ()], list(links.values())
+        torch.ops.toy.set_times(
+            launch_s,
+            kernel_s,
+            bytes_per_s,
+            list(kernels),
+            list(kernels.values()),
+            *map(list, ends),
+            [latency_s for latency_s, _ in ways],
+            [rate for _, rate in ways],
+        )
+
+    def host_s(self) -> float:
+        """The host's logical clock."""
+        return float(torch.ops.toy.host_s())
+
+    def host_spends(self, seconds: float) -> None:
+        """Let the host take time for something else than launches."""
+        torch.ops.toy.host_spends(seconds)
 
     def synchronize(self) -> None:
         """Wait for all devices."""

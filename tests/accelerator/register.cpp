@@ -91,7 +91,8 @@ void copy_between_devices(const Tensor& source, const Tensor& target) {
     else
       uses[0].writes = true;
   if (from != to) machine.wait(from, machine.record(to));
-  machine.submit(from, "copy", uses, copying(on_host(target), on_host(source), uses));
+  double seconds = machine.copy_s(source.device().index(), target.device().index(), target.nbytes());
+  machine.submit(from, "copy", uses, copying(on_host(target), on_host(source), uses), seconds);
   if (from != to) machine.wait(to, machine.record(from));
 }
 
@@ -102,7 +103,8 @@ void copy_from_host(const Tensor& source, const Tensor& target, bool non_blockin
   if (late) read = on_host(read);
   std::vector<Use> uses = use(target, true);
   int lane = lane_now(target.device().index());
-  Machine::get().submit(lane, "copy from host", uses, copying(on_host(target), read, uses));
+  double seconds = Machine::get().copy_s(-1, target.device().index(), target.nbytes());
+  Machine::get().submit(lane, "copy from host", uses, copying(on_host(target), read, uses), seconds);
   if (!non_blocking) Machine::get().host_waits(Machine::get().record(lane), "copy from host");
 }
 
@@ -111,7 +113,8 @@ void copy_to_host(const Tensor& source, const Tensor& target, bool non_blocking)
   Tensor written = on_host(target);
   std::vector<Use> uses = use(source, false);
   int lane = lane_now(source.device().index());
-  Machine::get().submit(lane, "copy to host", uses, copying(written, on_host(source), uses));
+  double seconds = Machine::get().copy_s(source.device().index(), -1, target.nbytes());
+  Machine::get().submit(lane, "copy to host", uses, copying(written, on_host(source), uses), seconds);
   if (!non_blocking || !is_pinned(target.data_ptr()))
     Machine::get().host_waits(Machine::get().record(lane), "copy to host");
 }
@@ -225,6 +228,17 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   KERNEL_PRIVATEUSEONE(mse_loss, fp32)
 }
 
+void set_times(
+    double launch_s, double kernel_s, double bytes_per_s, std::vector<std::string> kernels,
+    std::vector<double> kernels_s, std::vector<int64_t> sources, std::vector<int64_t> targets,
+    std::vector<double> latencies_s, std::vector<double> rates) {
+  Times times{launch_s, kernel_s, bytes_per_s, {}, {}};
+  for (size_t i = 0; i < kernels.size(); i++) times.kernels[kernels[i]] = kernels_s.at(i);
+  for (size_t i = 0; i < sources.size(); i++)
+    times.links[{int(sources[i]), int(targets.at(i))}] = {latencies_s.at(i), rates.at(i)};
+  Machine::get().set_times(std::move(times));
+}
+
 TORCH_LIBRARY(toy, m) {
   m.def("restart(int seed, bool late) -> ()", [](int64_t seed, bool late) {
     Machine::get().restart(uint64_t(seed), late);
@@ -241,6 +255,15 @@ TORCH_LIBRARY(toy, m) {
   });
   m.def("limit(int device, int size_bytes) -> ()", [](int64_t device, int64_t bytes) {
     Machine::get().limit(int(device), bytes < 0 ? SIZE_MAX : size_t(bytes));
+  });
+  m.def(
+      "set_times(float launch_s, float kernel_s, float bytes_per_s, str[] kernels, float[] kernels_s, "
+      "int[] sources, int[] targets, float[] latencies_s, float[] rates) -> ()",
+      &set_times);
+  m.def("host_s() -> float", [] { return Machine::get().host_s(); });
+  m.def("host_spends(float seconds) -> ()", [](double seconds) { Machine::get().host_spends(seconds); });
+  m.def("sleep(float seconds) -> ()", [](double seconds) {  // a kernel of the current device that only takes time
+    Machine::get().submit(lane_now(device_now()), "sleep", {}, [] {}, seconds);
   });
   m.def("rng_state(int device) -> Tensor", [](int64_t device) {
     return Tensor(default_generator(c10::DeviceIndex(device)).unsafeGetGeneratorImpl()->get_state());

@@ -109,6 +109,10 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return torch.accelerator.get_memory_info(_index(device))
 
 
+def _sleep(cycles: int) -> None:
+    torch.ops.toy.sleep(cycles * 1e-9)
+
+
 def can_device_access_peer(source: Any, target: Any) -> bool:
     return True
 
@@ -116,7 +120,7 @@ def can_device_access_peer(source: Any, target: Any) -> bool:
 _FUNCTIONS = (
     is_available, is_initialized, _is_in_bad_fork, device_count, current_device, set_device, device,
     synchronize, current_stream, get_rng_state, set_rng_state, manual_seed, manual_seed_all,
-    get_amp_supported_dtype, get_device_name, get_device_properties, mem_get_info, can_device_access_peer,
+    get_amp_supported_dtype, get_device_name, get_device_properties, mem_get_info, can_device_access_peer, _sleep,
 )  # fmt: skip
 
 
