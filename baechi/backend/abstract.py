@@ -206,6 +206,18 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def copy_s(self, tensor: torch.Tensor, place: str) -> float:
+        """Time a copy to a place, alone, on the streams of both ends.
+
+        Args:
+            tensor: any tensor.
+            place: a device's name, or the host.
+
+        Returns:
+            Seconds on the link: without those that the host takes to ask for it.
+        """
+
+    @abstractmethod
     def idle_s(self) -> float:
         """Wait until nothing runs on the devices.
 

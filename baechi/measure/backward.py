@@ -8,47 +8,48 @@ from typing import Any
 
 import torch
 
-from baechi.backend.real.stopwatch import Stopwatch
+from baechi.measure.timed_call import Call, CallClock
 from baechi.torchlib.autograd_nodes import nodes_from
 from baechi.torchlib.private.autograd import sequence_number
 
-_Taken = list[tuple[str, Any, Any]]
+Calls = dict[str, list[Call]]
+"""The timed calls by owner."""
 
 
 def clocked_backward(
-    outputs: Sequence[torch.Tensor], owner_of: Callable[[int], str | None], watch: Stopwatch
-) -> dict[str, float]:
+    outputs: Sequence[torch.Tensor], owner_of: Callable[[int], str | None], clock: CallClock
+) -> Calls:
     """Run backward, with gradients of ones.
 
     Args:
         outputs: where it begins.
         owner_of: the owner of the node with a sequence number; None if it has none.
-        watch: of the device that runs it.
+        clock: of the device that runs it.
 
     Returns:
-        Seconds by owner.
+        The calls of the owners' nodes. The device is idle.
     """
-    taken: _Taken = []
+    calls: Calls = {}
+    nodes: dict[str, int] = {}
     for node in nodes_from([output.grad_fn for output in outputs]):
         owner = owner_of(sequence_number(node))
         if owner is not None:
-            _clock_node(node, owner, watch, taken)
+            nodes[owner] = nodes.get(owner, 0) + 1
+            _clock_node(node, f"{owner}, node {nodes[owner]}", clock, calls.setdefault(owner, []))
     torch.autograd.backward(list(outputs), [torch.ones_like(output) for output in outputs])
-    watch.wait()
-    seconds: dict[str, float] = {}
-    for owner, first, last in taken:
-        seconds[owner] = seconds.get(owner, 0.0) + watch.seconds(first, last)
-    return seconds
+    clock.watch.wait()
+    return calls
 
 
-def _clock_node(node: Any, owner: str, watch: Stopwatch, taken: _Taken) -> None:
-    started: list[Any] = []
+def _clock_node(node: Any, key: str, clock: CallClock, calls: list[Call]) -> None:
+    started: list[Call] = []
 
     def before(grads: Any) -> None:
-        started.append(watch.now())
+        started.append(clock.begin(key))
 
     def after(grads_in: Any, grads_out: Any) -> None:
-        taken.append((owner, started.pop(), watch.now()))
+        clock.end(started[-1])
+        calls.append(started.pop())
 
     node.register_prehook(before)
     node.register_hook(after)

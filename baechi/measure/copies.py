@@ -46,7 +46,7 @@ def links(
 
     Returns:
         The cluster with measured links; `Link.residual` says how far the times lay from the line.
-        What the host takes to ask for a copy is in the latency.
+        What the host takes to ask for a copy is not in the latency: it is `Cluster.launch_s`.
 
     Raises:
         ValueError: too few sizes or rounds; emulated links to keep for this machine.
@@ -119,9 +119,5 @@ def _copy_s(backend: AbstractBackend, source: str, target: str, size: int, round
     if source != HOST:
         tensor = transfer(tensor, backend, source)
     place = backend.host if target == HOST else target
-    times_s = []
-    for _ in range(rounds + 1):
-        begun_s = backend.idle_s()
-        transfer(tensor, backend, place)
-        times_s.append(backend.idle_s() - begun_s)
-    return median(times_s[1:])
+    with torch.no_grad():
+        return median([backend.copy_s(tensor, place) for _ in range(rounds + 1)][1:])

@@ -8,21 +8,25 @@ autograd graph has a sequence number; those made while a layer ran are its own.
 """
 
 import logging
-import time
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from statistics import median
+from functools import reduce
+from itertools import product
+from operator import add
 from typing import Any
 
 import torch
 from torch import nn
 
 from baechi.backend.real.stopwatch import Stopwatch
+from baechi.backend.real.streams import device_behind
 from baechi.errors import CaptureError
-from baechi.measure.backward import clocked_backward
-from baechi.measure.scale import scale_others
+from baechi.measure.backward import Calls, clocked_backward
+from baechi.measure.scale import put_seconds, scale_others
+from baechi.measure.timed_call import Call, CallClock, Took, typical
+from baechi.records.device import Device
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -42,17 +46,28 @@ logger = logging.getLogger(__name__)
 _CLOCK = "_baechi_clock"
 
 
-def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int = 20) -> None:
-    """Put measured seconds onto a graph, as one number for each layer.
+def measure(
+    model: nn.Module,
+    inputs: Inputs,
+    graph: LayerGraph,
+    *,
+    rounds: int = 20,
+    device: Device | None = None,
+    placed: AbstractContextManager[object] | None = None,
+) -> None:
+    """Put measured seconds onto a graph.
 
-    The first quarter of the rounds is dropped, the median of the others is taken. Glue is not
-    timed: it gets its estimate, scaled as the layers' measurements relate to theirs.
+    The model runs until it is warm: until a round takes hardly less than the fastest before. The medians
+    of the rounds after that count. Glue is not timed: it gets its estimate, scaled as the layers'
+    measurements relate to theirs. On a device with streams, host and device are measured apart.
 
     Args:
-        model: the model, on the CPU; left exactly as found.
+        model: the model; left exactly as found.
         inputs: arguments of the call.
         graph: its captured graph.
-        rounds: how often the model runs, at least 1.
+        rounds: how often the model runs when it is warm, at least 1.
+        device: where it runs; seconds are put for its kind. None: on the CPU, as one number a layer.
+        placed: while it is open, the model is on the device.
 
     Raises:
         ValueError: `rounds` is below 1.
@@ -65,38 +80,56 @@ def measure(model: nn.Module, inputs: Inputs, graph: LayerGraph, *, rounds: int 
             "the model is on the meta device, so it cannot run in place: measure it with source='layers', "
             "or take source='estimate'"
         )
+    clock = CallClock(Stopwatch(device_behind("cpu" if device is None else device.name)))
     samples: list[_Round] = []
-    with left_as_found(model, contents="all"), torch.set_grad_enabled(graph.training):
+    warm_ups_s: list[float] = []
+    with (
+        left_as_found(model, contents="all"),
+        torch.set_grad_enabled(graph.training),
+        ExitStack() as stack,
+    ):
         # only on a difference: `train` sets all modules, and capture kept those frozen in another mode
         if model.training != graph.training:
             model.train(graph.training)
         for weight in model.parameters():
             weight.grad = None  # the old gradient is restored afterwards, and nothing is added to it
+        stack.enter_context(placed or nullcontext())
+        while not clock.is_warm(warm_ups_s):
+            sample = _one_round(model, inputs, graph, clock)
+            warm_ups_s.append(sum([took.device_s for took in sample.took().values()]))
+            for call in sample.all_calls():
+                clock.learn(call)
         for _ in range(rounds):
-            samples.append(_one_round(model, inputs, graph))
-    kept = samples[rounds // 4 :]
-    for attribute in ("forward_s", "backward_s") if graph.training else ("forward_s",):
-        _write(graph, attribute, [getattr(sample, attribute) for sample in kept])
+            samples.append(_one_round(model, inputs, graph, clock))
+    _write(graph, [sample.took() for sample in samples], device, clock.watch.has_streams)
     layers = {name for name, costs in graph.placed_costs() if costs.kind == "layer"}
-    scale_others(graph, layers)  # glue is not timed
-    logger.info("measured %d layers over %d rounds", len(samples[0].forward_s), len(kept))
+    scale_others(graph, layers, device)  # glue is not timed
+    logger.info("measured %d layers over %d rounds", len(samples[0].forward), rounds)
+
+
+Key = tuple[str, str]
+"""A layer, and `"forward"` or `"backward"`."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """The clock of one round.
+    """What was noted in one round.
 
     Args:
+        clock: of the device.
         names: qualified name by module id.
         turns: how often each module was called.
-        forward_s, backward_s: by layer.
+        open: how many timed calls are running, one inside the other.
+        forward, backward: the timed calls, by layer.
         starts, ends, owners: sequence numbers of each layer call, and the layer, in call order.
     """
 
+    clock: CallClock
     names: dict[int, str] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
-    forward_s: dict[str, float] = field(default_factory=dict)
-    backward_s: dict[str, float] = field(default_factory=dict)
+    open: int = 0
+    forward: Calls = field(default_factory=dict)
+    backward: Calls = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
@@ -106,17 +139,37 @@ class _Round:
         index = bisect_right(self.starts, sequence) - 1
         return self.owners[index] if index >= 0 and sequence < self.ends[index] else None
 
+    def all_calls(self) -> Iterator[Call]:
+        """Every timed call."""
+        for calls in (*self.forward.values(), *self.backward.values()):
+            yield from calls
 
-def _one_round(model: nn.Module, inputs: Inputs, graph: LayerGraph) -> _Round:
-    sample = _Round()
+    def took(self) -> dict[Key, Took]:
+        """What each layer took, in both directions; the device is idle."""
+        return {
+            (name, phase): reduce(add, [self.clock.took(call) for call in calls])
+            for phase, by_layer in (("forward", self.forward), ("backward", self.backward))
+            for name, calls in by_layer.items()
+            if calls
+        }
+
+
+def _one_round(model: nn.Module, inputs: Inputs, graph: LayerGraph, clock: CallClock) -> _Round:
+    sample = _Round(clock)
     args, kwargs = map_tensors(_fresh, (inputs.args, inputs.kwargs))
     with _clocked(model, graph, sample):
         try:
             result = model(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             raise CaptureError(f"the model does not run with {inputs!r}: {error}") from error
     if graph.training:
-        _time_backward(result, sample)
+        outputs = [t for t in tensors_in(result) if t.requires_grad and t.is_floating_point()]
+        if not outputs:
+            raise CaptureError("the model is in training mode, and no output of it requires a gradient")
+        sample.backward = clocked_backward(outputs, sample.owner_of, clock)
+    clock.watch.wait()
     return sample
 
 
@@ -147,25 +200,27 @@ def _timed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     sample.turns[name] = turn + 1
     layer = f"{name}#{turn}" if turn else name
     first = next_sequence_number()
-    start_s = time.perf_counter()
+    call = sample.clock.begin(layer, inside=sample.open > 0)
+    sample.open += 1
     result = original_forward(module)(*args, **kwargs)
-    sample.forward_s[layer] = time.perf_counter() - start_s
+    sample.open -= 1
+    sample.clock.end(call)
+    sample.forward[layer] = [call]
     sample.starts.append(first)
     sample.ends.append(next_sequence_number())
     sample.owners.append(layer)
     return result
 
 
-def _time_backward(result: Any, sample: _Round) -> None:
-    outputs = [t for t in tensors_in(result) if t.requires_grad and t.is_floating_point()]
-    if not outputs:
-        raise CaptureError("the model is in training mode, and no output of it requires a gradient")
-    sample.backward_s = clocked_backward(outputs, sample.owner_of, Stopwatch(torch.device("cpu")))
-
-
-def _write(graph: LayerGraph, attribute: str, samples: list[dict[str, float]]) -> None:
-    for name in graph.placed():
-        taken = [sample[name] for sample in samples if name in sample]
-        graph.nodes[name][attribute] = median(taken) if taken else 0.0
-        if taken and attribute == "forward_s":
-            graph.nodes[name]["spread_s"] = max(taken) - min(taken)
+def _write(graph: LayerGraph, rounds: list[dict[Key, Took]], device: Device | None, host_apart: bool) -> None:
+    layers = [name for name, costs in graph.placed_costs() if costs.kind == "layer"]
+    for name, phase in product(layers, ("forward", "backward") if graph.training else ("forward",)):
+        data = graph.nodes[name]
+        taken = [one[name, phase] for one in rounds if (name, phase) in one]
+        took = typical(taken) if taken else Took(0.0, 0.0)
+        put_seconds(data, f"{phase}_s", took.device_s, device)
+        if host_apart:
+            data[f"host_{phase}_s"] = took.host_s
+        if taken and phase == "forward":
+            seconds = [one.device_s for one in taken]
+            data["spread_s"] = max(seconds) - min(seconds)

@@ -1,11 +1,11 @@
 """One layer, alone on the device, with made-up values: how long it takes."""
 
 import copy
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from statistics import median
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.measure.backward import clocked_backward
+from baechi.measure.timed_call import Call, CallClock, Took, typical
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import forward_restored
 from baechi.torchlib.modules.on_meta import is_on_meta
@@ -30,13 +31,13 @@ class Seconds:
     """What a layer takes.
 
     Args:
-        forward_s, backward_s: medians.
+        forward, backward: medians.
         spread_s: how far the forward rounds lay apart.
         temp_bytes: what the allocator gave beyond what stays; 0 where none counts.
     """
 
-    forward_s: float
-    backward_s: float
+    forward: Took
+    backward: Took
     spread_s: float
     temp_bytes: int = 0
 
@@ -51,14 +52,15 @@ def time_alone(
 ) -> Seconds:
     """Run a copy of a layer by itself, forward and backward.
 
-    The copy has weights of its own: made-up ones if the layer's are on the `meta` device. The first
-    quarter of the rounds is dropped; what takes long runs less often, at least three times.
+    The copy has weights of its own: made-up ones if the layer's are on the `meta` device. It runs until it
+    is warm, and then for the rounds that count; what takes long runs less often, at least three times. On
+    a device with streams its weights are out of the caches, as if the rest of a model had run meanwhile.
 
     Args:
         layer: the layer.
         arguments: what it is called with.
         training: whether it is put into training mode, or out of it; None leaves it and its parts.
-        rounds: how often it runs at most.
+        rounds: how often it runs at most when it is warm.
         watch: of the device where it runs; nothing else of the model is there.
 
     Returns:
@@ -71,17 +73,36 @@ def time_alone(
         torch.manual_seed(0)
         if training is not None:
             alone.train(training)
-        maker = _Maker(alone, arguments, watch.device)
-        taken: list[tuple[float, float, int]] = []
-        begun_s = time.perf_counter()
+        maker, clock = _Maker(alone, arguments, watch.device), CallClock(watch)
+        taken: list[_Round] = []
+        warm_ups_s: list[float] = []
+        begun_s = watch.host_s()
+        while not clock.is_warm(warm_ups_s) and watch.host_s() - begun_s < ENOUGH_S:
+            one = _one_round(alone, maker, arguments, clock)
+            warm_ups_s.append(one.forward.device_s + one.backward.device_s)
+            for call in one.calls:
+                clock.learn(call)
         while len(taken) < rounds:
-            if len(taken) >= LEAST_ROUNDS and time.perf_counter() - begun_s > ENOUGH_S:
+            if len(taken) >= LEAST_ROUNDS and watch.host_s() - begun_s > ENOUGH_S:
                 break
-            taken.append(_one_round(alone, maker, arguments, watch))
-    kept = taken[len(taken) // 4 :]
-    forward_s, backward_s, temp_bytes = zip(*kept, strict=True)
-    spread_s = max(forward_s) - min(forward_s)
-    return Seconds(median(forward_s), median(backward_s), spread_s, min(temp_bytes))
+            taken.append(_one_round(alone, maker, arguments, clock))
+    forward_s = [one.forward.device_s for one in taken]
+    return Seconds(
+        typical([one.forward for one in taken]),
+        typical([one.backward for one in taken]),
+        max(forward_s) - min(forward_s),
+        min([one.temp_bytes for one in taken]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What one round took, and its timed calls."""
+
+    forward: Took
+    backward: Took
+    temp_bytes: int
+    calls: list[Call]
 
 
 @contextmanager
@@ -155,9 +176,9 @@ class _Maker:
         return made.requires_grad_(blank.requires_grad)
 
 
-def _one_round(
-    layer: nn.Module, maker: _Maker, arguments: Arguments, watch: Stopwatch
-) -> tuple[float, float, int]:
+def _one_round(layer: nn.Module, maker: _Maker, arguments: Arguments, clock: CallClock) -> _Round:
+    watch = clock.watch
+    watch.empty_caches()  # and then come the arguments, as right after the layer that makes them
     args, kwargs = maker.fresh()
     dtype = arguments.autocast
     casting = torch.autocast(watch.device.type, dtype=dtype) if dtype is not None else nullcontext()
@@ -165,20 +186,22 @@ def _one_round(
         first = next_sequence_number()
         watch.wait()
         watch.restart_peak()
-        start = watch.now()
+        call = clock.begin("forward")
         result = layer(*args, **kwargs)
-        end = watch.now()
+        clock.end(call)
         own = range(first, next_sequence_number())
     watch.wait()
-    forward_s, kept_bytes = watch.seconds(start, end), watch.live_bytes()
+    forward, kept_bytes = clock.took(call), watch.live_bytes()
     temp_bytes = watch.peak_bytes() - kept_bytes
     outputs = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
     if not outputs:
-        return forward_s, 0.0, temp_bytes
+        return _Round(forward, Took(0.0, 0.0), temp_bytes, [call])
     watch.restart_peak()
-    backward_s = clocked_backward(outputs, lambda number: "layer" if number in own else None, watch)
+    calls = clocked_backward(outputs, lambda number: "layer" if number in own else None, clock)
+    backward = reduce(add, [clock.took(node) for node in calls.get("layer", ())], Took(0.0, 0.0))
     beside = [*outputs, *[weight for weight in layer.parameters() if weight.grad is not None]]
     known_bytes = kept_bytes + sum([tensor.numel() * tensor.element_size() for tensor in beside])
     layer.zero_grad()
     maker.clear()
-    return forward_s, backward_s.get("layer", 0.0), max(temp_bytes, watch.peak_bytes() - known_bytes)
+    temp_bytes = max(temp_bytes, watch.peak_bytes() - known_bytes)
+    return _Round(forward, backward, temp_bytes, [call, *calls.get("layer", ())])

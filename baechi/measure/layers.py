@@ -2,7 +2,7 @@
 
 Layers of one class that do the same operations on the same shapes take the same time: eighty equal
 blocks cost what one costs. Some layers do not run alone: they need an object that cannot be
-copied, or indices of unknown range. Those get their estimate, scaled by the ratio of the others.
+copied, or indices of unknown range. Those get their estimate, scaled as the others are to theirs.
 """
 
 import logging
@@ -15,7 +15,6 @@ from baechi.backend.real.streams import device_behind
 from baechi.measure.isolated_layer import Seconds, time_alone
 from baechi.measure.progress import shown
 from baechi.measure.scale import put_seconds, scale_others
-from baechi.records.cluster import Cluster
 from baechi.records.device import Device
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
@@ -30,7 +29,7 @@ def measure_layers(
     arguments: Mapping[str, Arguments],
     *,
     rounds: int = 20,
-    cluster: Cluster | None = None,
+    device: Device | None = None,
 ) -> None:
     """Put measured seconds onto a graph.
 
@@ -38,9 +37,9 @@ def measure_layers(
         model: the model; on the `meta` device, or anywhere.
         graph: its captured graph.
         arguments: what each layer was called with.
-        rounds: how often each layer runs at most, at least 1.
-        cluster: real devices of this machine: each kind of them is measured, by its first device, and
-            seconds are by kind. None measures on the CPU: one number for each layer.
+        rounds: how often each layer runs at most when it is warm, at least 1.
+        device: a real one of this machine; seconds are put for its kind. None measures on the CPU: one
+            number for each layer.
 
     Raises:
         ValueError: `rounds` is below 1.
@@ -50,21 +49,18 @@ def measure_layers(
     modules = {name or ROOT: module for name, module in model.named_modules()}
     training = None if model.training == graph.training else graph.training  # as capture ran it
     distinct = [name for name in graph.placed() if _is_distinct(graph, name)]
-    first = {} if cluster is None else {device.kind: device for device in reversed(cluster.devices)}
-    with shown("measuring layers", len(distinct) * max(1, len(first))) as advance:
-        for device in [None] if cluster is None else first.values():
-            watch = Stopwatch(device_behind("cpu" if device is None else device.name))
-            found: dict[str, Seconds] = {}
-            for name in distinct:
-                layer = modules[graph.module_of(name)]
-                called_with = arguments.get(name)
-                seconds = _measured(layer, name, called_with, training=training, rounds=rounds, watch=watch)
-                if seconds is not None:
-                    found[name] = seconds
-                advance()
-            measured = _write(graph, found, device)
-            scale_others(graph, measured, device)
-            logger.info("measured %d distinct layers of %d", len(found), len(measured))
+    watch = Stopwatch(device_behind("cpu" if device is None else device.name))
+    found: dict[str, Seconds] = {}
+    with shown("measuring layers", len(distinct)) as advance:
+        for name in distinct:
+            layer, called_with = modules[graph.module_of(name)], arguments.get(name)
+            seconds = _measured(layer, name, called_with, training=training, rounds=rounds, watch=watch)
+            if seconds is not None:
+                found[name] = seconds
+            advance()
+    measured = _write(graph, found, device, watch.has_streams)
+    scale_others(graph, measured, device)
+    logger.info("measured %d distinct layers of %d", len(found), len(measured))
 
 
 def _is_distinct(graph: LayerGraph, name: str) -> bool:
@@ -93,7 +89,9 @@ def _measured(
         return None
 
 
-def _write(graph: LayerGraph, found: Mapping[str, Seconds], device: Device | None) -> set[str]:
+def _write(
+    graph: LayerGraph, found: Mapping[str, Seconds], device: Device | None, host_apart: bool
+) -> set[str]:
     """Put seconds on the distinct layers and on those that do the same; returns their names."""
     measured = set()
     for name in graph.placed():
@@ -103,9 +101,12 @@ def _write(graph: LayerGraph, found: Mapping[str, Seconds], device: Device | Non
             measured.add(name)  # nothing runs
         elif seconds is not None:
             measured.add(name)
-            put_seconds(data, "forward_s", seconds.forward_s, device)
+            put_seconds(data, "forward_s", seconds.forward.device_s, device)
             data["spread_s"] = seconds.spread_s
             data["temp_bytes"] = max(costs.temp_bytes, seconds.temp_bytes)
             if graph.training:
-                put_seconds(data, "backward_s", seconds.backward_s, device)
+                put_seconds(data, "backward_s", seconds.backward.device_s, device)
+            if host_apart:
+                data["host_forward_s"] = seconds.forward.host_s
+                data["host_backward_s"] = seconds.backward.host_s
     return measured

@@ -1,12 +1,26 @@
-"""Seconds of what was not measured: its estimate, scaled as the measurements relate to theirs."""
+"""Seconds of what was not measured: from what the measured layers say of kernels and of estimates.
+
+    seconds of a layer  ~  a * its kernels + b * its estimate
+
+`a` is what a kernel takes however little it does, `b` how far the device is from its datasheet. They are
+the numbers that leave the smallest sum of relative errors. In a sum of squares, or a ratio of sums, one
+slow layer would decide.
+"""
 
 from collections.abc import Collection
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from baechi.cost.roofline import Work, layer_s
 from baechi.records.datasheet import datasheet
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
+
+_ROUNDS = 100
+
+Floats = npt.NDArray[np.float64]
 
 
 def scale_others(graph: LayerGraph, measured: Collection[str], device: Device | None = None) -> None:
@@ -18,12 +32,16 @@ def scale_others(graph: LayerGraph, measured: Collection[str], device: Device | 
         device: on which they were measured, if seconds are by kind of device.
     """
     for attribute, backward in (("forward_s", False), ("backward_s", True))[: 1 + graph.training]:
-        guessed_s = sum(_guess_s(graph, name, backward, device) for name in measured)
-        measured_s = sum(_seconds(graph, name, attribute, device) for name in measured)
+        known = [
+            (*_guess(graph, name, backward, device), seconds)
+            for name in measured
+            if graph.costs(name).twin is None and (seconds := _seconds(graph, name, attribute, device))
+        ]
+        kernel_s, ratio = fit(known)
         for name in graph.placed():
             if name not in measured:
-                scale = measured_s / guessed_s if guessed_s else 1.0
-                seconds = _guess_s(graph, name, backward, device) * scale
+                kernels, guess_s = _guess(graph, name, backward, device)
+                seconds = kernel_s * kernels + ratio * guess_s
                 put_seconds(graph.nodes[name], attribute, seconds, device)
 
 
@@ -43,17 +61,63 @@ def put_seconds(data: dict[str, Any], attribute: str, seconds: float, device: De
         data[attribute] = {**(before if isinstance(before, dict) else {}), device.kind: seconds}
 
 
+def fit(known: Collection[tuple[float, float, float]]) -> tuple[float, float]:
+    """What explains measured seconds best, by the sum of relative errors.
+
+    Args:
+        known: by layer: kernels, estimated seconds, measured seconds (above 0).
+
+    Returns:
+        Seconds of a kernel, and seconds over estimated seconds; neither is negative. Without a layer
+        that has kernels, seconds are as estimated.
+    """
+    rows = np.array([row for row in known if row[0] or row[1]], np.float64).reshape(-1, 3)
+    if not len(rows):
+        return 0.0, 1.0
+    relative = rows[:, :2] / rows[:, 2:]  # times (a, b), it should be 1
+    ways = [
+        way
+        for columns in ([0], [1], [0, 1])
+        if (way := _least_errors(relative, columns)) is not None and min(way) >= 0
+    ]
+    # among equally good ones the first: what does little takes what a kernel takes
+    best = min(ways, key=lambda way: round(_error(relative, way), 12))
+    return float(best[0]), float(best[1])
+
+
+def _least_errors(relative: Floats, columns: list[int]) -> Floats | None:
+    """The factors of some columns that bring the rows closest to 1; the other columns count nothing.
+
+    Iteratively reweighted least squares: each row weighs the inverse of its error (Weiszfeld's way).
+    """
+    chosen = relative[:, columns]
+    if not chosen.any(axis=0).all():
+        return None
+    weights, found = np.ones(len(chosen)), np.zeros(2)
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weights)
+        factors = np.linalg.lstsq(chosen * root[:, None], root, rcond=None)[0]
+        weights = 1 / np.maximum(np.abs(chosen @ factors - 1), 1e-9)
+    found[columns] = factors
+    return found
+
+
+def _error(relative: Floats, factors: Floats) -> float:
+    return float(np.abs(relative @ factors - 1).sum())
+
+
 def _seconds(graph: LayerGraph, name: str, attribute: str, device: Device | None) -> float:
     if device is None:
         return graph.amount(name, attribute)
     return graph.seconds(name, attribute, device.kind) if graph.nodes[name].get(attribute) else 0.0
 
 
-def _guess_s(graph: LayerGraph, name: str, backward: bool, device: Device | None) -> float:
+def _guess(graph: LayerGraph, name: str, backward: bool, device: Device | None) -> tuple[float, float]:
+    """The kernels of a node, and its estimated seconds."""
     known = device is not None and device.flops_per_s and device.bytes_per_s
     sheet = device if device is not None and known else _HOST
     work = Work.of(graph, name, backward=backward)
-    return layer_s(sheet, work.flops, work.moved_bytes, graph.costs(name).dtype)
+    return work.kernels, layer_s(sheet, work.flops, work.moved_bytes, graph.costs(name).dtype)
 
 
 _HOST = Device("this machine", **datasheet("CPU"))

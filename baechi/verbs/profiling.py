@@ -6,19 +6,17 @@ from typing import Any, Literal
 
 from torch import nn
 
-from baechi.backend import is_here, unwatched
+from baechi.backend import unwatched
 from baechi.backend.real.discover import has_accelerator
 from baechi.capture import capture_each, union
-from baechi.cost.memory import step_bytes
-from baechi.measure import estimate, estimate_issue, measure, measure_layers
+from baechi.measure import estimate
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.run import refuse_distributed
 from baechi.torchlib.autocast import autocast_everywhere
-from baechi.torchlib.host_memory import free_host_bytes
 from baechi.torchlib.modules.arguments import Arguments
-from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.verbs.measuring import Captured, is_measurable, measure_on
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +50,12 @@ def profile(
             several steps, or dropped only right before backward. Else each step begins without them
             (`zero_grad()` after the optimizer's step), and they come with backward.
         no_split_module_classes: class names, classes or qualified names kept whole.
-        rounds: how often the model runs when it is measured.
-        source: `"hooks"` runs the model on the CPU and times each layer in place; `"layers"` runs
-            each distinct layer by itself, with made-up values, so that no model is too large: on each
-            kind of device if the cluster's are this machine's, else on the CPU; `"estimate"` takes the
-            devices' datasheets; `"auto"` measures if all devices are this machine's: layer by layer on
-            accelerators, and on the CPU with hooks where the model fits its memory.
+        rounds: how often the model, or a layer, runs when it is measured, beside warming up.
+        source: `"hooks"` runs the model and times each layer in place; `"layers"` runs each distinct layer
+            by itself, with made-up values, so that no model is too large. Both do so on each kind of
+            device if the cluster's are this machine's, else on the CPU, which a warning says. `"estimate"`
+            takes the devices' datasheets. `"auto"` measures if all devices are this machine's: with hooks
+            on the kinds of device where the model fits one, layer by layer on the others.
 
     Returns:
         The layer graph.
@@ -74,54 +72,26 @@ def profile(
     examples = Inputs.each_of(example_inputs)
     training = model.training if training is None else training
     with unwatched(), autocast_everywhere():
+        measured = source in ("hooks", "layers") or (source == "auto" and is_measurable(cluster))
         arguments: list[dict[str, Arguments]] = [{} for _ in examples]
         graphs = capture_each(
             model,
             examples,
             training=training,
             no_split_module_classes=no_split_module_classes,
-            arguments=arguments if source in ("auto", "layers") and _may_measure(cluster, source) else None,
+            arguments=arguments if measured and source != "hooks" else None,
         )
-        if source == "auto":
-            source = _best_source(model, graphs, cluster)
-        for graph, inputs, called_with in zip(graphs, examples, arguments, strict=True):
-            if source == "hooks":
-                measure(model, inputs, graph, rounds=rounds)
-            elif source == "layers":
-                here = cluster if _is_real(cluster) else None
-                measure_layers(model, graph, called_with, rounds=rounds, cluster=here)
+        if source != "estimate" and measured:
+            runs = [Captured(*run) for run in zip(graphs, examples, arguments, strict=True)]
+            measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
-        if source != "estimate":
+        if measured:
             graph.graph["measured"] = True
-        if source == "layers" and _is_real(cluster):
-            estimate_issue(graph, cluster.launch_s)
-        if source == "estimate":
+        else:
             estimate(graph, cluster.devices, cluster.launch_s)
     if accumulate:
         graph.graph["accumulate"] = True
     return graph
-
-
-def _best_source(model: nn.Module, graphs: list[LayerGraph], cluster: Cluster) -> Source:
-    if _is_real(cluster):
-        return "layers"
-    if not _is_cpu(cluster):
-        return "estimate"
-    return "layers" if is_on_meta(model) or max(map(step_bytes, graphs)) > free_host_bytes() else "hooks"
-
-
-def _may_measure(cluster: Cluster, source: Source) -> bool:
-    return source == "layers" or _is_real(cluster) or _is_cpu(cluster)
-
-
-def _is_cpu(cluster: Cluster) -> bool:
-    """Whether all devices are this machine's CPU, so that layers can be measured on it."""
-    return all(device.kind == "cpu" for device in cluster.devices)
-
-
-def _is_real(cluster: Cluster) -> bool:
-    """Whether all devices are in this machine, so that layers can be measured on each kind of them."""
-    return not cluster.emulated and not _is_cpu(cluster) and all(map(is_here, cluster.names))
 
 
 def default_cluster() -> Cluster:

@@ -102,7 +102,7 @@ def get_device_name(device: Any = None) -> str:
 
 
 def get_device_properties(device: Any = None) -> Any:
-    return types.SimpleNamespace(name="Toy", uuid=f"toy-{_index(device)}")
+    return types.SimpleNamespace(name="Toy", uuid=f"toy-{_index(device)}", L2_cache_size=2**16)
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
@@ -120,7 +120,8 @@ def can_device_access_peer(source: Any, target: Any) -> bool:
 _FUNCTIONS = (
     is_available, is_initialized, _is_in_bad_fork, device_count, current_device, set_device, device,
     synchronize, current_stream, get_rng_state, set_rng_state, manual_seed, manual_seed_all,
-    get_amp_supported_dtype, get_device_name, get_device_properties, mem_get_info, can_device_access_peer, _sleep,
+    get_amp_supported_dtype, get_device_name, get_device_properties, mem_get_info, can_device_access_peer,
+    _sleep,
 )  # fmt: skip
 
 

@@ -30,7 +30,8 @@ def rows(*shape: int) -> Tensor:
 
 
 def profiled(model: nn.Module, inputs: Any, **kwargs: Any) -> LayerGraph:
-    settings = {"source": "layers", "rounds": 2, "training": True, "cluster": Cluster.virtual(2)}
+    two = Cluster(tuple(Device(f"cpu:{i}", memory_bytes=2**30) for i in range(2)), emulated=True)
+    settings = {"source": "layers", "rounds": 2, "training": True, "cluster": two}
     return baechi.profile(model, inputs, **{**settings, **kwargs})
 
 
@@ -351,6 +352,15 @@ class Counting(Driver):
     def synchronize(self, device: torch.device) -> None:
         pass
 
+    def host_s(self) -> float:
+        return self.now_s
+
+    def cache_bytes(self, device: torch.device) -> int:
+        return 0
+
+    def spin(self, device: torch.device, seconds: float) -> None:
+        self.now_s += seconds
+
     def timed_event(self, device: torch.device) -> Any:
         return self.now_s
 
@@ -381,7 +391,7 @@ def test_a_card_is_asked_for_time_and_memory() -> None:
     arguments = Arguments.of((rows(),), {})
     watch = Stopwatch(torch.device("cpu"), driver)
     seconds = time_alone(Spy(8, 8), arguments, training=True, rounds=4, watch=watch)
-    assert seconds.forward_s == 3.0 and seconds.temp_bytes == 4096
+    assert seconds.forward.device_s == 3.0 and seconds.temp_bytes == 4096
 
 
 def test_only_one_layer_is_there() -> None:

@@ -6,7 +6,6 @@ outside the model: it lies on the GPU, but in no part.
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -31,6 +30,9 @@ from baechi.torchlib.random_state import has_generator
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
+
+_BEHIND_S = 200e-6
+"""More than the host takes to ask for a copy."""
 
 
 class TorchDevices(AbstractBackend):
@@ -176,16 +178,26 @@ class TorchDevices(AbstractBackend):
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
     ) -> torch.Tensor:
         source, clock = self.place_of(tensor), self._clock
-        if self._is_trusted(source, place):
-            copied = self._copy(tensor, (source, place), streams, clock)
-        else:
-            staged = self._copy(tensor, (source, self.host), (streams[0], None), clock)
-            copied = self._copy(staged, (self.host, place), (None, streams[1]), clock)
+        copied = self._copy_trusted(tensor, (source, place), streams, clock)
         if not gradient:
             hand_on_age(tensor, copied, place)
         elif str(copied.device) in self._parts:
             set_mark(copied, Mark(place))
         return copied
+
+    def _copy_trusted(
+        self,
+        tensor: torch.Tensor,
+        ends: tuple[str, str],
+        streams: tuple[Any, Any],
+        clock: StepClock | None = None,
+    ) -> torch.Tensor:
+        """A copy, directly where that can be trusted, else through the host."""
+        source, place = ends
+        if self._is_trusted(source, place):
+            return self._copy(tensor, ends, streams, clock)
+        staged = self._copy(tensor, (source, self.host), (streams[0], None), clock)
+        return self._copy(staged, (self.host, place), (None, streams[1]), clock)
 
     def _is_trusted(self, source: str, target: str) -> bool:
         if (source, target) not in self._trusted:
@@ -220,6 +232,24 @@ class TorchDevices(AbstractBackend):
             streams[0].synchronize()
         return copied
 
+    def copy_s(self, tensor: torch.Tensor, place: str) -> float:
+        source, driver = self.place_of(tensor), self._driver
+        tx, rx = streams = self._streams.transfer(source, place)
+        own = tx or rx
+        begun_s = self.idle_s()
+        if own is None or not self._is_trusted(source, place):
+            self._copy_trusted(tensor, (source, place), streams)
+            return self.idle_s() - begun_s
+        device = self._streams.device(source if tx else place)
+        with driver.on(own):
+            driver.spin(device, _BEHIND_S)
+            start = driver.timed_event(device)
+        self._copy(tensor, (source, place), streams)
+        with driver.on(own):
+            end = driver.timed_event(device)
+        self.idle_s()
+        return driver.elapsed_s(start, end)
+
     def spend(self, what: HostWork, place: str) -> None:
         """Their clocks are real."""
 
@@ -227,7 +257,7 @@ class TorchDevices(AbstractBackend):
         for device in {self._streams.device(name) for name in self.names}:
             if self._streams.has_streams(device):
                 self._driver.synchronize(device)
-        return time.perf_counter()
+        return self._driver.host_s()
 
     def flag(self) -> Flag:
         return threading.Event()

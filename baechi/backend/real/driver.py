@@ -5,11 +5,16 @@ Everything goes through torch's interface for any accelerator (`torch.accelerato
 accelerators of other vendors are not excluded.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from baechi.backend.real.spin import spin
+
+_USUAL_CACHE_BYTES = 64 * 2**20
 
 
 class Driver:
@@ -33,6 +38,17 @@ class Driver:
         """Free bytes of an accelerator now, over all processes."""
         return int(self._module().mem_get_info(index)[0])
 
+    def total_bytes(self, index: int) -> int:
+        """All bytes of an accelerator."""
+        return int(self._module().mem_get_info(index)[1])
+
+    def warm_up(self, index: int) -> None:
+        """Let an accelerator take what it keeps: the driver's context, the workspace of matrix products."""
+        with torch.no_grad():
+            values = torch.ones(16, 16, device=f"{self.kind}:{index}")
+            torch.mm(values, values)
+        self.synchronize(values.device)
+
     def can_peer(self, source: int, target: int) -> bool:
         """Whether one accelerator can copy to another directly."""
         ask = getattr(self._module(), "can_device_access_peer", None)
@@ -47,6 +63,11 @@ class Driver:
         """The version of torch and of what it drives the accelerators with."""
         parts = (torch.version.cuda, getattr(torch.version, "hip", None), getattr(torch.version, "xpu", None))
         return " ".join([torch.__version__, *[part for part in parts if part]])
+
+    def cache_bytes(self, device: torch.device) -> int:
+        """The size of an accelerator's last cache; a usual one where the driver does not say."""
+        properties = self._module().get_device_properties(device)
+        return int(getattr(properties, "L2_cache_size", 0)) or _USUAL_CACHE_BYTES
 
     # --- streams and events
 
@@ -82,6 +103,16 @@ class Driver:
         """Make another accelerator the current one."""
         torch.accelerator.set_device_index(index)
 
+    @contextmanager
+    def current(self, device: torch.device) -> Iterator[None]:
+        """An accelerator is the current one."""
+        before = self.current_device()
+        self.set_device(device.index or 0)
+        try:
+            yield
+        finally:
+            self.set_device(before)
+
     def set_stream(self, stream: Any) -> None:
         """This thread computes on a stream from now on, where its device is; that is the current one, too."""
         torch.accelerator.set_stream(stream)
@@ -104,6 +135,16 @@ class Driver:
         """Seconds from one timed event to another on the same device; both have happened."""
         return float(first.elapsed_time(last)) / 1e3
 
+    # --- time
+
+    def host_s(self) -> float:
+        """The host's clock, in seconds."""
+        return time.perf_counter()
+
+    def spin(self, device: torch.device, seconds: float) -> None:
+        """Keep a device busy for about some seconds, on the stream on which this thread computes there."""
+        spin(self, device, seconds)
+
     # --- the allocator's statistics
 
     def live_bytes(self, device: torch.device) -> int:
@@ -117,6 +158,10 @@ class Driver:
     def restart_peak(self, device: torch.device) -> None:
         """Forget the most that tensors took."""
         torch.accelerator.reset_peak_memory_stats(device)
+
+    def empty_cache(self) -> None:
+        """Give memory back that the allocator keeps and no tensor takes."""
+        torch.accelerator.empty_cache()
 
     def _module(self) -> Any:
         return torch.get_device_module(self.kind)

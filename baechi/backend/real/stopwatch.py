@@ -1,6 +1,5 @@
 """When and how much on one device: by events and the allocator where it has streams, else by the host."""
 
-import time
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ class Stopwatch:
 
     def now(self) -> Any:
         """A moment: when what this thread has put on the device so far is over."""
-        return self._driver.timed_event(self.device) if self.has_streams else time.perf_counter()
+        return self._driver.timed_event(self.device) if self.has_streams else self._driver.host_s()
 
     def seconds(self, first: Any, last: Any) -> float:
         """From one moment to another; `wait` comes before.
@@ -38,6 +37,20 @@ class Stopwatch:
         """Wait until nothing runs on the device."""
         if self.has_streams:
             self._driver.synchronize(self.device)
+
+    def host_s(self) -> float:
+        """The host's clock."""
+        return self._driver.host_s()
+
+    def spin(self, seconds: float) -> None:
+        """Let the device fall behind the host by about some seconds; the host itself is never behind."""
+        if self.has_streams:
+            self._driver.spin(self.device, seconds)
+
+    def empty_caches(self) -> None:
+        """Put other bytes in the caches of a device with streams, as the rest of a model would."""
+        if self.has_streams:
+            torch.zeros(2 * self._driver.cache_bytes(self.device), dtype=torch.uint8, device=self.device)
 
     def live_bytes(self) -> int:
         """What tensors take there; 0 where no allocator counts."""

@@ -164,13 +164,17 @@ class VirtualDevices(AbstractBackend):
             hand_on_age(tensor, copied, place)
         return copied
 
+    def copy_s(self, tensor: torch.Tensor, place: str) -> float:
+        emulator = current.at_work()
+        begun_s = self.idle_s()
+        self.copy(tensor, place, self.transfer_streams(self.place_of(tensor), place))
+        return self.idle_s() - begun_s - (0.0 if emulator is None else emulator.cluster.launch_s)
+
     def spend(self, what: HostWork, place: str) -> None:
         emulator = current.at_work()
         if emulator is not None and emulator.cluster.host is not None:
-            taken_s, device = (
-                emulator.cluster.host.seconds(what),
-                emulator.index.get(place, len(emulator.index)),
-            )
+            device = emulator.index.get(place, len(emulator.index))
+            taken_s = emulator.cluster.host.seconds(what)
             emulator.thread.spend(taken_s, device, computing=what == "functional_op")
 
     def idle_s(self) -> float:

@@ -1,0 +1,19 @@
+"""What the modules of device types have beside what torch promises (`torch.cuda`, `torch.xpu`)."""
+
+from collections.abc import Callable
+
+import torch
+
+
+def sleep_kernel(kind: str) -> Callable[[int], None] | None:
+    """A function that puts a kernel on the current stream that only waits, for a number of cycles.
+
+    Torch's own tests use it. A device type without it is kept busy with matrix products.
+
+    Args:
+        kind: a device type, such as `"cuda"`.
+
+    Returns:
+        The function; None if the type has none.
+    """
+    return getattr(torch.get_device_module(kind), "_sleep", None)

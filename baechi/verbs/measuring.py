@@ -1,0 +1,138 @@
+"""Which profiler measures which kind of device: in place where the model fits one, else layer by layer."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from baechi import run as run_room
+from baechi.backend import is_here
+from baechi.backend.real.streams import device_behind
+from baechi.cost.memory import step_bytes
+from baechi.errors import CaptureError
+from baechi.measure import estimate_issue, measure, measure_layers
+from baechi.records.cluster import Cluster
+from baechi.records.device import Device
+from baechi.records.graph import LayerGraph
+from baechi.records.inputs import Inputs
+from baechi.records.plan import Plan
+from baechi.torchlib.host_memory import free_host_bytes
+from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.units import format_bytes
+
+logger = logging.getLogger(__name__)
+
+Way = Literal["auto", "hooks", "layers"]
+
+
+class Captured(NamedTuple):
+    """One run of a model that was captured.
+
+    Args:
+        graph: its layer graph.
+        inputs: what it was run with.
+        arguments: what each layer was called with.
+    """
+
+    graph: LayerGraph
+    inputs: Inputs
+    arguments: Mapping[str, Arguments]
+
+
+def is_measurable(cluster: Cluster) -> bool:
+    """Whether all devices are this machine's: they are here, or the CPU stands for them."""
+    return _is_cpu(cluster) or _is_real(cluster)
+
+
+def measure_on(
+    cluster: Cluster, model: nn.Module, runs: Sequence[Captured], *, way: Way, rounds: int
+) -> None:
+    """Put measured seconds on the graphs of a model.
+
+    Args:
+        cluster: whose devices the seconds are for.
+        model: the model; left exactly as found.
+        runs: its graphs.
+        way: how; `"auto"` takes hooks where the model fits a device, and layers if they do not work there.
+        rounds: how often the model, or a layer, runs.
+
+    Raises:
+        CaptureError: the model does not run.
+    """
+    if not is_measurable(cluster):
+        kinds = ", ".join(sorted({device.kind for device in cluster.devices}))
+        logger.warning(
+            "source='%s' measures this machine's CPU, and the seconds are used for %s, which is not here: "
+            "source='estimate' takes datasheets",
+            way,
+            kinds,
+        )
+    for device in _kinds(cluster) if _is_real(cluster) else [None]:
+        for run in runs if device is not None else ():
+            estimate_issue(run.graph, cluster.launch_s)  # what is not measured keeps it
+        if way == "hooks" or (way == "auto" and _fits(model, runs, device)):
+            try:
+                _in_place(model, runs, device, rounds)
+                continue
+            except (CaptureError, torch.OutOfMemoryError) as error:
+                if way == "hooks" or device is None:
+                    raise
+                logger.warning("measured layer by layer: it does not run on %s: %s", device.name, error)
+        for run in runs:
+            measure_layers(model, run.graph, run.arguments, rounds=rounds, device=device)
+
+
+def _in_place(model: nn.Module, runs: Sequence[Captured], device: Device | None, rounds: int) -> None:
+    for run in runs:
+        placed = None if device is None or device.name == "cpu" else _on(device, model, run.graph)
+        measure(model, run.inputs, run.graph, rounds=rounds, device=device, placed=placed)
+
+
+@contextmanager
+def _on(device: Device, model: nn.Module, graph: LayerGraph) -> Iterator[None]:
+    """A model on one device, with its inputs; its weights are back afterwards."""
+    home = next((str(tensor.device) for tensor in (*model.parameters(), *model.buffers())), "cpu")
+    plan = Plan.from_device_map(graph, Cluster((device,)), {"": device.name})
+    run_room.assign(model, plan)
+    try:
+        yield
+    finally:
+        for weight in model.parameters():
+            weight.grad = None
+        run_room.restore(model, home)
+
+
+def _kinds(cluster: Cluster) -> list[Device]:
+    """Of each kind the device with the most memory: whole, if it is part of a GPU."""
+    found: dict[str, Device] = {}
+    for device in cluster.devices:
+        if device.kind not in found or device.memory_bytes > found[device.kind].memory_bytes:
+            found[device.kind] = device
+    return [replace(device, name=str(device_behind(device.name))) for device in found.values()]
+
+
+def _fits(model: nn.Module, runs: Sequence[Captured], device: Device | None) -> bool:
+    """Whether a model's step fits a device; None is the CPU."""
+    on_host = device is None or device.name == "cpu"
+    room_bytes = free_host_bytes() if device is None or on_host else device.memory_bytes
+    needed_bytes = max([step_bytes(run.graph) for run in runs])
+    if needed_bytes > room_bytes:
+        logger.info(
+            "measured layer by layer: a step takes %s of %s",
+            format_bytes(needed_bytes),
+            format_bytes(room_bytes),
+        )
+    return needed_bytes <= room_bytes and not is_on_meta(model)
+
+
+def _is_cpu(cluster: Cluster) -> bool:
+    return all(device.kind == "cpu" for device in cluster.devices)
+
+
+def _is_real(cluster: Cluster) -> bool:
+    return not cluster.emulated and not _is_cpu(cluster) and all(map(is_here, cluster.names))
