@@ -14,11 +14,13 @@ from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
 from baechi.backend import AbstractBackend, backend_of, is_here
-from baechi.backend.real.link_cache import keep_links
+from baechi.backend.real.link_cache import keep
+from baechi.backend.real.streams import device_behind
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
 from baechi.measure.progress import shown
@@ -60,18 +62,22 @@ def links(
     ends = [*cluster.names] if backend.host in cluster.names else [*cluster.names, HOST]
     pairs = list(permutations(ends, 2))
     found: dict[tuple[str, str], Link] = {}
+    of_devices: dict[tuple[Any, Any], Link] = {}  # parts of GPUs have the links of these
     with cluster if cluster.emulated else nullcontext(), shown("measuring links", len(pairs)) as advance:
         for source, target in pairs:
-            room = min([cluster.device(end).memory_bytes for end in (source, target) if end != HOST])
-            fitting = sorted({size for size in sizes if 2 * size <= room})
-            times_s = [_copy_s(backend, source, target, size, rounds) for size in fitting]
-            before = cluster.link_between(source, target)
-            found[source, target] = fit(fitting, times_s, peer=before.peer)
+            behind = (_behind(cluster, source), _behind(cluster, target))
+            if behind not in of_devices:
+                room = min([cluster.device(end).memory_bytes for end in (source, target) if end != HOST])
+                fitting = sorted({size for size in sizes if 2 * size <= room})
+                times_s = [_copy_s(backend, source, target, size, rounds) for size in fitting]
+                peer = cluster.link_between(source, target).peer
+                of_devices[behind] = fit(fitting, times_s, peer=peer)
+            found[source, target] = of_devices[behind]
             advance()
     logger.info("measured %d links", len(found))
     measured = replace(cluster, links={**cluster.links, **found})
     if save is True:
-        keep_links(measured)
+        keep(measured)
     elif save:
         measured.save(save)
     return measured
@@ -104,6 +110,11 @@ def fit(sizes: Sequence[int], times_s: Sequence[float], *, peer: bool = True) ->
     return Link(latency_s, 1 / slope, peer, residual=max(off, default=0.0))
 
 
+def _behind(cluster: Cluster, end: str) -> Any:
+    """What torch copies from or to: a whole GPU, if the end is a part of it."""
+    return end if cluster.emulated or end == HOST else device_behind(end)
+
+
 def _backend(cluster: Cluster) -> AbstractBackend:
     for name in () if cluster.emulated else cluster.names:
         if not is_here(name):
@@ -115,7 +126,7 @@ def _backend(cluster: Cluster) -> AbstractBackend:
 
 
 def _copy_s(backend: AbstractBackend, source: str, target: str, size: int, rounds: int) -> float:
-    tensor = torch.zeros(size, dtype=torch.uint8)
+    tensor = torch.zeros(size, dtype=torch.uint8, device="cpu")
     if source != HOST:
         tensor = transfer(tensor, backend, source)
     place = backend.host if target == HOST else target

@@ -20,7 +20,7 @@ from baechi.backend.real.stopwatch import Stopwatch
 _LEAST_SPIN_S, _MOST_SPIN_S = 100e-6, 250e-3
 _FASTER, _LEAST_WARM_UPS, _MOST_WARM_UPS = 0.95, 2, 8
 _WAITS = 2
-"""So often a call takes the host as long as the spin before it: then it waits for the device, not by chance."""
+"""So often a call takes the host longer than the spin before it: then it waits for the device itself."""
 
 
 class Took(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from baechi.errors import BaechiError, RecordError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.datasheet import equal_devices, usual_link
-from baechi.records.device import Device, HostCosts, Link
+from baechi.records.device import RESERVE, Device, HostCosts, Link, Reserve
 from baechi.records.lazy_imports import lazy_import
 from baechi.units import parse_bytes
 
@@ -115,6 +115,7 @@ class Cluster(AbstractRecord):
         link: Link | None = None,
         like: str = "A100-80GB",
         reception: Reception = "serial",
+        reserve: Reserve = 0,
     ) -> "Cluster":
         """A cluster of n equal devices, to plan for.
 
@@ -124,14 +125,16 @@ class Cluster(AbstractRecord):
             link: the link between any two; the datasheet's usual one unless given.
             like: whose datasheet fills in what is not given.
             reception: see `Cluster`.
+            reserve: what plans leave free of each: a fraction, or bytes, as text, too. See `discover`.
 
         Returns:
             Devices named `"device:0"`, `"device:1"` and so on.
 
         Raises:
-            ValueError: n is below 1, the size is no size, or there is no such datasheet.
+            ValueError: n is below 1, a size is no size, or there is no such datasheet.
         """
-        return cls._equal(n, "device", memory_bytes, link, like, reception, emulated=False)
+        devices = equal_devices(n, "device", memory_bytes, like, reserve)
+        return cls(devices, link=link or usual_link(like), reception=reception)
 
     @classmethod
     def virtual(
@@ -142,6 +145,7 @@ class Cluster(AbstractRecord):
         link: Link | None = None,
         *,
         reception: Reception = "serial",
+        reserve: Reserve = 0,
     ) -> "Cluster":
         """A cluster of n devices emulated in this process, to run on without a GPU.
 
@@ -155,6 +159,7 @@ class Cluster(AbstractRecord):
             like: whose datasheet gives the rates, and the memory unless given.
             link: the link between any two; the datasheet's usual one unless given.
             reception: see `Cluster`.
+            reserve: what plans leave free of each: a fraction, or bytes, as text, too. See `discover`.
 
         Returns:
             Devices named `"cpu:0"`, `"cpu:1"` and so on.
@@ -163,39 +168,32 @@ class Cluster(AbstractRecord):
             ValueError: n is below 1, a size is no size, there are not n of them, or there is no
                 such datasheet.
         """
-        return cls._equal(n, "cpu", memory, link, like, reception, emulated=True)
+        devices = equal_devices(n, "cpu", memory, like, reserve)
+        return cls(devices, link=link or usual_link(like), reception=reception, emulated=True)
 
     @classmethod
-    def _equal(
+    def discover(
         cls,
-        n: int,
-        prefix: str,
-        memory: Memory,
-        link: Link | None,
-        like: str,
-        reception: Reception,
+        split: int = 1,
+        cpu: int | str | None = None,
         *,
-        emulated: bool,
+        reserve: Reserve = RESERVE,
+        measure: bool = True,
     ) -> "Cluster":
-        return cls(
-            devices=equal_devices(n, prefix, memory, like),
-            link=link or usual_link(like),
-            reception=reception,
-            emulated=emulated,
-        )
-
-    @classmethod
-    def discover(cls, split: int = 1, cpu: int | str | None = None) -> "Cluster":
         """The accelerators that this process sees, with the memory that is free on each.
 
-        512 MiB of each GPU are kept free. Links that `baechi.measure.links` saved for
-        these devices are taken; others are guessed from datasheets.
+        It is read when the driver's context and the workspace of matrix products are there. Links and
+        the time of a launch are measured once for these devices, which takes about a second, and kept in
+        the user's cache folder (`$XDG_CACHE_HOME/baechi`).
 
         Args:
             split: into how many devices to split each GPU, with equal parts of its memory and a
                 stream each, so that several devices can be tried on one GPU.
             cpu: how much memory the CPU gives as a device beside them, bytes or text; unless given,
                 nothing is placed there.
+            reserve: what plans leave free of each GPU, for fragments, workspaces and kernels that are loaded
+                later: a fraction of its memory, or bytes, as text, too.
+            measure: whether what was not measured before is measured now; else it is guessed from datasheets.
 
         Returns:
             Devices named as torch names them, such as `"cuda:0"`; parts of one are `"cuda:0/0"`,
@@ -203,9 +201,9 @@ class Cluster(AbstractRecord):
 
         Raises:
             BaechiError: there is none.
-            ValueError: `split` is below 1, or `cpu` is no size.
+            ValueError: `split` is below 1, or `cpu` or `reserve` is no size.
         """
-        cluster: Cluster = lazy_import("discover")(split, cpu)
+        cluster: Cluster = lazy_import("discover")(split, cpu, reserve=reserve, measure=measure)
         return cluster
 
     def with_memory(self, max_memory: Mapping[int | str, int | str]) -> "Cluster":

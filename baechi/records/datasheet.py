@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from baechi.records import files
-from baechi.records.device import Device, Link
+from baechi.records.device import Device, Link, Reserve, reserved_bytes
 from baechi.units import parse_bytes
 
 
@@ -48,7 +48,7 @@ def usual_link(kind: str) -> Link:
 
 
 def equal_devices(
-    n: int, prefix: str, memory: int | str | Sequence[int | str] | None, like: str
+    n: int, prefix: str, memory: int | str | Sequence[int | str] | None, like: str, reserve: Reserve = 0
 ) -> tuple[Device, ...]:
     """Devices of one kind.
 
@@ -57,6 +57,7 @@ def equal_devices(
         prefix: they are named `"prefix:0"`, `"prefix:1"` and so on.
         memory: memory of each, bytes or text, or a sequence of n of them; None: the datasheet's.
         like: whose datasheet gives the rates.
+        reserve: what plans leave free of each.
 
     Raises:
         ValueError: n is below 1, a size is no size, there are not n of them, or no such datasheet.
@@ -67,8 +68,13 @@ def equal_devices(
     sizes = [memory] * n if memory is None or isinstance(memory, (int, float, str)) else list(memory)
     if len(sizes) != n:
         raise ValueError(f"{len(sizes)} memory sizes for {n} devices")
-    given = [{} if size is None else {"memory_bytes": parse_bytes(size)} for size in sizes]
-    return tuple(Device(f"{prefix}:{i}", like, **{**sheet, **more}) for i, more in enumerate(given))
+    whole_bytes = [sheet["memory_bytes"] if size is None else parse_bytes(size) for size in sizes]
+    left_bytes = [size - reserved_bytes(size, reserve) for size in whole_bytes]
+    if min(left_bytes) < 0:
+        raise ValueError(f"a reserve of {reserve!r} is more than a device has: {min(whole_bytes)} bytes")
+    return tuple(
+        Device(f"{prefix}:{i}", like, **{**sheet, "memory_bytes": size}) for i, size in enumerate(left_bytes)
+    )
 
 
 def _sheet(kind: str) -> dict[str, Any]:

@@ -2,10 +2,35 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import ceil
 from types import MappingProxyType
 from typing import Any, Literal
 
 from baechi.errors import RecordError
+from baechi.units import parse_bytes
+
+Reserve = float | int | str
+"""A fraction of a device's memory (a float below 1), or bytes (a whole number, or text)."""
+
+RESERVE: Reserve = 0.06
+"""What plans leave free of a GPU: of fragmented memory and of what libraries load later, a usual part."""
+
+
+def reserved_bytes(memory_bytes: int, reserve: Reserve) -> int:
+    """What a reserve is in bytes.
+
+    Args:
+        memory_bytes: all memory of the device.
+        reserve: a fraction, or bytes.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(reserve, float) and 0 <= reserve < 1:
+        return ceil(reserve * memory_bytes)
+    if isinstance(reserve, (bool, float)):
+        raise ValueError(f"reserve is {reserve!r}: a fraction from 0.0 to below 1.0, or bytes such as '2GiB'")
+    return parse_bytes(reserve)
 
 
 @dataclass(frozen=True)

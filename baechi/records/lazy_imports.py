@@ -1,7 +1,7 @@
 """The four places where code opens onto a floor that it may not import.
 
 Records are data and import nothing above them. Three names of the public interface are still
-verbs on a record: `plan.timeline` (simulates), `Cluster.discover()` (asks the machine) and
+verbs on a record: `plan.timeline` (simulates), `Cluster.discover()` (asks the machine and measures it) and
 `with cluster:` (emulates or times it). And `measure.host()` runs models, which is not the part of `measure`
 otherwise. They go through this table, so that the exceptions to the floors are written in one place, and
 placing needs no torch.
@@ -13,7 +13,7 @@ from typing import Any
 LAZY_IMPORTS = {
     "assign": ("baechi.run", "assign"),
     "simulate": ("baechi.simulate", "simulate"),
-    "discover": ("baechi.backend.real.discover", "discover"),
+    "discover": ("baechi.measure.discovery", "discovered"),
     "watch": ("baechi.backend.watched", "watched"),
 }
 

@@ -4,18 +4,17 @@ from dataclasses import replace
 from itertools import permutations
 
 from baechi.backend.real.driver import DRIVER, Driver
-from baechi.backend.real.link_cache import kept_links
+from baechi.backend.real.link_cache import with_kept
 from baechi.backend.real.streams import device_behind
 from baechi.errors import BaechiError
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.datasheet import datasheet, known_kinds, usual_link
-from baechi.records.device import Device, Link
+from baechi.records.device import RESERVE, Device, Link, Reserve, reserved_bytes
 from baechi.units import parse_bytes
 
-RESERVE_BYTES = 512 * 2**20
-"""Kept free on each GPU: the driver's context grows, and the allocator rounds up."""
-
 _COPY_S = 5e-6
+_SAY_NOTHING = {"NVIDIA", "TESLA", "GEFORCE", "SXM", "SXM2", "SXM3", "SXM4", "SXM5", "HBM2", "HBM3", "HBM3E"}
+"""Parts of a name that tell no device from another one with the same other parts."""
 _NO_WAY = Link(latency_s=0.0, bytes_per_s=1e18)
 """Between the host and the CPU as a device nothing travels."""
 
@@ -29,20 +28,23 @@ def has_accelerator(driver: Driver = DRIVER) -> bool:
     return driver.count() > 0
 
 
-def discover(split: int = 1, cpu: int | str | None = None, driver: Driver = DRIVER) -> Cluster:
+def discover(
+    split: int = 1, cpu: int | str | None = None, *, reserve: Reserve = RESERVE, driver: Driver = DRIVER
+) -> Cluster:
     """The visible accelerators with the memory that is free on each, less a reserve.
 
     Args:
         split: into how many devices to split each GPU.
         cpu: how much memory the CPU gives as a device beside them, bytes or text; None: it is none.
+        reserve: what is left free of each GPU: a fraction of its memory, or bytes.
         driver: answers questions about accelerators.
 
     Returns:
-        A cluster; a device whose model has a datasheet gets its rates and link from there. Links
-        that were measured on these devices before are taken as they were.
+        A cluster; a device whose model has a datasheet gets its rates and link from there. What was
+        measured on these devices before is taken as it was.
 
     Raises:
-        ValueError: `split` is below 1, or `cpu` is no size.
+        ValueError: `split` is below 1, or `cpu` or `reserve` is no size.
         BaechiError: torch sees no accelerator.
     """
     if isinstance(split, bool) or not isinstance(split, int) or split < 1:
@@ -52,22 +54,24 @@ def discover(split: int = 1, cpu: int | str | None = None, driver: Driver = DRIV
             "no accelerator is visible: use baechi.Cluster.virtual(2) to run on emulated devices, "
             "or baechi.Cluster.uniform(2, like='A100-80GB') to plan for others"
         )
-    devices = [part for index in range(driver.count()) for part in _devices(index, split, driver)]
+    devices = [part for index in range(driver.count()) for part in _devices(index, split, reserve, driver)]
     kinds = {device.kind for device in devices}
     known = sorted(kinds & set(known_kinds()))
     link = usual_link(known[0]) if len(kinds) == 1 and known else Link()
     if cpu is not None:
         devices.append(Device("cpu", "CPU", **{**datasheet("CPU"), "memory_bytes": parse_bytes(cpu)}))
     guessed = Cluster(tuple(devices), link=link, links=_links(devices, driver))
-    return replace(guessed, links={**guessed.links, **kept_links(guessed, driver)})
+    return with_kept(guessed, driver) or guessed
 
 
-def _devices(index: int, split: int, driver: Driver) -> list[Device]:
+def _devices(index: int, split: int, reserve: Reserve, driver: Driver) -> list[Device]:
     """A GPU, or its parts. Each part has the rates of the GPU: a kernel that runs alone gets all of it."""
     reported = driver.name(index)
-    kind = next((k for k in known_kinds() if _matches(k, reported)), reported)
+    kind = next((k for k in known_kinds() if is_kind(k, reported)), reported)
     rates = datasheet(kind) if kind in known_kinds() else {}
-    rates["memory_bytes"] = max(0, driver.free_bytes(index) - RESERVE_BYTES) // split
+    driver.warm_up(index)
+    left_bytes = driver.free_bytes(index) - reserved_bytes(driver.total_bytes(index), reserve)
+    rates["memory_bytes"] = max(0, left_bytes) // split
     gpu = f"{driver.kind}:{index}"
     names = [gpu] if split == 1 else [f"{gpu}/{part}" for part in range(split)]
     return [Device(name=name, kind=kind, **rates) for name in names]
@@ -91,6 +95,16 @@ def _links(devices: list[Device], driver: Driver) -> dict[tuple[str, str], Link]
     return found
 
 
-def _matches(kind: str, reported: str) -> bool:
-    """`"A100-80GB"` is in `"NVIDIA A100-SXM4-80GB"`: each part of the kind is there."""
-    return all(part in reported.replace(" ", "-").split("-") for part in kind.split("-"))
+def is_kind(kind: str, reported: str) -> bool:
+    """Whether a datasheet is that of a device.
+
+    `"A100-80GB"` is `"NVIDIA A100-SXM4-80GB"`, and not `"NVIDIA A100 80GB PCIe"`: each part of the kind is
+    there, and nothing else that makes another device (a bus, `Laptop`, a part by MIG).
+
+    Args:
+        kind: of the datasheet.
+        reported: what the driver calls the device.
+    """
+    parts = set(reported.upper().replace(" ", "-").split("-"))
+    wanted = set(kind.upper().split("-"))
+    return wanted <= parts and parts - wanted <= _SAY_NOTHING

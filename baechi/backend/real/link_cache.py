@@ -1,4 +1,4 @@
-"""Measured links, kept in the user's cache folder, so that each machine is measured once.
+"""Measured links and launches, kept in the user's cache folder, so that each machine is measured once.
 
 A file holds for the devices it was measured with: their names and identities in order (so it minds
 `CUDA_VISIBLE_DEVICES`), and the versions of torch and of what drives them.
@@ -9,16 +9,18 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from baechi.backend.real.driver import DRIVER, Driver
 from baechi.backend.real.streams import device_behind
 from baechi.errors import RecordError
 from baechi.records.cluster import Cluster
-from baechi.records.device import Link
 
 logger = logging.getLogger(__name__)
+
+_FORM = "latency without the host's call"
+"""What is kept; files of another form are not found."""
 
 
 def cache_folder() -> Path:
@@ -34,7 +36,7 @@ def cache_file(cluster: Cluster, driver: Driver = DRIVER) -> Path:
         cluster: real devices of this machine.
         driver: who knows what tells them from others.
     """
-    facts = [driver.version(), platform.machine()]
+    facts = [_FORM, driver.version(), platform.machine()]
     for name in cluster.names:
         device = device_behind(name)
         known = driver.identity(device.index) if device.index is not None else str(os.cpu_count())
@@ -43,8 +45,8 @@ def cache_file(cluster: Cluster, driver: Driver = DRIVER) -> Path:
     return cache_folder() / f"links-{digest}.json"
 
 
-def keep_links(cluster: Cluster, driver: Driver = DRIVER) -> Path:
-    """Keep the links of a cluster for the next `Cluster.discover` of the same devices.
+def keep(cluster: Cluster, driver: Driver = DRIVER) -> Path:
+    """Keep what was measured of a cluster for the next `Cluster.discover` of the same devices.
 
     Args:
         cluster: real devices of this machine, with measured links.
@@ -59,20 +61,23 @@ def keep_links(cluster: Cluster, driver: Driver = DRIVER) -> Path:
     return path
 
 
-def kept_links(cluster: Cluster, driver: Driver = DRIVER) -> Mapping[tuple[str, str], Link]:
-    """The links that were kept for a cluster's devices; none if there are none.
+def with_kept(cluster: Cluster, driver: Driver = DRIVER) -> Cluster | None:
+    """A cluster with the links and the time of a launch that were kept for its devices.
 
     Args:
         cluster: real devices of this machine.
         driver: who knows what tells them from others.
+
+    Returns:
+        The cluster; None if nothing was kept.
     """
     path = cache_file(cluster, driver)
     if not path.is_file():
-        return {}
+        return None
     try:
         kept = Cluster.load(path)
     except (RecordError, OSError) as error:
-        logger.warning("measured links are not read: %s", error)
-        return {}
+        logger.warning("what was measured of these devices is not read: %s", error)
+        return None
     logger.info("links as measured before: %s", path)
-    return kept.links
+    return replace(cluster, links={**cluster.links, **kept.links}, launch_s=kept.launch_s)

@@ -4,15 +4,13 @@ host     |spin|start|a|b|c|end|                 the device begins when the host 
 device       |~~~~~ spin ~~~~~|start|a|b|c|end|     so between the events it never waits for the host
 """
 
+from contextlib import AbstractContextManager
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 
 from baechi.torchlib.private.devices import sleep_kernel
-
-if TYPE_CHECKING:
-    from baechi.backend.real.driver import Driver
 
 _CYCLES = 1000  # of one unit, where the device has a kernel that waits
 _SIDE = 1024  # of the matrices whose product is one unit, where it has none
@@ -21,7 +19,19 @@ _TRIES, _STEADY = 20, 0.05  # clocks rise when an idle device gets work: until t
 _units_per_s: dict[torch.device, float] = {}
 
 
-def spin(driver: "Driver", device: torch.device, seconds: float) -> None:
+class Events(Protocol):
+    """What of a driver is needed here."""
+
+    def current(self, device: torch.device) -> AbstractContextManager[None]: ...
+
+    def timed_event(self, device: torch.device) -> Any: ...
+
+    def elapsed_s(self, first: Any, last: Any) -> float: ...
+
+    def synchronize(self, device: torch.device) -> None: ...
+
+
+def spin(driver: Events, device: torch.device, seconds: float) -> None:
     """Put work on the current stream of a device that takes about some seconds.
 
     Args:
@@ -35,7 +45,7 @@ def spin(driver: "Driver", device: torch.device, seconds: float) -> None:
         _work(device, ceil(seconds * _units_per_s[device]))
 
 
-def _rate(driver: "Driver", device: torch.device) -> float:
+def _rate(driver: Events, device: torch.device) -> float:
     """Units of work that a device does in a second."""
     units = 1000 if sleep_kernel(device.type) else 8
     _work(device, 1)

@@ -27,14 +27,7 @@ from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout, sent_and_held_bytes
-from baechi.torchlib.tensors.storage import (
-    WEIGHT,
-    Mark,
-    hand_on_age,
-    mark_of,
-    remove_mark,
-    set_mark,
-)
+from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, remove_mark, set_mark
 
 _CPU = torch.device("cpu")
 _NOTHING = nullcontext()
@@ -166,9 +159,11 @@ class VirtualDevices(AbstractBackend):
 
     def copy_s(self, tensor: torch.Tensor, place: str) -> float:
         emulator = current.at_work()
+        launch_s = 0.0 if emulator is None else emulator.cluster.launch_s
+        streams = self.transfer_streams(self.place_of(tensor), place)
         begun_s = self.idle_s()
-        self.copy(tensor, place, self.transfer_streams(self.place_of(tensor), place))
-        return self.idle_s() - begun_s - (0.0 if emulator is None else emulator.cluster.launch_s)
+        self.copy(tensor, place, streams)
+        return self.idle_s() - begun_s - launch_s
 
     def spend(self, what: HostWork, place: str) -> None:
         emulator = current.at_work()

@@ -1,4 +1,4 @@
-"""What the modules of device types have beside what torch promises (`torch.cuda`, `torch.xpu`)."""
+"""What the module of a device type (such as `torch.xpu`) has beside what torch promises."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ def sleep_kernel(kind: str) -> Callable[[int], None] | None:
     Torch's own tests use it. A device type without it is kept busy with matrix products.
 
     Args:
-        kind: a device type, such as `"cuda"`.
+        kind: a device type, as in `torch.device.type`.
 
     Returns:
         The function; None if the type has none.

@@ -21,6 +21,7 @@ class Card:
 
     name: str = "NVIDIA A100-SXM4-80GB"
     free_bytes: int = 70 * 10**9
+    total_bytes: int = 80 * 10**9
     identity: str = ""
 
 
@@ -68,6 +69,12 @@ class FakeDriver(Driver):
 
     def free_bytes(self, index: int) -> int:
         return self.cards[index].free_bytes
+
+    def total_bytes(self, index: int) -> int:
+        return self.cards[index].total_bytes
+
+    def warm_up(self, index: int) -> None:
+        pass
 
     def can_peer(self, source: int, target: int) -> bool:
         return self.peers

@@ -9,13 +9,15 @@ from backend.real.fake_driver import Card, FakeDriver
 
 import baechi
 from baechi import Cluster, Device, Link
-from baechi.backend.real.discover import RESERVE_BYTES, discover
-from baechi.backend.real.link_cache import cache_file, keep_links
+from baechi.backend.real.discover import discover
+from baechi.backend.real.link_cache import cache_file, keep
 from baechi.measure import links
 from baechi.records.cluster import HOST
 from baechi.records.datasheet import usual_link
 
 GB = 10**9
+RESERVED = 80 * GB * 6 // 100
+"""Of a card with 80 GB."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def test_cards() -> None:
     cluster = discover(driver=two())
     assert cluster.names == ("cuda:0", "cuda:1") and not cluster.emulated
     assert [d.kind for d in cluster.devices] == ["A100-80GB"] * 2
-    assert [d.memory_bytes for d in cluster.devices] == [70 * GB - RESERVE_BYTES, 20 * GB - RESERVE_BYTES]
+    assert [d.memory_bytes for d in cluster.devices] == [70 * GB - RESERVED, 20 * GB - RESERVED]
     assert cluster.link_between("cuda:0", "cuda:1") == usual_link("A100-80GB")
     assert cluster.link_between(HOST, "cuda:1").bytes_per_s < usual_link("A100-80GB").bytes_per_s
 
@@ -56,7 +58,7 @@ def test_a_card_in_parts() -> None:
     """Equal parts of the memory; within a card copies run at half of what its memory gives."""
     cluster = discover(split=2, driver=two())
     assert cluster.names == ("cuda:0/0", "cuda:0/1", "cuda:1/0", "cuda:1/1")
-    assert [d.memory_bytes for d in cluster.devices[:2]] == [(70 * GB - RESERVE_BYTES) // 2] * 2
+    assert [d.memory_bytes for d in cluster.devices[:2]] == [(70 * GB - RESERVED) // 2] * 2
     within = cluster.link_between("cuda:0/0", "cuda:0/1")
     assert within.bytes_per_s == cluster.devices[0].bytes_per_s / 2
     assert cluster.link_between("cuda:0/0", "cuda:1/1") == usual_link("A100-80GB")
@@ -69,6 +71,59 @@ def test_the_cpu_beside() -> None:
     assert cluster.device("cpu").memory_bytes == 8 * 2**30 and cluster.device("cpu").kind == "CPU"
     assert cluster.link_between(HOST, "cpu").latency_s == 0
     assert cluster.link_between("cpu", "cuda:0") == cluster.link_between(HOST, "cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("reserve", "left_bytes"), [(0.25, 50 * GB), (5 * GB, 65 * GB), ("10GB", 60 * GB), (0, 70 * GB)]
+)
+def test_reserves(reserve: float | int | str, left_bytes: int) -> None:
+    """A fraction of all memory, or bytes; from what is free, and never below nothing."""
+    cluster = discover(reserve=reserve, driver=FakeDriver([Card(), Card(free_bytes=1000)]))
+    assert [device.memory_bytes for device in cluster.devices] == [left_bytes, 0 if reserve else 1000]
+
+
+@pytest.mark.parametrize("reserve", [1.0, -0.1, True, "much", -5])
+def test_wrong_reserves(reserve: float | int | str) -> None:
+    """It is a fraction below 1, or a size."""
+    with pytest.raises(ValueError, match=f"{reserve}"):
+        discover(reserve=reserve, driver=two())
+
+
+@pytest.mark.parametrize(
+    ("reported", "kind"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-80GB-PCIe"),
+        ("NVIDIA A100-PCIE-40GB", "A100-40GB-PCIe"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("Tesla V100-SXM2-32GB", "V100-32GB"),
+        ("Tesla V100-SXM2-16GB", "V100-16GB"),
+        ("Tesla V100-PCIE-32GB", "V100-32GB-PCIe"),
+        ("Tesla V100-PCIE-16GB", "V100-16GB-PCIe"),
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA H100 NVL", "H100-NVL"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H200 NVL", "H200-NVL"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA GeForce RTX 5090", "RTX-5090"),
+        ("NVIDIA GeForce RTX 5070", "RTX-5070"),
+        ("NVIDIA GeForce RTX 5070 Ti", "RTX-5070-Ti"),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", None),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("NVIDIA L40", None),
+    ],
+)
+def test_names_of_cards(reported: str, kind: str | None) -> None:
+    """The datasheet is that of the bus and the variant, or none."""
+    (device,) = discover(driver=FakeDriver([Card(reported)])).devices
+    assert device.kind == (kind or reported)
+    assert bool(device.flops_per_s) == (kind is not None)
+    if kind and kind.endswith("PCIe"):
+        assert usual_link(kind).bytes_per_s <= 64e9
 
 
 @pytest.mark.parametrize("split", [0, -1, 1.5, True])
@@ -90,9 +145,10 @@ def test_no_card() -> None:
 def test_measured_links_are_found_again() -> None:
     """On the same cards in the same order and parts, and nowhere else."""
     fast = Link(1e-6, 123e9, residual=0.01)
-    keep_links(replace(discover(driver=two()), links={("cuda:0", "cuda:1"): fast}), two())
+    keep(replace(discover(driver=two()), links={("cuda:0", "cuda:1"): fast}, launch_s=7e-6), two())
     assert discover(driver=two()).link_between("cuda:0", "cuda:1") == fast
     assert discover(driver=two()).link_between(HOST, "cuda:1") == Link()
+    assert discover(driver=two()).launch_s == 7e-6
     swapped = FakeDriver(list(reversed(two().cards)))
     assert discover(driver=swapped).link_between("cuda:0", "cuda:1") == usual_link("A100-80GB")
     assert discover(split=2, driver=two()).link_between("cuda:0/0", "cuda:1/0") == usual_link("A100-80GB")
@@ -100,7 +156,7 @@ def test_measured_links_are_found_again() -> None:
 
 def test_a_broken_file_is_no_obstacle(caplog: pytest.LogCaptureFixture) -> None:
     """It is named, and links are guessed."""
-    path = keep_links(discover(driver=two()), two())
+    path = keep(discover(driver=two()), two())
     path.write_text("{")
     with caplog.at_level(logging.WARNING, "baechi"):
         assert discover(driver=two()).link_between("cuda:0", "cuda:1") == usual_link("A100-80GB")

@@ -1,0 +1,52 @@
+"""A cluster of this machine's accelerators: what the driver says of them, and what was measured, once."""
+
+import logging
+from dataclasses import replace
+
+from baechi.backend import unwatched
+from baechi.backend.real.discover import discover
+from baechi.backend.real.driver import DRIVER
+from baechi.backend.real.link_cache import keep, with_kept
+from baechi.backend.real.stopwatch import Stopwatch
+from baechi.backend.real.streams import device_behind
+from baechi.measure.copies import links
+from baechi.measure.launch import launch_seconds
+from baechi.records.cluster import Cluster
+from baechi.records.device import RESERVE, Reserve
+
+logger = logging.getLogger(__name__)
+
+_SIZES, _ROUNDS = (2**12, 2**18, 2**22, 2**24), 3
+"""Of copies: few, so that eight GPUs take about a second."""
+
+
+def discovered(
+    split: int = 1, cpu: int | str | None = None, *, reserve: Reserve = RESERVE, measure: bool = True
+) -> Cluster:
+    """The visible accelerators, as `Cluster.discover` has them.
+
+    Args:
+        split: into how many devices to split each GPU.
+        cpu: how much memory the CPU gives as a device beside them; None: it is none.
+        reserve: what is left free of each GPU: a fraction of its memory, or bytes.
+        measure: whether what was not measured before is measured now.
+
+    Returns:
+        A cluster. If its devices have no memory left to measure links, these are guessed, said in the log.
+    """
+    cluster = discover(split, cpu, reserve=reserve)
+    if not measure or with_kept(cluster) is not None:
+        return cluster
+    full = [device.name for device in cluster.devices if device.memory_bytes < 2 * max(_SIZES)]
+    if full:
+        logger.warning("links are guessed, not measured: %s has no memory left for a copy", ", ".join(full))
+        return cluster
+    with unwatched():
+        launch_s = launch_seconds(Stopwatch(device_behind(cluster.names[0])))
+        measured = replace(links(cluster, sizes=_SIZES, rounds=_ROUNDS), launch_s=launch_s)
+    DRIVER.empty_cache()
+    try:
+        keep(measured)
+    except OSError as error:
+        logger.warning("measured links cannot be kept for the next time: %s", error)
+    return measured
