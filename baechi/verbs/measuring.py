@@ -82,7 +82,7 @@ def measure_on(
             except (CaptureError, torch.OutOfMemoryError) as error:
                 if way == "hooks" or device is None:
                     raise
-                logger.warning("measured layer by layer: it does not run on %s: %s", device.name, error)
+                logger.warning("measured layer by layer: it does not run on %s: %s", device.name, str(error))
         for run in runs:
             measure_layers(model, run.graph, run.arguments, rounds=rounds, device=device)
 
