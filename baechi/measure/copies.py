@@ -20,9 +20,11 @@ import torch
 
 from baechi.backend import AbstractBackend, backend_of, is_here
 from baechi.backend.real.link_cache import keep
+from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.real.streams import device_behind
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
+from baechi.measure.launch import launch_seconds
 from baechi.measure.progress import shown
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.device import Link
@@ -48,7 +50,8 @@ def links(
 
     Returns:
         The cluster with measured links; `Link.residual` says how far the times lay from the line.
-        What the host takes to ask for a copy is not in the latency: it is `Cluster.launch_s`.
+        What the host takes to ask for a copy is not in the latency: it is `Cluster.launch_s`, which is
+        measured, too, on the first device with streams.
 
     Raises:
         ValueError: too few sizes or rounds; emulated links to keep for this machine.
@@ -75,7 +78,7 @@ def links(
             found[source, target] = of_devices[behind]
             advance()
     logger.info("measured %d links", len(found))
-    measured = replace(cluster, links={**cluster.links, **found})
+    measured = replace(cluster, links={**cluster.links, **found}, launch_s=_launch_s(cluster))
     if save is True:
         keep(measured)
     elif save:
@@ -108,6 +111,14 @@ def fit(sizes: Sequence[int], times_s: Sequence[float], *, peer: bool = True) ->
     latency_s = max(0.0, mean_s - slope * mean_size)
     off = [abs(latency_s + slope * size - taken_s) / taken_s for _, size, taken_s in rows if taken_s]
     return Link(latency_s, 1 / slope, peer, residual=max(off, default=0.0))
+
+
+def _launch_s(cluster: Cluster) -> float:
+    for name in () if cluster.emulated else cluster.names:
+        watch = Stopwatch(device_behind(name))
+        if watch.has_streams:
+            return launch_seconds(watch)
+    return cluster.launch_s
 
 
 def _behind(cluster: Cluster, end: str) -> Any:

@@ -1,16 +1,12 @@
 """A cluster of this machine's accelerators: what the driver says of them, and what was measured, once."""
 
 import logging
-from dataclasses import replace
 
 from baechi.backend import unwatched
 from baechi.backend.real.discover import discover
 from baechi.backend.real.driver import DRIVER
 from baechi.backend.real.link_cache import keep, with_kept
-from baechi.backend.real.stopwatch import Stopwatch
-from baechi.backend.real.streams import device_behind
 from baechi.measure.copies import links
-from baechi.measure.launch import launch_seconds
 from baechi.records.cluster import Cluster
 from baechi.records.device import RESERVE, Reserve
 
@@ -42,8 +38,7 @@ def discovered(
         logger.warning("links are guessed, not measured: %s has no memory left for a copy", ", ".join(full))
         return cluster
     with unwatched():
-        launch_s = launch_seconds(Stopwatch(device_behind(cluster.names[0])))
-        measured = replace(links(cluster, sizes=_SIZES, rounds=_ROUNDS), launch_s=launch_s)
+        measured = links(cluster, sizes=_SIZES, rounds=_ROUNDS)
     DRIVER.empty_cache()
     try:
         keep(measured)

@@ -12,7 +12,7 @@ from baechi.units import parse_bytes
 Reserve = float | int | str
 """A fraction of a device's memory (a float below 1), or bytes (a whole number, or text)."""
 
-RESERVE: Reserve = 0.06
+RESERVE = 0.06
 """What plans leave free of a GPU: of fragmented memory and of what libraries load later, a usual part."""
 
 

@@ -23,8 +23,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _loaded() -> None:
-    """The device type is there before the first backward, in which autograd counts devices."""
+def _loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The device type is there before the first backward, in which autograd counts devices. What is
+    measured of devices is kept for these tests only."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     from accelerator import ToyMachine, why_not
 
     if not ON_TOY:

@@ -27,12 +27,12 @@ from accelerator.devices import cluster as cluster_of
 from accelerator.where import HERE, IS_TOY, KIND, at, moved, names, undropped, why_not_here
 from baechi import Cluster, LayerGraph, Plan, Timeline
 from baechi.backend import backend_of
-from baechi.backend.real.discover import RESERVE_BYTES
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.sends import wait_for_readers
 from baechi.backend.transfer import arrive, depart, transfer
 from baechi.measure import links
 from baechi.records.cluster import HOST
+from baechi.records.device import RESERVE
 from baechi.torchlib.tensors.storage import stamp
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
@@ -188,11 +188,11 @@ def test_discover() -> None:
     assert cluster.names == NAMES
     free_bytes, total_bytes = torch.accelerator.get_memory_info(0)
     assert 0 < free_bytes <= total_bytes
-    assert 0 < cluster.devices[0].memory_bytes <= total_bytes - RESERVE_BYTES
+    assert 0 < cluster.devices[0].memory_bytes <= (1 - RESERVE) * total_bytes
     parts = Cluster.discover(split=2, cpu="1GiB")
     assert parts.names[:2] == PARTS[:2] and parts.names[-1] == "cpu"
     assert len(parts) == 2 * len(NAMES) + 1
-    assert 2 * parts.devices[0].memory_bytes <= total_bytes - RESERVE_BYTES
+    assert 2 * parts.devices[0].memory_bytes <= (1 - RESERVE) * total_bytes
     assert parts.device("cpu").memory_bytes == 2**30 and not parts.emulated
 
 
