@@ -58,8 +58,9 @@ def measure(
     """Put measured seconds onto a graph.
 
     The model runs until it is warm: until a round takes hardly less than the fastest before. The medians
-    of the rounds after that count. Glue is not timed: it gets its estimate, scaled as the layers'
-    measurements relate to theirs. On a device with streams, host and device are measured apart.
+    of the rounds after that count. What is not timed (functional ops, layers that run only sometimes) gets
+    its estimate, scaled as the layers' measurements relate to theirs. On a device with streams, host and
+    device are measured apart.
 
     Args:
         model: the model; left exactly as found.
@@ -101,10 +102,9 @@ def measure(
                 clock.learn(call)
         for _ in range(rounds):
             samples.append(_one_round(model, inputs, graph, clock))
-    _write(graph, [sample.took() for sample in samples], device, clock.watch.has_streams)
-    layers = {name for name, costs in graph.placed_costs() if costs.kind == "layer"}
-    scale_others(graph, layers, device)  # glue is not timed
-    logger.info("measured %d layers over %d rounds", len(samples[0].forward), rounds)
+    measured = _write(graph, [sample.took() for sample in samples], device, clock.watch.has_streams)
+    scale_others(graph, measured, device)
+    logger.info("measured %d layers over %d rounds", len(measured), rounds)
 
 
 Key = tuple[str, str]
@@ -212,9 +212,14 @@ def _timed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def _write(graph: LayerGraph, rounds: list[dict[Key, Took]], device: Device | None, host_apart: bool) -> None:
+def _write(
+    graph: LayerGraph, rounds: list[dict[Key, Took]], device: Device | None, host_apart: bool
+) -> set[str]:
+    """Put the medians on the layers that ran, and on weights that nothing reads; returns their names."""
+    ran = {name for one in rounds for name, _ in one}
     layers = [name for name, costs in graph.placed_costs() if costs.kind == "layer"]
-    for name, phase in product(layers, ("forward", "backward") if graph.training else ("forward",)):
+    measured = [name for name in layers if name in ran or graph.costs(name).unread]
+    for name, phase in product(measured, ("forward", "backward") if graph.training else ("forward",)):
         data = graph.nodes[name]
         taken = [one[name, phase] for one in rounds if (name, phase) in one]
         took = typical(taken) if taken else Took(0.0, 0.0)
@@ -224,3 +229,4 @@ def _write(graph: LayerGraph, rounds: list[dict[Key, Took]], device: Device | No
         if taken and phase == "forward":
             seconds = [one.device_s for one in taken]
             data["spread_s"] = max(seconds) - min(seconds)
+    return set(measured)

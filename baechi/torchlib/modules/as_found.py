@@ -14,6 +14,7 @@ from torch import nn
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill, tables_of
 from baechi.torchlib.private.transforms import is_wrapped
 from baechi.torchlib.random_state import random_state_kept
+from baechi.torchlib.tensors.swap_memory import exchange
 
 Contents = Literal["all", "no parameters", "none"]
 
@@ -116,7 +117,7 @@ class _Keeper:
 
         def undo() -> None:
             if tensor.data.untyped_storage() is not data.untyped_storage():
-                tensor.data = data
+                exchange(tensor, data)
             if content is not None and not torch.equal(data, content):
                 data.copy_(content)
             if tensor.is_leaf and tensor.grad is not grad:
