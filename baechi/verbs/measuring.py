@@ -89,14 +89,20 @@ def measure_on(
 
 def _in_place(model: nn.Module, runs: Sequence[Captured], device: Device | None, rounds: int) -> None:
     for run in runs:
-        placed = None if device is None or device.name == "cpu" else _on(device, model, run.graph)
+        stays = device is None or (device.name == "cpu" and _homes(model) <= {"cpu"})
+        placed = None if device is None or stays else _on(device, model, run.graph)
         measure(model, run.inputs, run.graph, rounds=rounds, device=device, placed=placed)
+
+
+def _homes(model: nn.Module) -> set[str]:
+    """Where the weights of a model lie."""
+    return {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
 
 
 @contextmanager
 def _on(device: Device, model: nn.Module, graph: LayerGraph) -> Iterator[None]:
     """A model on one device, with its inputs; its weights are back afterwards."""
-    home = next((str(tensor.device) for tensor in (*model.parameters(), *model.buffers())), "cpu")
+    home = min(_homes(model), default="cpu")  # weights on several devices are put back one by one later
     plan = Plan.from_device_map(graph, Cluster((device,)), {"": device.name})
     run_room.assign(model, plan)
     try:

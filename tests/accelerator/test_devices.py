@@ -505,7 +505,7 @@ def test_profiled_by_hooks() -> None:
             assert graph.seconds(name, "forward_s", cluster.devices[0].kind) > 0
             assert graph.amount(name, "host_forward_s") > 0
         assert {str(weight.device) for weight in model.parameters()} == {home}
-        del model
+        del model, inputs
     left_bytes = torch.accelerator.memory_allocated(HERE) - before_bytes
     assert left_bytes <= (0 if IS_TOY else 2**26)  # cuBLAS keeps a workspace
 

@@ -71,6 +71,20 @@ def test_auto_measures_this_machines_cpu_only() -> None:
     assert set(graph.nodes["0"]["forward_s"]) == {"L4"}
 
 
+def test_seconds_of_another_device_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """This machine's CPU is measured where the devices are not here: a warning names them."""
+    for source in ("hooks", "layers"):
+        for cluster in (Cluster.uniform(2, like="H100-80GB"), Cluster.virtual(2, like="H100-80GB")):
+            caplog.clear()
+            baechi.profile(model(), torch.ones(32, 256), cluster=cluster, source=source, rounds=1)  # type: ignore[arg-type]
+            (warning,) = caplog.messages
+            assert "H100-80GB" in warning and "CPU" in warning and source in warning
+    caplog.clear()
+    here = Cluster((Device("cpu:0", memory_bytes=2**30),), emulated=True)
+    baechi.profile(model(), torch.ones(32, 256), cluster=here, source="hooks", rounds=1)
+    assert not caplog.messages
+
+
 def test_wrong_requests() -> None:
     """Unknown sources, no rounds and devices without rates are refused."""
     with pytest.raises(ValueError, match="hooks"):

@@ -1,5 +1,7 @@
 """A cluster is checked when built, made from datasheets, and kept in files."""
 
+from collections.abc import Callable
+
 import pytest
 
 from baechi.errors import RecordError
@@ -91,6 +93,31 @@ def test_every_datasheet_makes_a_device() -> None:
         )
     with pytest.raises(ValueError, match="H200"):
         datasheet("H20000")
+
+
+@pytest.mark.parametrize("make", [Cluster.uniform, Cluster.virtual])
+def test_reserves(make: Callable[..., Cluster]) -> None:
+    """A fraction or bytes are left free of each device; nothing unless said."""
+    whole_bytes = datasheet("L4")["memory_bytes"]
+    for reserve, left_bytes in (
+        (0, whole_bytes),
+        (0.06, whole_bytes * 94 // 100),
+        ("1GB", whole_bytes - 10**9),
+        (5, whole_bytes - 5),
+    ):
+        assert {d.memory_bytes for d in make(2, like="L4", reserve=reserve).devices} == {left_bytes}
+    assert {d.memory_bytes for d in make(2).devices} == {datasheet("A100-80GB")["memory_bytes"]}
+    for wrong in (1.0, -0.5, True, float("nan"), "a lot"):
+        with pytest.raises(ValueError, match=str(wrong)):
+            make(2, reserve=wrong)
+    with pytest.raises(ValueError, match="more than a device has"):
+        make(2, like="L4", reserve="25GB")
+
+
+def test_reserves_of_unequal_devices() -> None:
+    """Each leaves its own part."""
+    cluster = Cluster.virtual(2, memory=["1GB", "2GB"], reserve=0.1)
+    assert [device.memory_bytes for device in cluster.devices] == [9 * 10**8, 18 * 10**8]
 
 
 @pytest.mark.parametrize(
