@@ -81,11 +81,14 @@ def measure(
             "the model is on the meta device, so it cannot run in place: measure it with source='layers', "
             "or take source='estimate'"
         )
-    clock = CallClock(Stopwatch(device_behind("cpu" if device is None else device.name)))
+    here = device_behind("cpu" if device is None else device.name)
+    clock = CallClock(Stopwatch(here))
+    # weights that are copied to the device cannot be changed where they were
+    moves = placed is not None and all(weight.device != here for weight in model.parameters())
     samples: list[_Round] = []
     warm_ups_s: list[float] = []
     with (
-        left_as_found(model, contents="all"),
+        left_as_found(model, contents="no parameters" if moves else "all"),
         torch.set_grad_enabled(graph.training),
         ExitStack() as stack,
     ):

@@ -11,6 +11,7 @@ from torch import nn
 
 from baechi import run as run_room
 from baechi.backend import is_here
+from baechi.backend.real.driver import DRIVER
 from baechi.backend.real.streams import device_behind
 from baechi.cost.memory import step_bytes
 from baechi.errors import CaptureError
@@ -23,6 +24,7 @@ from baechi.records.plan import Plan
 from baechi.torchlib.host_memory import free_host_bytes
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.on_meta import is_on_meta
+from baechi.torchlib.tensors.swap_memory import exchange
 from baechi.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -101,16 +103,20 @@ def _homes(model: nn.Module) -> set[str]:
 
 @contextmanager
 def _on(device: Device, model: nn.Module, graph: LayerGraph) -> Iterator[None]:
-    """A model on one device, with its inputs; its weights are back afterwards."""
-    home = min(_homes(model), default="cpu")  # weights on several devices are put back one by one later
+    """A model on one device, with its inputs; afterwards its weights have the memory that they had."""
+    weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    found = [(tensor, tensor.data) for tensor in weights.values()]
+    home = min(_homes(model), default="cpu")
     plan = Plan.from_device_map(graph, Cluster((device,)), {"": device.name})
     run_room.assign(model, plan)
     try:
         yield
     finally:
-        for weight in model.parameters():
-            weight.grad = None
+        for tensor, data in found:  # nothing has to travel back
+            tensor.grad = None
+            exchange(tensor, data)
         run_room.restore(model, home)
+        DRIVER.empty_cache()
 
 
 def _kinds(cluster: Cluster) -> list[Device]:

@@ -161,7 +161,8 @@ class Driver:
 
     def empty_cache(self) -> None:
         """Give memory back that the allocator keeps and no tensor takes."""
-        torch.accelerator.empty_cache()
+        if self.kind is not None:
+            torch.accelerator.empty_cache()
 
     def _module(self) -> Any:
         return torch.get_device_module(self.kind)

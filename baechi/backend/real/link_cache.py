@@ -57,7 +57,9 @@ def keep(cluster: Cluster, driver: Driver = DRIVER) -> Path:
     """
     path = cache_file(cluster, driver)
     path.parent.mkdir(parents=True, exist_ok=True)
-    cluster.save(path)
+    own = path.with_suffix(f".{os.getpid()}")  # another process may measure, or read, at the same time
+    cluster.save(own)
+    own.replace(path)
     return path
 
 
