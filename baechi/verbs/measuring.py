@@ -12,10 +12,11 @@ from torch import nn
 from baechi import run as run_room
 from baechi.backend import is_here
 from baechi.backend.real.driver import DRIVER
+from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.real.streams import device_behind
 from baechi.cost.memory import step_bytes
 from baechi.errors import CaptureError
-from baechi.measure import estimate_issue, measure, measure_layers
+from baechi.measure import estimate_issue, launch_seconds, measure, measure_layers
 from baechi.records.cluster import Cluster
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
@@ -75,8 +76,11 @@ def measure_on(
             kinds,
         )
     for device in _kinds(cluster) if _is_real(cluster) else [None]:
-        for run in runs if device is not None else ():
-            estimate_issue(run.graph, cluster.launch_s)  # what is not measured keeps it
+        if device is not None:
+            watch = Stopwatch(device_behind(device.name))
+            launch_s = launch_seconds(watch) if watch.has_streams else cluster.launch_s
+            for run in runs:
+                estimate_issue(run.graph, launch_s)  # what is not measured keeps it
         if way == "hooks" or (way == "auto" and _fits(model, runs, device)):
             try:
                 _in_place(model, runs, device, rounds)
