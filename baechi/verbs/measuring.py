@@ -75,12 +75,14 @@ def measure_on(
             way,
             kinds,
         )
-    for device in _kinds(cluster) if _is_real(cluster) else [None]:
-        if device is not None:
-            watch = Stopwatch(device_behind(device.name))
-            launch_s = launch_seconds(watch) if watch.has_streams else cluster.launch_s
-            for run in runs:
-                estimate_issue(run.graph, launch_s)  # what is not measured keeps it
+    devices = _kinds(cluster) if _is_real(cluster) else [None]
+    if _is_real(cluster):
+        watches = [Stopwatch(device_behind(device.name)) for device in devices if device is not None]
+        with_streams = next((watch for watch in watches if watch.has_streams), None)
+        launch_s = cluster.launch_s if with_streams is None else launch_seconds(with_streams)
+        for run in runs:
+            estimate_issue(run.graph, launch_s)  # what is not measured keeps it
+    for device in reversed(devices):  # the host's time is that for the first kind
         if way == "hooks" or (way == "auto" and _fits(model, runs, device)):
             try:
                 _in_place(model, runs, device, rounds)
@@ -123,7 +125,7 @@ def _on(device: Device, model: nn.Module, graph: LayerGraph) -> Iterator[None]:
         DRIVER.empty_cache()
 
 
-def _kinds(cluster: Cluster) -> list[Device]:
+def _kinds(cluster: Cluster) -> list[Device | None]:
     """Of each kind the device with the most memory: whole, if it is part of a GPU."""
     found: dict[str, Device] = {}
     for device in cluster.devices:
@@ -134,8 +136,8 @@ def _kinds(cluster: Cluster) -> list[Device]:
 
 def _fits(model: nn.Module, runs: Sequence[Captured], device: Device | None) -> bool:
     """Whether a model's step fits a device; None is the CPU."""
-    on_host = device is None or device.name == "cpu"
-    room_bytes = free_host_bytes() if device is None or on_host else device.memory_bytes
+    is_host = device is None or device.name == "cpu"
+    room_bytes = free_host_bytes() if device is None or is_host else device.memory_bytes
     needed_bytes = max([step_bytes(run.graph) for run in runs])
     if needed_bytes > room_bytes:
         logger.info(

@@ -12,12 +12,13 @@ from torch import nn
 import baechi
 from accelerator import NAMES, ToyMachine
 from accelerator.devices import cluster
-from baechi import Cluster, LayerGraph
+from baechi import Cluster, Device, LayerGraph
 from baechi.backend.real import spin
 from baechi.backend.real.driver import DRIVER
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.measure import launch_seconds, links
 from baechi.records.cluster import HOST
+from baechi.records.datasheet import datasheet
 
 TWO = cluster(*NAMES[:2])
 KIND = TWO.devices[0].kind
@@ -141,6 +142,19 @@ def test_functional_ops(timed: Callable[..., ToyMachine]) -> None:
         found.append(seconds_of(graph, add, "forward_s"))
     assert found[1] <= 2 * found[0]
     assert OTHER_S / 2 <= found[0] <= ADDMM_S
+
+
+@pytest.mark.parametrize("source", ["hooks", "layers"])
+def test_the_cpu_beside(timed: Callable[..., ToyMachine], source: str) -> None:
+    """Seconds by kind; the host's are those to issue for the accelerator, which the CPU has none of."""
+    timed(launch_s=7e-6)
+    cpu = Device("cpu", **{**datasheet("CPU"), "kind": "CPU"})
+    graph = profiled(Model(), source, cluster=Cluster((TWO.devices[0], cpu)))
+    for name, (forward, _) in KERNELS.items():
+        assert graph.nodes[name]["forward_s"].keys() == {KIND, "CPU"}
+        assert seconds_of(graph, name, "forward_s") == near(FORWARD_S[name], rel=WITHIN)
+        own_s = OWN_HOST_S if name == "busy" else 0.0
+        assert seconds_of(graph, name, "host_forward_s") == near(forward * 7e-6 + own_s, rel=WITHIN)
 
 
 @pytest.mark.parametrize("source", ["hooks", "layers"])
