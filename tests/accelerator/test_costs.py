@@ -1,6 +1,6 @@
 """What is measured is what the device was given: kernels, launches and links of known logical time."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,8 @@ from baechi.records.datasheet import datasheet
 
 TWO = cluster(*NAMES[:2])
 KIND = TWO.devices[0].kind
-ADDMM_S, MM_S, OTHER_S = 80e-6, 30e-6, 11e-6
-OWN_HOST_S = 55e-6
-
-near = pytest.approx
-WITHIN = 0.02
+ADDMM_S, MM_S, OTHER_S, OWN_HOST_S = 80e-6, 30e-6, 11e-6, 55e-6
+WITHIN, near = 0.02, pytest.approx
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +94,7 @@ def profiled(model: nn.Module, source: str, **settings: Any) -> LayerGraph:
 
 def seconds_of(graph: LayerGraph, name: str, attribute: str) -> float:
     found = graph.nodes[name][attribute]
-    return float(found[KIND] if isinstance(found, Mapping) else found)
+    return float(found[KIND] if isinstance(found, dict) else found)
 
 
 FORWARD_S = {"first": ADDMM_S, "act": OTHER_S, "act#1": OTHER_S, "busy": ADDMM_S + OTHER_S, "last": ADDMM_S}
@@ -122,7 +119,7 @@ def test_layers(timed: Callable[..., ToyMachine], source: str, launch_s: float, 
     timed(launch_s=launch_s)
     graph = profiled(Model(), source)
     for name, (forward, backward) in KERNELS.items():
-        own_s = OWN_HOST_S if name == "busy" else 0.0
+        own_s = OWN_HOST_S * (name == "busy")
         assert seconds_of(graph, name, "forward_s") == near(FORWARD_S[name], rel=WITHIN)
         assert seconds_of(graph, name, "backward_s") == near(BACKWARD_S[name], rel=WITHIN)
         assert seconds_of(graph, name, "host_forward_s") == near(forward * launch_s + own_s, rel=WITHIN)
@@ -148,8 +145,8 @@ def test_functional_ops(timed: Callable[..., ToyMachine]) -> None:
 def test_the_cpu_beside(timed: Callable[..., ToyMachine], source: str) -> None:
     """Seconds by kind; the host's are those to issue for the accelerator, which the CPU has none of."""
     timed(launch_s=7e-6)
-    cpu = Device("cpu", **{**datasheet("CPU"), "kind": "CPU"})
-    graph = profiled(Model(), source, cluster=Cluster((TWO.devices[0], cpu)))
+    both = Cluster((TWO.devices[0], Device("cpu", "CPU", **datasheet("CPU"))))
+    graph = profiled(Model(), source, cluster=both)
     for name, (forward, _) in KERNELS.items():
         assert graph.nodes[name]["forward_s"].keys() == {KIND, "CPU"}
         assert seconds_of(graph, name, "forward_s") == near(FORWARD_S[name], rel=WITHIN)
@@ -274,11 +271,10 @@ def test_links(timed: Callable[..., ToyMachine], launch_s: float) -> None:
 
 def test_a_cluster_is_measured_once(timed: Callable[..., ToyMachine], tmp_path: Path) -> None:
     """When it is discovered first; then it is found again, also where nothing may be measured."""
-    guessed = Cluster.discover(measure=False)
-    assert not list(tmp_path.rglob("*.json")) and not guessed.link_between(NAMES[0], NAMES[1]).residual
+    assert not Cluster.discover(measure=False).link_between(*NAMES[:2]).residual
+    assert not list(tmp_path.rglob("*.json"))
     timed(launch_s=7e-6, links=LINKS)
-    found = Cluster.discover()
-    assert_links(found)
+    assert_links(found := Cluster.discover())
     assert found.launch_s == near(7e-6, rel=WITHIN)
     timed(launch_s=70e-6)
     for again in (Cluster.discover(), Cluster.discover(measure=False)):
