@@ -14,7 +14,7 @@ from rich.table import Table
 
 from baechi import report
 from baechi.cli.progress import progress
-from baechi.cli.targets import ZOO, cluster_of, graph_of, model_of, shipped
+from baechi.cli.targets import ZOO, graph_of, model_of, shipped
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
@@ -53,7 +53,7 @@ def profile(
 
     Example: baechi profile train.py:model_and_batch -o graph.json --cluster 4xH100-80GB
     """
-    graph = _profiled(target, cluster_of(cluster), training, source)
+    graph = _profiled(target, Cluster.parse(cluster), training, source)
     graph.save(output)
     layers = len(list(graph.placed()))
     Console().print(f"{layers} layers written to {output}", highlight=False)
@@ -74,7 +74,7 @@ def place(
 
     Example: baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
     """
-    devices = cluster_of(cluster)
+    devices = Cluster.parse(cluster)
     plan = plan_for(graph, devices, placer, optimizer, _effort(effort))
     if output is not None:
         plan.save(output)
@@ -99,7 +99,7 @@ def fits(
 
     model, batch = model_of(target)
     with progress("trying batches"):
-        answer = whether_fits(model, batch, cluster_of(cluster), optimizer=optimizer, training=training)
+        answer = whether_fits(model, batch, Cluster.parse(cluster), optimizer=optimizer, training=training)
     if as_json:
         print(json.dumps(asdict(answer), indent=1))
     else:
@@ -118,7 +118,7 @@ def clusters(
 
     Example: baechi clusters 2xH100-80GB,1xRTX-4090
     """
-    found = {key: cluster_of(key) for key in ([name] if name else shipped("cluster"))}
+    found = {key: Cluster.parse(key) for key in ([name] if name else shipped("cluster"))}
     if as_json:
         print(json.dumps({key: cluster.body() for key, cluster in found.items()}, indent=1))
         return

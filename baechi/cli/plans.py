@@ -9,7 +9,8 @@ from rich.text import Text
 
 from baechi import report
 from baechi.cli.planning import USUAL, ClusterOption, OptimizerOption, PlacerOption, plan_for
-from baechi.cli.targets import ZOO, cluster_of, shipped
+from baechi.cli.targets import ZOO, shipped
+from baechi.records.cluster import Cluster
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.difference import Difference
@@ -106,7 +107,7 @@ def _plan(text: str, cluster: str, placer: str, optimizer: str | None) -> Plan:
     """A plan from its file, or of a model that is placed now."""
     if text.removeprefix(ZOO) not in shipped("graph") and not text.partition(".py:")[1] and ZOO not in text:
         return Plan.load(text)
-    return plan_for(text, cluster_of(cluster), placer, optimizer)
+    return plan_for(text, Cluster.parse(cluster), placer, optimizer)
 
 
 def _show(sentence: str, shown: list[Table]) -> None:

@@ -1,5 +1,6 @@
 """A dry run: a plan's steps on its emulated cluster, without values."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,12 +11,13 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.dry.dry_run import dry_run as run_dry
 from baechi.run.runtime import Reorder
+from baechi.verbs.applying import read_plan
 
 
 def dry_run(
     model: nn.Module,
     inputs: Any,
-    plan: Plan,
+    plan: Plan | str | Path,
     *,
     optimizer: str | torch.optim.Optimizer | None = None,
     steps: int = 2,
@@ -31,8 +33,8 @@ def dry_run(
 
     Args:
         model: the model that the plan is for, on any device or `meta`; left exactly as found.
-        inputs: as `distribute` takes `example_inputs`; one example.
-        plan: the plan. Its cluster may be emulated, real, or to plan for.
+        inputs: as `distribute` takes them; one example.
+        plan: the plan, or its file. Its cluster may be emulated, real, or to plan for.
         optimizer: its name, or an optimizer of this model; the one that the plan's graph notes, unless given.
         steps: how many steps run; the first one makes the optimizer's state.
         reorder: as `distribute` takes it.
@@ -47,5 +49,6 @@ def dry_run(
         BaechiError: the model is distributed already.
         ValueError: an unknown optimizer, or `steps` below 1.
     """
+    plan = read_plan(plan)
     optimizer = plan.graph.graph.get("optimizer") if optimizer is None else optimizer
     return run_dry(model, Inputs.of(inputs), plan, optimizer=optimizer, steps=steps, reorder=reorder)

@@ -8,8 +8,8 @@ from typer.testing import CliRunner, Result
 
 from baechi.cli import app
 from baechi.cli.planning import timed
-from baechi.cli.targets import cluster_of, graph_of
-from baechi.records import LayerGraph, Plan
+from baechi.cli.targets import graph_of
+from baechi.records import Cluster, LayerGraph, Plan
 
 FILE = """
 import torch
@@ -65,7 +65,7 @@ def test_times_that_are_known_stay() -> None:
     graph = graph_of("gnmt")
     name = next(graph.placed())
     graph.nodes[name]["forward_s"]["A100-80GB"] = 123.0
-    timed(graph, cluster_of("1xA100-80GB,1xL4"))
+    timed(graph, Cluster.parse("1xA100-80GB,1xL4"))
     assert graph.nodes[name]["forward_s"]["A100-80GB"] == 123.0
     assert graph.nodes[name]["forward_s"]["L4"] < 123
 

@@ -67,7 +67,7 @@ def test_the_largest_batch() -> None:
 
 def test_on_meta_and_without_a_batch() -> None:
     """A model on `meta` is answered; inputs without a first dimension have no largest batch."""
-    cluster = baechi.Cluster.uniform(2, memory_bytes="64MiB")
+    cluster = baechi.Cluster.uniform(2, memory="64MiB")
     answer = baechi.fits(nn.Linear(8, 8, device="meta"), torch.ones(4, 8), cluster, training=False)
     assert answer and answer.largest_batch is not None and answer.largest_batch > 1000
 
@@ -87,7 +87,7 @@ def test_a_model_that_looks_at_values_with_meta_inputs_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) if float(x.sum()) > -1e9 else x
 
-    cluster = baechi.Cluster.uniform(2, memory_bytes="1MiB")
+    cluster = baechi.Cluster.uniform(2, memory="1MiB")
     with pytest.raises(baechi.CaptureError, match=r"inputs are on the meta device .* with real inputs"):
         baechi.fits(Looks(8, 8), torch.ones(4, 8, device="meta"), cluster)
 

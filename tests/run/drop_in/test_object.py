@@ -212,11 +212,11 @@ def wrong_inputs() -> list[tuple[str, dict[str, object], type[Exception], str]]:
         ("memory", {"cluster": tiny}, PlacementError, "short"),
         ("placer", {"placer": "m-best"}, ValueError, "m-etf"),
         ("seed", {"placer": "random:x"}, ValueError, "seed"),
-        ("shape", {"example_inputs": torch.randn(5, 7)}, CaptureError, "does not run"),
-        ("missing", {"example_inputs": {}}, CaptureError, "missing a required argument"),
-        ("extra", {"example_inputs": {"x": batch(), "y": 1}}, CaptureError, "unexpected keyword"),
-        ("empty list", {"example_inputs": []}, ValueError, "an example for each path"),
-        ("set", {"example_inputs": {1}}, TypeError, "baechi.Inputs"),
+        ("shape", {"inputs": torch.randn(5, 7)}, CaptureError, "does not run"),
+        ("missing", {"inputs": {}}, CaptureError, "missing a required argument"),
+        ("extra", {"inputs": {"x": batch(), "y": 1}}, CaptureError, "unexpected keyword"),
+        ("empty list", {"inputs": []}, ValueError, "an example for each path"),
+        ("set", {"inputs": {1}}, TypeError, "baechi.Inputs"),
         ("map misses", {"device_map": {"left": 0, "right": 1}, "cluster": cluster}, PlanError, "head"),
         ("map device", {"device_map": {"": 7}, "cluster": cluster}, PlanError, "the devices are cpu:0"),
         ("map text", {"device_map": "auto"}, ValueError, "mapping"),
@@ -234,7 +234,7 @@ def test_bad_input(name: str, options: dict[str, object], error: type[Exception]
     model = towers()
     before, states = attributes(model), {k: v.clone() for k, v in model.state_dict().items()}
     with pytest.raises(error, match=text):
-        baechi.distribute(model, **{"example_inputs": batch(), **options})  # type: ignore[arg-type]
+        baechi.distribute(model, **{"inputs": batch(), **options})  # type: ignore[arg-type]
     assert attributes(model) == before
     assert all(identical(value, states[key]) for key, value in model.state_dict().items())
 
