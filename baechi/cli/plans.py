@@ -8,9 +8,16 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from baechi import report
-from baechi.cli.planning import USUAL, ClusterOption, OptimizerOption, PlacerOption, plan_for
+from baechi.cli.options import (
+    USUAL,
+    ClusterOption,
+    EffortOption,
+    MemoryOption,
+    OptimizerOption,
+    PlacerOption,
+)
+from baechi.cli.placing import plan_for
 from baechi.cli.targets import ZOO, shipped
-from baechi.records.cluster import Cluster
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.difference import Difference
@@ -32,6 +39,8 @@ def report_command(
     cluster: ClusterOption = USUAL,
     placer: PlacerOption = "auto",
     optimizer: OptimizerOption = None,
+    effort: EffortOption = "1",
+    max_memory: MemoryOption = None,
     measured: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="A measured step (last_step(model).save(FILE)), to show beside."),
@@ -57,7 +66,7 @@ def report_command(
 
       baechi report plan.json --json - | jq .reading
     """
-    loaded = _plan(plan, cluster, placer, optimizer)
+    loaded = _plan(plan, cluster, placer, optimizer, effort, max_memory)
     step = None if measured is None else Timeline.load(measured)
     wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
     for file, form in wanted:
@@ -103,11 +112,13 @@ def compare_command(one: PlanFile, other: PlanFile, as_json: AsJson = False) -> 
     _show(difference.sentence, difference.tables())
 
 
-def _plan(text: str, cluster: str, placer: str, optimizer: str | None) -> Plan:
+def _plan(
+    text: str, cluster: str, placer: str, optimizer: str | None, effort: str, max_memory: str | None
+) -> Plan:
     """A plan from its file, or of a model that is placed now."""
     if text.removeprefix(ZOO) not in shipped("graph") and not text.partition(".py:")[1] and ZOO not in text:
         return Plan.load(text)
-    return plan_for(text, Cluster.parse(cluster), placer, optimizer)
+    return plan_for(text, cluster, placer, optimizer, effort=effort, max_memory=max_memory)
 
 
 def _show(sentence: str, shown: list[Table]) -> None:

@@ -15,11 +15,11 @@ ZOO = "zoo:"
 
 
 def model_of(target: str) -> tuple[Any, Any]:
-    """The model and the example inputs that a target stands for.
+    """The model and the inputs that a target stands for.
 
     Args:
         target: `path.py:function` or `package.module:function`, a function without arguments that
-            returns `(model, example_inputs)`; or `zoo:NAME`, a model of the zoo, full size, on the
+            returns `(model, inputs)`; or `zoo:NAME`, a model of the zoo, full size, on the
             `meta` device.
 
     Raises:
@@ -34,9 +34,7 @@ def model_of(target: str) -> tuple[Any, Any]:
         )
     made = _function(where, name)()
     if not isinstance(made, tuple) or len(made) != 2:
-        raise BaechiError(
-            f"{target} returned {type(made).__name__}: it has to return (model, example_inputs)"
-        )
+        raise BaechiError(f"{target} returned {type(made).__name__}: it has to return (model, inputs)")
     return made
 
 
@@ -62,13 +60,24 @@ def shipped(kind: str) -> list[str]:
     return sorted([file.stem for file in (profiles_folder() / f"{kind}s").glob("*.json")])
 
 
+def in_zoo(text: str) -> bool:
+    """Whether a text names a model of the zoo, which can be built.
+
+    Args:
+        text: what a person typed.
+    """
+    from baechi.zoo import MODELS
+
+    return text.startswith(ZOO) and text.removeprefix(ZOO) in MODELS
+
+
 def _from_zoo(name: str) -> tuple[Any, Any]:
     from baechi.zoo import MODELS
 
     if name not in MODELS:
         raise BaechiError(
             f"no model {name!r} in the zoo: it has {', '.join(MODELS)}; "
-            f"`place` and `report` take graphs as well: {', '.join(shipped('graph'))}"
+            f"`place`, `fits` and `report` take graphs as well: {', '.join(shipped('graph'))}"
         )
     return MODELS[name]("full", device="meta")
 

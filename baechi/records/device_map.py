@@ -75,12 +75,12 @@ def map_from_devices(graph: LayerGraph, device_of: Mapping[str, str]) -> dict[st
     where: dict[str, str] = {}
     for name, costs in graph.placed_costs():
         module = graph.module_of(name)
-        if _is_layer(graph, name):
+        if _is_layer(graph, name) and module != ROOT:
             where.setdefault(module, device_of[name])
-        for weight in costs.weights or ():  # a functional op may have some, and tied ones have several names
-            if module not in _prefixes(weight) and module != ROOT:
-                where.setdefault(weight, device_of[name])
-    devices = set(where.values())
+        for weight in costs.weights or ():  # of a functional op, of the root, or another name of a tied one
+            if where.keys().isdisjoint(_prefixes(weight)):
+                where[weight] = device_of[name]
+    devices = {*where.values()} or {device_of[name] for name in graph.placed() if _is_layer(graph, name)}
     if len(devices) <= 1:
         return dict.fromkeys([""], *devices) if devices else {}
     spread: dict[str, set[str]] = {}

@@ -127,6 +127,29 @@ def fits(
     largest = _largest(capture, graph, given, size, refusal_of) if size else None
     if largest is not None and size is not None and refusal is None:
         largest = max(largest, size)
+    return _answer(refusal, size, largest)
+
+
+def graph_fits(
+    graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None, effort: Effort = 0
+) -> Fit:
+    """Say whether the model of a graph fits a cluster, by simulation.
+
+    Args:
+        graph: the graph.
+        cluster: the devices.
+        optimizer: name of the optimizer whose state counts.
+        effort: see `place`.
+
+    Returns:
+        Yes or no, and the bytes that are short; a graph does not say what another batch would take.
+    """
+    place_with = functools.partial(placed, graph, placer="auto", optimizer=name_of(optimizer), effort=effort)
+    refusal = _refusal(cluster, place_with, None)
+    return _answer(refusal, None, None)
+
+
+def _answer(refusal: PlacementError | None, size: int | None, largest: int | None) -> Fit:
     if refusal is None:
         return Fit(True, size, {}, largest)
     return Fit(False, size, refusal.short_bytes, largest, str(refusal).split("\n")[0])

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from baechi.cli import app
-from baechi.cli.planning import timed
+from baechi.cli.placing import timed
 from baechi.cli.targets import graph_of
 from baechi.records import Cluster, LayerGraph, Plan
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from baechi.records import files
 from baechi.records.datasheet import datasheet, usual_link
 from baechi.records.device import Device, Link
 from baechi.units import parse_bytes
@@ -42,8 +43,9 @@ def read(
     if not isinstance(text, (str, Path)):
         kind = type(text).__name__
         raise TypeError(f"cluster is a {kind}: it takes a baechi.Cluster or text such as '2xA100-80GB'")
+    shipped = (files.profiles_folder() / "clusters" / f"{text}.json").exists()
     try:
-        kinds = kinds_in(str(text))
+        kinds = None if shipped else kinds_in(str(text))
         if kinds is not None:
             return devices_of(kinds, "device", memory), link_of(link, kinds)
     except ValueError as error:
