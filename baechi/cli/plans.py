@@ -20,7 +20,6 @@ from baechi.cli.placing import plan_for
 from baechi.cli.targets import ZOO, shipped
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.report.difference import Difference
 from baechi.report.facts import Facts
 from baechi.report.tables import Table, memory, time, traffic
 from baechi.report.text import headline, render_table
@@ -104,8 +103,9 @@ def compare_command(one: PlanFile, other: PlanFile, as_json: AsJson = False) -> 
 
       baechi compare before.json after.json --json
     """
-    facts = Facts(Plan.load(one)), Facts(Plan.load(other))
-    difference = Difference(*facts, _names(one, other))
+    from baechi.verbs.comparing import compare
+
+    difference = compare(one, other)
     if as_json:
         print(difference.to_json(), end="")
         return
@@ -140,9 +140,3 @@ def _write(file: str, text: str) -> None:
         return
     Path(file).write_text(text, encoding="utf-8")
     Console(stderr=True).print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _names(one: str, other: str) -> tuple[str, str]:
-    """What two files are called: as short as tells them apart."""
-    short = Path(one).stem, Path(other).stem
-    return short if short[0] != short[1] else (one, other) if one != other else (one, f"{other} again")

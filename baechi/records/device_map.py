@@ -54,12 +54,28 @@ def devices_from_map(graph: LayerGraph, cluster: Cluster, mapping: DeviceMap) ->
             loose.append(members)
         else:
             device_of.update(dict.fromkeys(members, chosen))
-    for members in loose:  # with what it works on
-        near = [n for m in members for n in (*graph.predecessors(m), *graph.successors(m)) if n in device_of]
-        device_of.update(dict.fromkeys(members, device_of[near[0]] if near else cluster.names[0]))
+    _place_near(graph, loose, device_of, next(iter(devices.values()), cluster.names[0]))
     _tell_unused(graph, mapping)
     _tell_overridden(graph, device_of, wanted, votes)
     return device_of
+
+
+def _place_near(graph: LayerGraph, loose: list[list[str]], device_of: dict[str, str], otherwise: str) -> None:
+    """Put groups that a map says nothing of with what they work on, and that with what it works on."""
+    while loose:
+        left = []
+        for members in loose:
+            near = [
+                n for m in members for n in (*graph.predecessors(m), *graph.successors(m)) if n in device_of
+            ]
+            if near:
+                device_of.update(dict.fromkeys(members, device_of[near[0]]))
+            else:
+                left.append(members)
+        if len(left) == len(loose):
+            device_of.update({name: otherwise for members in left for name in members})
+            return
+        loose = left
 
 
 def map_from_devices(graph: LayerGraph, device_of: Mapping[str, str]) -> dict[str, str]:
@@ -189,13 +205,16 @@ def _longest(name: str, devices: Mapping[str, str]) -> str | None:
 
 
 def _tell_unused(graph: LayerGraph, mapping: DeviceMap) -> None:
-    """Say which names of a map concern nothing in the graph: misspelt, or modules that nothing calls."""
+    """Say which names of a map concern nothing in the graph: they are misspelt.
+
+    (Modules without weights, in others that are in the graph, may be there without being called.)
+    """
     known = {""}
     for name, costs in graph.placed_costs():
         known.update(_prefixes(graph.module_of(name)))
         for weight in costs.weights or ():
             known.update(_prefixes(weight))
-    unused = [name for name in mapping if name not in known]
+    unused = [name for name in mapping if name not in known and name.rpartition(".")[0] not in known - {""}]
     if unused:
         logger.warning("the device map's %s: nothing so called runs, or has weights", _listed(unused))
 

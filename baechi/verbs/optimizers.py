@@ -67,8 +67,8 @@ def check_owner(optimizer: Optimizer, parameters: Iterable[Any], model: str) -> 
     trained = [parameter for group in made.param_groups for parameter in group["params"]]
     if trained and not any(id(parameter) in own for parameter in trained):
         raise ValueError(
-            f"the {type(made).__name__} trains none of the parameters of this {model}: it was made for "
-            "another model, or before the parameters were replaced; make it of model.parameters()"
+            f"the {type(made).__name__} trains none of the parameters of this {model}: it is one of "
+            "another model, or was made before the parameters were replaced; make it of model.parameters()"
         )
 
 

@@ -39,7 +39,7 @@ def test_a_file(tmp_path: Path) -> None:
         ("no.such.module:f", "there is no module 'no.such.module'"),
         ("json:nope", "json has no function 'nope': it has"),
         ("{file}:several", "has no function 'several': it has Net, small, wrong"),
-        ("{file}:wrong", "wrong returned int: it has to return (model, example_inputs)"),
+        ("{file}:wrong", "wrong returned int: it has to return (model, inputs)"),
         ("zoo:vgg", "no model 'vgg' in the zoo: it has inception-v3, gnmt, transformer"),
     ],
 )
