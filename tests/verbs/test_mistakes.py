@@ -1,5 +1,6 @@
 """What is told in the log, or as a warning, since it may be meant."""
 
+import functools
 import logging
 import warnings
 from typing import Any
@@ -21,14 +22,12 @@ def chain() -> nn.Module:
 @pytest.mark.parametrize("verb", ["distribute", "fits", "place"])
 def test_an_optimizer_that_counts_nothing(verb: str, caplog: pytest.LogCaptureFixture) -> None:
     """Memory is that of inference: once, with the cure; in training nothing is said."""
-    cluster = baechi.Cluster.virtual(2)
-    graphs = {
-        t: baechi.profile(chain(), X, cluster=cluster, training=t, source="estimate") for t in (True, False)
-    }
+    cluster = baechi.Cluster.virtual(2, memory="8KiB")
+    profile = functools.partial(baechi.profile, chain(), X, cluster=cluster, source="estimate")
 
     def called(model: nn.Module, training: bool) -> Any:
         if verb == "place":
-            return baechi.place(graphs[training], cluster, optimizer="adam", effort=0)
+            return baechi.place(profile(training=training), cluster, optimizer="adam", effort=0)
         return getattr(baechi, verb)(model, X, cluster=cluster, optimizer="adam", effort=0, verify=False)
 
     caplog.set_level(logging.WARNING, "baechi.verbs")
