@@ -100,7 +100,9 @@ class Plan(AbstractRecord):
         return timeline
 
     @classmethod
-    def from_device_map(cls, graph: LayerGraph, cluster: Cluster, mapping: device_map.DeviceMap) -> "Plan":
+    def from_device_map(
+        cls, graph: LayerGraph, cluster: Cluster | str, mapping: device_map.DeviceMap
+    ) -> "Plan":
         """A plan made by hand, or by accelerate's `infer_auto_device_map`.
 
         A layer lies where most of its weights are mapped to, and functional ops go with their inputs. Layers
@@ -110,7 +112,7 @@ class Plan(AbstractRecord):
 
         Args:
             graph: the layer graph.
-            cluster: the devices.
+            cluster: the devices, or text that `Cluster.parse` reads.
             mapping: device (name, index in the cluster, or `torch.device`) by name of a module or weight; a
                 name covers what is below it, the longest one counts, `""` covers all.
 
@@ -120,6 +122,7 @@ class Plan(AbstractRecord):
         Raises:
             PlanError: a layer with parameters that no name covers, or a device that is not there.
         """
+        cluster = Cluster.parse(cluster)
         return cls(graph, cluster, device_map.devices_from_map(graph, cluster, mapping), placer="device_map")
 
     def to_device_map(self, *, index: bool = False) -> dict[str, Any]:

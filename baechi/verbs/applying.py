@@ -9,7 +9,6 @@ by memory. Enough is the peak that the plan predicts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import networkx as nx
 
@@ -23,24 +22,6 @@ from baechi.records.plan import Plan
 from baechi.units import format_bytes
 
 Pairs = Sequence[tuple[Device, Device]]
-
-
-def read_plan(plan: Plan | str | Path) -> Plan:
-    """A plan, or the one in a file.
-
-    Args:
-        plan: a plan, or the path of a file that `Plan.save` wrote.
-
-    Raises:
-        TypeError: it is neither.
-        FileNotFoundError: there is no such file.
-        RecordError: the file holds no plan.
-    """
-    if isinstance(plan, Plan):
-        return plan
-    if isinstance(plan, (str, Path)):
-        return Plan.load(plan)
-    raise TypeError(f"plan is a {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file")
 
 
 def runs_here(cluster: Cluster) -> bool:

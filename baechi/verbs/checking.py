@@ -106,7 +106,7 @@ def check(model: nn.Module, inputs: Any, *, seed: int = 0) -> Check:
     Args:
         model: a distributed model; it is left alone. On an emulated cluster call this outside of
             `with cluster:`, which it opens for each run.
-        inputs: as `distribute` takes example inputs.
+        inputs: as `distribute` takes them; one example.
         seed: of the random numbers, the same for each run.
 
     Returns:

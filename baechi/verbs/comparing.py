@@ -5,10 +5,10 @@ from pathlib import Path
 from baechi.records.plan import Plan
 from baechi.report.difference import Difference
 from baechi.report.facts import Facts
-from baechi.verbs.applying import read_plan
+from baechi.verbs.given import PlanLike, read_plan
 
 
-def compare(one: Plan | str | Path, other: Plan | str | Path) -> Difference:
+def compare(one: PlanLike, other: PlanLike) -> Difference:
     """Lay two plans side by side: steps, what bounds them, how full devices get, what lies elsewhere.
 
     Args:
@@ -26,7 +26,7 @@ def compare(one: Plan | str | Path, other: Plan | str | Path) -> Difference:
     return Difference(Facts(read_plan(one)), Facts(read_plan(other)), _names(one, other))
 
 
-def _names(one: Plan | str | Path, other: Plan | str | Path) -> tuple[str, str]:
+def _names(one: PlanLike, other: PlanLike) -> tuple[str, str]:
     """What two plans are called: files as short as tells them apart, others by their placers."""
     first, second = _name(one), _name(other)
     short = Path(first).stem, Path(second).stem
@@ -35,5 +35,5 @@ def _names(one: Plan | str | Path, other: Plan | str | Path) -> tuple[str, str]:
     return (first, second) if first != second else (first, f"{second} again")
 
 
-def _name(plan: Plan | str | Path) -> str:
+def _name(plan: PlanLike) -> str:
     return plan.placer if isinstance(plan, Plan) else str(plan)

@@ -19,13 +19,12 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.runtime import Reorder
 from baechi.run.weights.match import weights_of
-from baechi.verbs.applying import applied, located, read_plan
-from baechi.verbs.optimizers import Optimizer, check_owner, instance_of, name_of, tell_unused
+from baechi.verbs.applying import applied, located
+from baechi.verbs.given import Optimizer, PlanLike, check_owner, instance_of, name_of, read_plan, tell_unused
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
 from baechi.verbs.request import Request, fulfil
 
-PlanLike = Plan | str | Path
 ClusterLike = Cluster | str | Path
 MaxMemory = Mapping[int | str, int | str]
 

@@ -1,23 +1,21 @@
 """A dry run: a plan's steps on its emulated cluster, without values."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from baechi.records.inputs import Inputs
-from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.dry.dry_run import dry_run as run_dry
 from baechi.run.runtime import Reorder
-from baechi.verbs.applying import read_plan
+from baechi.verbs.given import PlanLike, read_plan
 
 
 def dry_run(
     model: nn.Module,
     inputs: Any,
-    plan: Plan | str | Path,
+    plan: PlanLike,
     *,
     optimizer: str | torch.optim.Optimizer | None = None,
     steps: int = 2,

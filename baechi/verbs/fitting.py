@@ -24,8 +24,8 @@ from baechi.records.inputs import Inputs
 from baechi.records.layer_costs import LayerCosts
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.units import format_bytes
+from baechi.verbs.given import Optimizer, check_owner, name_of, tell_unused
 from baechi.verbs.judging import PlaceWithin, Run, judged, runner
-from baechi.verbs.optimizers import Optimizer, check_owner, name_of, tell_unused
 from baechi.verbs.planning import placed
 from baechi.verbs.profiling import Names, default_cluster, profile
 
@@ -59,7 +59,8 @@ class Fit:
 
     def __str__(self) -> str:
         size = "" if self.batch is None else f" of {self.batch}"
-        most = "" if self.largest_batch is None else f"; the largest batch that fits is {self.largest_batch}"
+        largest = "not known" if self.largest_batch is None else self.largest_batch
+        most = "" if self.batch is None else f"; the largest batch that fits is {largest}"
         if self.fits:
             return f"fits with a batch{size}{most}"
         short = ", ".join([f"{name} by {format_bytes(size)}" for name, size in self.short_bytes.items()])

@@ -21,7 +21,7 @@ from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
 from baechi.units import format_bytes
-from baechi.verbs.optimizers import Optimizer, name_of, tell_unused
+from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
@@ -91,16 +91,16 @@ def placed(
     return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
 
 
-def simulate(plan: Plan) -> Timeline:
+def simulate(plan: PlanLike) -> Timeline:
     """Predict the step of a plan: when each layer runs, what travels, how full each device gets.
 
     Args:
-        plan: the plan.
+        plan: the plan, or the path of its file.
 
     Returns:
         The timeline.
     """
-    return run_simulation(plan)
+    return run_simulation(read_plan(plan))
 
 
 def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:

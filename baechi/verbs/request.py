@@ -15,8 +15,8 @@ from baechi.records.plan import Plan
 from baechi.run import assign
 from baechi.run.runtime import Reorder
 from baechi.units import format_seconds
+from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import checked, judged, runner
-from baechi.verbs.optimizers import Optimizer, instance_of
 from baechi.verbs.planning import with_optimizer, within_memory
 
 logger = logging.getLogger(__name__)

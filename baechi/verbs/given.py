@@ -1,10 +1,12 @@
-"""What users give for an optimizer: its name, or the optimizer itself. Nothing here needs torch."""
+"""What users give for a plan, and for an optimizer, in several forms. Nothing here needs torch."""
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from baechi.cost.optimizers import optimizer_costs, row_of
+from baechi.records.plan import Plan
 
 if TYPE_CHECKING:
     import torch
@@ -14,6 +16,26 @@ else:
     Optimizer = Any  # torch is imported by those who have an optimizer
 
 logger = logging.getLogger(__name__)
+
+PlanLike = Plan | str | Path
+
+
+def read_plan(plan: PlanLike) -> Plan:
+    """A plan, or the one in a file.
+
+    Args:
+        plan: a plan, or the path of a file that `Plan.save` wrote.
+
+    Raises:
+        TypeError: it is neither.
+        FileNotFoundError: there is no such file.
+        RecordError: the file holds no plan.
+    """
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, (str, Path)):
+        return Plan.load(plan)
+    raise TypeError(f"plan is a {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file")
 
 
 def name_of(optimizer: Optimizer) -> str | None:
