@@ -43,7 +43,7 @@ def test_json_says_all_that_was_found() -> None:
         assert written["launched"] == {device: list(layers) for device, layers in one.launched.items()}
         assert (written["forced"], written["deferred"]) == (list(one.forced), one.deferred)
     on = body["ran"][-1]
-    assert on["deferred"] and on["launched"] and "test_comparing.py" in on["forced"][0]
+    assert on["deferred"] and on["launched"] and "test_checking.py" in on["forced"][0]
 
 
 def test_what_is_not_there_is_null() -> None:

@@ -1,5 +1,6 @@
 """What is wrong with what was given for a cluster: its names, its links, its limits."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -7,6 +8,8 @@ from baechi.errors import RecordError
 from baechi.records.described.devices import HOST, Size
 from baechi.records.device import Device
 from baechi.units import parse_bytes
+
+logger = logging.getLogger(__name__)
 
 
 def faults_in(names: Sequence[str], links: Iterable[tuple[str, str]]) -> list[str]:
@@ -48,6 +51,8 @@ def limited(devices: Sequence[Device], max_memory: Mapping[int | str, Size]) -> 
         if name not in (*names, "cpu"):
             faults.append(f"{key!r} is no device: there are {', '.join(names)}")
             continue
+        if name not in names:
+            logger.warning("max_memory of %r: the CPU is no device here, so nothing is placed on it", name)
         try:
             sizes[str(name)] = parse_bytes(size)
         except (TypeError, ValueError) as error:
