@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from baechi.errors import CaptureError, PlacementError
@@ -22,8 +21,8 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.layer_costs import LayerCosts
-from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.units import format_bytes
+from baechi.verbs.batches import batch_on_meta, batch_size, resized_batch
 from baechi.verbs.given import Optimizer, check_owner, name_of, tell_unused
 from baechi.verbs.judging import PlaceWithin, Run, judged, runner
 from baechi.verbs.planning import placed
@@ -124,7 +123,7 @@ def fits(
 
     graph = capture(given)
     refusal = refusal_of(graph, given)
-    size = _batch_size(given)
+    size = batch_size(given)
     largest = _largest(capture, graph, given, size, refusal_of) if size else None
     if largest is not None and size is not None and refusal is None:
         largest = max(largest, size)
@@ -165,51 +164,6 @@ def _refusal(cluster: Cluster, place_within: PlaceWithin, run: Run | None) -> Pl
     return None
 
 
-def _batch_size(inputs: Inputs) -> int | None:
-    """The first dimension of the first tensor that has one."""
-    given = [tensor for tensor in tensors_in(inputs.args, inputs.kwargs) if tensor.dim()]
-    return given[0].shape[0] if given else None
-
-
-def _resized(inputs: Inputs, size: int, wanted: int) -> Inputs:
-    """The inputs with another batch: rows repeated, or left out."""
-
-    def resize(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta:
-            return tensor.new_empty((wanted, *tensor.shape[1:]))
-        return tensor[torch.arange(wanted) % size]
-
-    return _each_of_batch(resize, inputs, size)
-
-
-def _on_meta(inputs: Inputs, size: int, wanted: int) -> Inputs:
-    """Inputs of another batch that take no memory."""
-
-    def resize(tensor: torch.Tensor) -> torch.Tensor:
-        shape = (wanted, *tensor.shape[1:])
-        return tensor.new_empty(shape, device="meta", requires_grad=tensor.requires_grad)
-
-    return _each_of_batch(resize, inputs, size)
-
-
-def _each_of_batch(change: Callable[[torch.Tensor], torch.Tensor], inputs: Inputs, size: int) -> Inputs:
-    """The inputs, with the tensors changed that have a row for each item of the batch.
-
-    A tensor that is given twice is one tensor afterwards, too.
-    """
-    made: dict[int, torch.Tensor] = {}
-
-    def changed(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or tensor.shape[0] != size:
-            return tensor
-        if id(tensor) not in made:
-            made[id(tensor)] = change(tensor)
-        return made[id(tensor)]
-
-    args, kwargs = map_tensors(changed, (inputs.args, inputs.kwargs))
-    return Inputs(*args, **kwargs)
-
-
 def _largest(
     capture: Callable[[Inputs], LayerGraph],
     one: LayerGraph,
@@ -219,7 +173,7 @@ def _largest(
 ) -> int | None:
     """The largest batch that fits; None if the batch cannot be doubled, or that changes the model's path."""
     try:
-        double = capture(_resized(inputs, size, 2 * size))
+        double = capture(resized_batch(inputs, size, 2 * size))
     except CaptureError as error:
         logger.info("the first dimension of the first tensor is no batch, it seems: %s", error)
         return None
@@ -232,7 +186,7 @@ def _largest(
 
     @functools.cache
     def captured(batch: int) -> bool:
-        given = _on_meta(inputs, size, batch)
+        given = batch_on_meta(inputs, size, batch)
         return refusal_of(capture(given), given) is None
 
     largest = _up(reckoned)

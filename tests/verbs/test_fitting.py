@@ -161,6 +161,8 @@ def test_one_tensor_given_twice() -> None:
     once, twice = asked({"input_ids": ids, "labels": ids}), asked({"input_ids": ids, "labels": ids.clone()})
     assert once.largest_batch is not None and twice.largest_batch is not None
     assert 10 < once.largest_batch == pytest.approx(twice.largest_batch, rel=0.1)
+    shifted = asked({"input_ids": ids[:, :-1], "labels": ids[:, 1:]})
+    assert shifted.largest_batch is not None and shifted.largest_batch >= once.largest_batch
 
 
 def test_what_is_not_known_is_none() -> None:
