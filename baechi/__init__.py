@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StreamRaceError,
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
+    from baechi.verbs.checking import check
     from baechi.verbs.comparing import compare
     from baechi.verbs.distribute import assign, distribute, last_step, load, plan_of, reordering, restore
     from baechi.verbs.dry_running import dry_run
@@ -48,6 +49,7 @@ _HOMES = {
         "reordering",
         "restore",
     ),
+    "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
     "baechi.errors": (
@@ -91,6 +93,7 @@ __all__ = [
     "StreamRaceError",
     "Timeline",
     "assign",
+    "check",
     "compare",
     "distribute",
     "dry_run",

@@ -31,7 +31,7 @@ def main() -> None:
         with baechi.reordering(model, False):
             same = model(x)
         print("same numbers, on and off:", torch.equal(out, same))
-    found = baechi.compare(model, x)
+    found = baechi.check(model, x)
     print("equal:", found.equal)
     print(found)
 

@@ -8,7 +8,7 @@ import baechi
 
 PUBLIC = {
     "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of", "last_step",
-    "reordering", "compare", "dry_run", "fits", "load",
+    "reordering", "check", "compare", "dry_run", "fits", "load",
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
     "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "DryRunError",
     "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",

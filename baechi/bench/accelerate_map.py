@@ -46,7 +46,7 @@ def accelerate_plan(model: nn.Module, graph: LayerGraph, cluster: Cluster) -> Pl
     """
     if not is_installed():
         raise BaechiError("accelerate is not installed: pip install accelerate")
-    mapping = _with_owners(model, _device_map(model, cluster, _whole_classes(model, graph)))
+    mapping = _device_map(model, cluster, _whole_classes(model, graph))
     left = [name for name, device in mapping.items() if device in ("cpu", "disk")]
     if left:
         raise PlacementError(
@@ -71,13 +71,6 @@ def _whole_classes(model: nn.Module, graph: LayerGraph) -> list[str]:
     modules = dict(model.named_modules())
     names = modules.keys() & {graph.module_of(name) for name in graph.placed()}
     return sorted({type(modules[name]).__name__ for name in names if any(modules[name].children())})
-
-
-def _with_owners(model: nn.Module, mapping: dict[str, int | str]) -> dict[str, int | str]:
-    """The map with the owners of weights that it places by themselves: a layer is where its weights are."""
-    modules = dict(model.named_modules())
-    owners = {name.rpartition(".")[0]: device for name, device in mapping.items() if name not in modules}
-    return {**owners, **mapping}
 
 
 @contextmanager

@@ -125,5 +125,5 @@ def needed_bytes(graph: LayerGraph) -> int:
     Args:
         graph: its layer graph, optimizer included.
     """
-    alone = Cluster.uniform(1, memory_bytes=_UNBOUNDED, like=FULL.kind)
+    alone = Cluster.uniform(1, memory=_UNBOUNDED, like=FULL.kind)
     return max(place(graph, alone, "single").timeline.peak_bytes.values())

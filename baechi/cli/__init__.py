@@ -21,14 +21,23 @@ _WIDE = 140  # columns of a table that goes to a file
 
 app = typer.Typer(
     help="Automatic model-parallel placement for PyTorch modules.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
 
 
 @app.callback()
-def _main() -> None:
+def _main(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     """Automatic model-parallel placement for PyTorch modules."""
+    if version:
+        Console().print(__version__, highlight=False)
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+    if version:
+        raise typer.Exit
 
 
 @app.command()
@@ -72,9 +81,3 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 for name, command in COMMANDS.items():
     app.command(name=name)(errors_printed(command))
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    Console().print(__version__)

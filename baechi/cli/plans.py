@@ -8,11 +8,18 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from baechi import report
-from baechi.cli.planning import USUAL, ClusterOption, OptimizerOption, PlacerOption, plan_for
-from baechi.cli.targets import ZOO, cluster_of, shipped
+from baechi.cli.options import (
+    USUAL,
+    ClusterOption,
+    EffortOption,
+    MemoryOption,
+    OptimizerOption,
+    PlacerOption,
+)
+from baechi.cli.placing import plan_for
+from baechi.cli.targets import ZOO, shipped
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.report.difference import Difference
 from baechi.report.facts import Facts
 from baechi.report.tables import Table, memory, time, traffic
 from baechi.report.text import headline, render_table
@@ -31,6 +38,8 @@ def report_command(
     cluster: ClusterOption = USUAL,
     placer: PlacerOption = "auto",
     optimizer: OptimizerOption = None,
+    effort: EffortOption = "1",
+    max_memory: MemoryOption = None,
     measured: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="A measured step (last_step(model).save(FILE)), to show beside."),
@@ -56,7 +65,7 @@ def report_command(
 
       baechi report plan.json --json - | jq .reading
     """
-    loaded = _plan(plan, cluster, placer, optimizer)
+    loaded = _plan(plan, cluster, placer, optimizer, effort, max_memory)
     step = None if measured is None else Timeline.load(measured)
     wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
     for file, form in wanted:
@@ -94,19 +103,22 @@ def compare_command(one: PlanFile, other: PlanFile, as_json: AsJson = False) -> 
 
       baechi compare before.json after.json --json
     """
-    facts = Facts(Plan.load(one)), Facts(Plan.load(other))
-    difference = Difference(*facts, _names(one, other))
+    from baechi.verbs.comparing import compare
+
+    difference = compare(one, other)
     if as_json:
         print(difference.to_json(), end="")
         return
     _show(difference.sentence, difference.tables())
 
 
-def _plan(text: str, cluster: str, placer: str, optimizer: str | None) -> Plan:
+def _plan(
+    text: str, cluster: str, placer: str, optimizer: str | None, effort: str, max_memory: str | None
+) -> Plan:
     """A plan from its file, or of a model that is placed now."""
     if text.removeprefix(ZOO) not in shipped("graph") and not text.partition(".py:")[1] and ZOO not in text:
         return Plan.load(text)
-    return plan_for(text, cluster_of(cluster), placer, optimizer)
+    return plan_for(text, cluster, placer, optimizer, effort=effort, max_memory=max_memory)
 
 
 def _show(sentence: str, shown: list[Table]) -> None:
@@ -128,9 +140,3 @@ def _write(file: str, text: str) -> None:
         return
     Path(file).write_text(text, encoding="utf-8")
     Console(stderr=True).print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _names(one: str, other: str) -> tuple[str, str]:
-    """What two files are called: as short as tells them apart."""
-    short = Path(one).stem, Path(other).stem
-    return short if short[0] != short[1] else (one, other) if one != other else (one, f"{other} again")

@@ -2,30 +2,24 @@
 
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from baechi.errors import BaechiError
-from baechi.records.cluster import Cluster
-from baechi.records.datasheet import equal_devices, usual_link
-from baechi.records.device import Link
 from baechi.records.files import profiles_folder
 from baechi.records.graph import LayerGraph
 
 ZOO = "zoo:"
 
-_PART = re.compile(r"(\d+)x(.+)")
-
 
 def model_of(target: str) -> tuple[Any, Any]:
-    """The model and the example inputs that a target stands for.
+    """The model and the inputs that a target stands for.
 
     Args:
         target: `path.py:function` or `package.module:function`, a function without arguments that
-            returns `(model, example_inputs)`; or `zoo:NAME`, a model of the zoo, full size, on the
+            returns `(model, inputs)`; or `zoo:NAME`, a model of the zoo, full size, on the
             `meta` device.
 
     Raises:
@@ -40,9 +34,7 @@ def model_of(target: str) -> tuple[Any, Any]:
         )
     made = _function(where, name)()
     if not isinstance(made, tuple) or len(made) != 2:
-        raise BaechiError(
-            f"{target} returned {type(made).__name__}: it has to return (model, example_inputs)"
-        )
+        raise BaechiError(f"{target} returned {type(made).__name__}: it has to return (model, inputs)")
     return made
 
 
@@ -59,27 +51,6 @@ def graph_of(name: str) -> LayerGraph:
     return LayerGraph.load(name.removeprefix(ZOO))
 
 
-def cluster_of(text: str) -> Cluster:
-    """A cluster by its file, its shipped name, or how many of which devices it has.
-
-    Args:
-        text: a file that `Cluster.save` wrote, the name of a shipped cluster, or devices with a
-            datasheet, such as `4xA100-80GB` or `1xRTX-4090,2xRTX-3090`; devices of several kinds are
-            joined by the slowest of their usual links.
-
-    Raises:
-        BaechiError: none of these.
-        RecordError: the file is malformed.
-    """
-    parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
-    try:
-        if text in shipped("cluster") or not all(parts):
-            return Cluster.load(text)
-        return _of_kinds([(int(part[1]), part[2]) for part in parts if part])
-    except ValueError as error:
-        raise BaechiError(f"cluster {text!r}: {error}") from error
-
-
 def shipped(kind: str) -> list[str]:
     """The names of the shipped records of a kind.
 
@@ -89,16 +60,15 @@ def shipped(kind: str) -> list[str]:
     return sorted([file.stem for file in (profiles_folder() / f"{kind}s").glob("*.json")])
 
 
-def _of_kinds(kinds: list[tuple[int, str]]) -> Cluster:
-    if len(kinds) == 1:
-        return Cluster.uniform(kinds[0][0], like=kinds[0][1])
-    devices = [device for n, kind in kinds for device in equal_devices(n, kind, None, kind)]
-    links = [usual_link(kind) for _, kind in kinds]
-    slowest = Link(
-        latency_s=max([link.latency_s for link in links]),
-        bytes_per_s=min([link.bytes_per_s for link in links]),
-    )
-    return Cluster(tuple(devices), link=slowest)
+def in_zoo(text: str) -> bool:
+    """Whether a text names a model of the zoo, which can be built.
+
+    Args:
+        text: what a person typed.
+    """
+    from baechi.zoo import MODELS
+
+    return text.startswith(ZOO) and text.removeprefix(ZOO) in MODELS
 
 
 def _from_zoo(name: str) -> tuple[Any, Any]:
@@ -107,7 +77,7 @@ def _from_zoo(name: str) -> tuple[Any, Any]:
     if name not in MODELS:
         raise BaechiError(
             f"no model {name!r} in the zoo: it has {', '.join(MODELS)}; "
-            f"`place` and `report` take graphs as well: {', '.join(shipped('graph'))}"
+            f"`place`, `fits` and `report` take graphs as well: {', '.join(shipped('graph'))}"
         )
     return MODELS[name]("full", device="meta")
 

@@ -3,19 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from baechi.errors import BaechiError, RecordError
 from baechi.records.abstract import AbstractRecord
-from baechi.records.datasheet import equal_devices, usual_link
+from baechi.records.described.checks import faults_in, limited
+from baechi.records.described.devices import HOST as HOST
+from baechi.records.described.devices import LinkLike, Memory, devices_of, kinds_of, link_of, read
 from baechi.records.device import RESERVE, Device, HostCosts, Link, Reserve
 from baechi.records.lazy_imports import lazy_import
-from baechi.units import parse_bytes
 
-HOST = "host"
 Reception = Literal["serial", "free"]
-Memory = int | str | Sequence[int | str] | None
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,7 @@ class Cluster(AbstractRecord):
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", tuple(self.devices))
         object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
-        faults = [] if self.devices else ["it has no devices"]
-        names = [device.name for device in self.devices]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        faults += [f"two devices are named {name!r}" for name in twice]
-        if HOST in names:
-            faults.append(f"a device is named {HOST!r}, which is the host's name")
-        for pair in self.links:
-            faults += [f"a link names {end!r}, no device of it" for end in pair if end not in {*names, HOST}]
+        faults = faults_in([device.name for device in self.devices], self.links)
         if self.reception not in ("serial", "free"):
             faults.append(f"reception is {self.reception!r}, not 'serial' or 'free'")
         if not 0 <= self.launch_s < float("inf"):
@@ -111,8 +104,8 @@ class Cluster(AbstractRecord):
         cls,
         n: int,
         *,
-        memory_bytes: int | str | None = None,
-        link: Link | None = None,
+        memory: Memory = None,
+        link: LinkLike = None,
         like: str = "A100-80GB",
         reception: Reception = "serial",
         reserve: Reserve = 0,
@@ -121,8 +114,8 @@ class Cluster(AbstractRecord):
 
         Args:
             n: how many devices, at least 1.
-            memory_bytes: memory of each, bytes or text; the datasheet's unless given.
-            link: the link between any two; the datasheet's usual one unless given.
+            memory: as `virtual` takes it.
+            link: as `parse` takes it.
             like: whose datasheet fills in what is not given.
             reception: see `Cluster`.
             reserve: what plans leave free of each: a fraction, or bytes, as text, too. See `discover`.
@@ -133,31 +126,33 @@ class Cluster(AbstractRecord):
         Raises:
             ValueError: n is below 1, a size is no size, or there is no such datasheet.
         """
-        devices = equal_devices(n, "device", memory_bytes, like, reserve)
-        return cls(devices, link=link or usual_link(like), reception=reception)
+        kinds = kinds_of(n, like)
+        devices = devices_of(kinds, "device", memory, reserve)
+        return cls(devices, link=link_of(link, kinds), reception=reception)
 
     @classmethod
     def virtual(
         cls,
-        n: int,
+        n: int | None = None,
         memory: Memory = None,
-        like: str = "A100-80GB",
-        link: Link | None = None,
+        like: str | Sequence[str] = "A100-80GB",
+        link: LinkLike = None,
         *,
         reception: Reception = "serial",
         reserve: Reserve = 0,
     ) -> "Cluster":
-        """A cluster of n devices emulated in this process, to run on without a GPU.
+        """A cluster of devices emulated in this process, to run on without a GPU.
 
         Inside `with cluster:` every tensor has a home device, and an operation over two of them
         raises as it would on real devices. Outside of it a distributed model computes the same
         numbers, and nothing is checked.
 
         Args:
-            n: how many devices, at least 1.
-            memory: memory of each, bytes or text, or a sequence of n of them.
-            like: whose datasheet gives the rates, and the memory unless given.
-            link: the link between any two; the datasheet's usual one unless given.
+            n: how many devices, at least 1; as many as `like` lists, unless given.
+            memory: memory of each, bytes or text, or a sequence of one for each.
+            like: whose datasheet gives the rates, and the memory unless given; or one for each device, as in
+                `["A100-40GB", "L4"]`.
+            link: as `parse` takes it.
             reception: see `Cluster`.
             reserve: what plans leave free of each: a fraction, or bytes, as text, too. See `discover`.
 
@@ -168,8 +163,36 @@ class Cluster(AbstractRecord):
             ValueError: n is below 1, a size is no size, there are not n of them, or there is no
                 such datasheet.
         """
-        devices = equal_devices(n, "cpu", memory, like, reserve)
-        return cls(devices, link=link or usual_link(like), reception=reception, emulated=True)
+        kinds = kinds_of(n, like)
+        devices, way = devices_of(kinds, "cpu", memory, reserve), link_of(link, kinds)
+        return cls(devices, link=way, reception=reception, emulated=True)
+
+    @classmethod
+    def parse(
+        cls, text: "Cluster | str | Path", *, memory: Memory = None, link: LinkLike = None
+    ) -> "Cluster":
+        """A cluster from one line. Where a cluster is asked for, the text itself will do.
+
+        Args:
+            text: devices with a datasheet, such as `"1xRTX-4090,2xRTX-3090"`; the name of a shipped cluster;
+                or a file that `Cluster.save` wrote. (A cluster is returned as it is.)
+            memory: as `virtual` takes it; the datasheets' unless given.
+            link: between any two devices: a `Link`, `"pcie"`, `"nvlink"`, or a rate such as `"25GB/s"`; the
+                slowest of the devices' usual ones unless given.
+
+        Returns:
+            Devices to plan for, named `"device:0"`, `"device:1"` and so on; or the cluster so called.
+
+        Raises:
+            ValueError: there is no such datasheet, size or link.
+            FileNotFoundError: it lists no devices, and there is no such name or file.
+            RecordError: the file is malformed.
+            TypeError: it is neither text nor a cluster.
+        """
+        if isinstance(text, Cluster) and memory is None and link is None:
+            return text
+        found = read(text, memory, link)
+        return cls(found[0], link=found[1]) if found is not None else cls.load(text)  # type: ignore[arg-type]
 
     @classmethod
     def discover(
@@ -220,26 +243,10 @@ class Cluster(AbstractRecord):
         Raises:
             RecordError: a key is no device of the cluster, a size is no size, or no device is left.
         """
-        faults: list[str] = []
-        sizes: dict[str, int] = {}
-        for key, size in max_memory.items():
-            name = self.names[key] if isinstance(key, int) and 0 <= key < len(self) else key
-            if name not in self.names and name != "cpu":
-                faults.append(f"{key!r} is no device: there are {', '.join(self.names)}")
-                continue
-            try:
-                sizes[str(name)] = parse_bytes(size)
-            except ValueError as error:
-                faults.append(str(error))
-        left = [replace(d, memory_bytes=sizes.get(d.name, d.memory_bytes)) for d in self.devices]
-        left = [d for d in left if d.name not in sizes or d.memory_bytes > 0]
-        if not left and not faults:
-            faults.append("it leaves no device")
-        if faults:
-            raise RecordError("max_memory does not match the cluster:", tuple(faults))
+        left = limited(self.devices, max_memory)
         kept = {d.name for d in left} | {HOST}
         links = {pair: link for pair, link in self.links.items() if set(pair) <= kept}
-        return replace(self, devices=tuple(left), links=links)
+        return replace(self, devices=left, links=links)
 
     def __enter__(self) -> "Cluster":
         watched = lazy_import("watch")(self)
@@ -263,12 +270,10 @@ class Cluster(AbstractRecord):
 
     def body(self) -> dict[str, Any]:
         """The cluster as JSON-able data."""
-        devices = [device.body() for device in self.devices]
-        links = [[*pair, asdict(link)] for pair, link in self.links.items()]
         return {
-            "devices": devices,
+            "devices": [device.body() for device in self.devices],
             "link": asdict(self.link),
-            "links": links,
+            "links": [[*pair, asdict(link)] for pair, link in self.links.items()],
             "reception": self.reception,
             "emulated": self.emulated,
             "launch_s": self.launch_s,

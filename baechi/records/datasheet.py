@@ -1,12 +1,10 @@
 """What makers publish about their devices: memory, rates, usual link (`profiles/devices.json`)."""
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from baechi.records import files
-from baechi.records.device import Device, Link, Reserve, reserved_bytes
-from baechi.units import parse_bytes
+from baechi.records.device import Link
 
 
 @cache
@@ -45,36 +43,6 @@ def usual_link(kind: str) -> Link:
         ValueError: no datasheet of that kind.
     """
     return Link(**_sheet(kind)["link"])
-
-
-def equal_devices(
-    n: int, prefix: str, memory: int | str | Sequence[int | str] | None, like: str, reserve: Reserve = 0
-) -> tuple[Device, ...]:
-    """Devices of one kind.
-
-    Args:
-        n: how many, at least 1.
-        prefix: they are named `"prefix:0"`, `"prefix:1"` and so on.
-        memory: memory of each, bytes or text, or a sequence of n of them; None: the datasheet's.
-        like: whose datasheet gives the rates.
-        reserve: what plans leave free of each.
-
-    Raises:
-        ValueError: n is below 1, a size is no size, there are not n of them, or no such datasheet.
-    """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"a cluster of {n!r} devices: it needs at least 1")
-    sheet = datasheet(like)
-    sizes = [memory] * n if memory is None or isinstance(memory, (int, float, str)) else list(memory)
-    if len(sizes) != n:
-        raise ValueError(f"{len(sizes)} memory sizes for {n} devices")
-    whole_bytes = [sheet["memory_bytes"] if size is None else parse_bytes(size) for size in sizes]
-    left_bytes = [size - reserved_bytes(size, reserve) for size in whole_bytes]
-    if min(left_bytes) < 0:
-        raise ValueError(f"a reserve of {reserve!r} is more than a device has: {min(whole_bytes)} bytes")
-    return tuple(
-        Device(f"{prefix}:{i}", like, **{**sheet, "memory_bytes": size}) for i, size in enumerate(left_bytes)
-    )
 
 
 def _sheet(kind: str) -> dict[str, Any]:

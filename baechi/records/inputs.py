@@ -1,6 +1,6 @@
 """Example inputs: what a call of the model is given."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -17,55 +17,75 @@ class Inputs:
         self.kwargs = kwargs
 
     @classmethod
-    def of(cls, example_inputs: Any) -> "Inputs":
+    def of(cls, inputs: Any) -> "Inputs":
         """Read what users hand in.
 
         Args:
-            example_inputs: `Inputs`, a tuple (positional), a mapping with text keys (keyword), or
-                one value such as a tensor (the only positional argument).
+            inputs: `Inputs`, a tuple (positional), a list as a `DataLoader` makes it (positional, too), a
+                mapping with text keys (keyword), or one value such as a tensor (the only argument).
 
         Returns:
             The arguments of the call.
 
         Raises:
-            TypeError: the value is a list or a set, which says neither positional nor keyword.
+            TypeError: the value is a set, or a list of other things than tensors and plain values: neither
+                positional nor keyword.
         """
-        if isinstance(example_inputs, Inputs):
-            return example_inputs
-        if isinstance(example_inputs, tuple):
-            return cls(*example_inputs)
-        if isinstance(example_inputs, Mapping) and all(isinstance(key, str) for key in example_inputs):
-            return cls(**example_inputs)
-        if isinstance(example_inputs, (list, set)):
-            kind = type(example_inputs).__name__
+        if isinstance(inputs, Inputs):
+            return inputs
+        if isinstance(inputs, tuple) or (isinstance(inputs, list) and inputs and all(map(_is_plain, inputs))):
+            return cls(*inputs)
+        if isinstance(inputs, Mapping) and all(isinstance(key, str) for key in inputs):
+            return cls(**inputs)
+        if isinstance(inputs, (list, set)):
+            kind = type(inputs).__name__
             raise TypeError(
-                f"example_inputs is a {kind}: pass a tensor, a tuple (positional arguments), a dict "
-                f"(keyword arguments), or baechi.Inputs(*args, **kwargs); a model that takes one {kind} "
+                f"inputs is a {kind}: pass a tensor, a tuple or a list of tensors (positional arguments), a "
+                f"dict (keyword arguments), or baechi.Inputs(*args, **kwargs); a model that takes one {kind} "
                 f"gets baechi.Inputs(the_{kind})"
             )
-        return cls(example_inputs)
+        return cls(inputs)
 
     @classmethod
-    def each_of(cls, example_inputs: Any) -> "list[Inputs]":
+    def each_of(cls, inputs: Any = None, examples: Iterable[Any] | None = None) -> "list[Inputs]":
         """Read what users hand in, where it may be several examples.
 
         Args:
-            example_inputs: as for `of`; or a list of these: calls that take different paths.
+            inputs: as for `of`; or a list of `Inputs`, tuples or mappings: calls that take different paths.
+            examples: the same, said outright: each is as for `of`.
 
         Returns:
             The arguments of each call.
 
         Raises:
-            TypeError: as for `of`.
-            ValueError: an empty list.
+            TypeError: as for `of`; or a list mixes examples and values.
+            ValueError: an empty list, or both are given.
         """
-        if not isinstance(example_inputs, list):
-            return [cls.of(example_inputs)]
-        if not example_inputs:
-            raise ValueError("example_inputs is an empty list: it holds an example for each path")
-        return [cls.of(example) for example in example_inputs]
+        if examples is not None:
+            if inputs is not None:
+                raise ValueError("give inputs (one example) or examples (several), not both")
+            inputs, several = list(examples), True
+        else:
+            several = isinstance(inputs, list) and any(isinstance(one, _EXAMPLES) for one in inputs)
+            if several and not all(isinstance(one, _EXAMPLES) for one in inputs):
+                kinds = ", ".join(dict.fromkeys(type(one).__name__ for one in inputs))
+                raise TypeError(
+                    f"inputs is a list of {kinds}: several examples are a list of baechi.Inputs, dicts or "
+                    "tuples, or examples=[...]; arguments of one call are a tuple, or baechi.Inputs(*args)"
+                )
+        if isinstance(inputs, list) and not inputs:
+            raise ValueError("the list of examples is empty: it holds an example for each path")
+        return [cls.of(one) for one in (inputs if several else [inputs])]
 
     def __repr__(self) -> str:
         given = [type(arg).__name__ for arg in self.args]
         given += [f"{name}={type(value).__name__}" for name, value in self.kwargs.items()]
         return f"Inputs({', '.join(given)})"
+
+
+_EXAMPLES = (Inputs, tuple, Mapping)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value of a list can only be an argument: a tensor, a number, None."""
+    return not isinstance(value, (*_EXAMPLES, list, set))

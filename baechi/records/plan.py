@@ -100,27 +100,43 @@ class Plan(AbstractRecord):
         return timeline
 
     @classmethod
-    def from_device_map(cls, graph: LayerGraph, cluster: Cluster, mapping: Mapping[str, int | str]) -> "Plan":
-        """A plan made by hand, as accelerate's users write it.
+    def from_device_map(
+        cls, graph: LayerGraph, cluster: Cluster | str, mapping: device_map.DeviceMap
+    ) -> "Plan":
+        """A plan made by hand, or by accelerate's `infer_auto_device_map`.
+
+        A layer lies where most of its weights are mapped to, and functional ops go with their inputs. Layers
+        that share weights stay together; where the map tears them, the log says which was moved. `"cpu"` and
+        `"disk"`, if they are no devices of the cluster, stand for the map's first device, where accelerate
+        computes with weights that it offloads.
 
         Args:
             graph: the layer graph.
-            cluster: the devices.
-            mapping: device (name or index) by module name; a name covers what is below it, the
-                longest one counts, `""` covers all. Glue goes with the layers it works for.
+            cluster: the devices, or text that `Cluster.parse` reads.
+            mapping: device (name, index in the cluster, or `torch.device`) by name of a module or weight; a
+                name covers what is below it, the longest one counts, `""` covers all.
 
         Returns:
             A plan in code order.
 
         Raises:
-            PlanError: a layer that no name covers, a device that is not there, or one group (tied
-                weights, a layer writing in place) torn over two devices.
+            PlanError: a layer with parameters that no name covers, or a device that is not there.
         """
+        cluster = Cluster.parse(cluster)
         return cls(graph, cluster, device_map.devices_from_map(graph, cluster, mapping), placer="device_map")
 
-    def to_device_map(self) -> dict[str, str]:
-        """The plan as a device map: the shortest module names that say where each layer lies."""
-        return device_map.map_from_devices(self.graph, self.device_of)
+    def to_device_map(self, *, index: bool = False) -> dict[str, Any]:
+        """The plan as a device map: the shortest names that say where each layer lies.
+
+        Args:
+            index: numbers in place of devices' names (1 for `"cuda:1"` and `"device:1"`), as accelerate's
+                `dispatch_model` and transformers' `from_pretrained(device_map=)` take them.
+
+        Returns:
+            Device by name of a module, or of a weight that no layer has.
+        """
+        mapping = device_map.map_from_devices(self.graph, self.device_of)
+        return {name: device_map.index_of(device) if index else device for name, device in mapping.items()}
 
     def body(self) -> dict[str, Any]:
         """The plan as JSON-able data, its graph and cluster included."""

@@ -28,6 +28,9 @@ class Difference:
     other: Facts
     names: tuple[str, str] = ("first", "second")
 
+    def __str__(self) -> str:
+        return self.sentence
+
     @property
     def sentence(self) -> str:
         """Which step is shorter, and by how much."""

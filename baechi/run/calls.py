@@ -11,7 +11,7 @@ from baechi.errors import note_where
 from baechi.run.deferred.call import Call
 from baechi.run.deferred.tensor import force_all
 from baechi.run.foresee.fake_watch import refuse_if_foreseeing
-from baechi.run.guards.refusal import refuse_tracing
+from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.shares import Seat, shares_of
 from baechi.run.state.contents import Contents
@@ -105,6 +105,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     if runtime.glue is not None:
         return run(*args, **kwargs)
     refuse_tracing(module)
+    tell_compiled(module)
     force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
     with runtime.step(module) as step:

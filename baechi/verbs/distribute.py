@@ -1,10 +1,8 @@
 """The public functions around `distribute`: from a model to the distributed model and back."""
 
 import functools
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +10,41 @@ import torch
 from torch import nn
 
 from baechi import run as run_room
-from baechi.cost.optimizers import optimizer_costs, row_of
 from baechi.place import find
+from baechi.place.evaluated import Effort
 from baechi.records.cluster import Cluster
+from baechi.records.device_map import DeviceMap, check_names
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.runtime import Reorder
-from baechi.units import format_seconds
-from baechi.verbs.judging import checked, judged, runner
-from baechi.verbs.planning import Placer, place, with_optimizer, within_memory
-from baechi.verbs.profiling import Names, default_cluster, profile
+from baechi.run.weights.match import weights_of
+from baechi.verbs.applying import applied, located
+from baechi.verbs.given import Optimizer, PlanLike, check_owner, instance_of, name_of, read_plan, tell_unused
+from baechi.verbs.planning import Placer, placed
+from baechi.verbs.profiling import Names, Source, default_cluster, profile
+from baechi.verbs.request import Request, fulfil
 
-logger = logging.getLogger(__name__)
-
-Optimizer = str | torch.optim.Optimizer | None
+ClusterLike = Cluster | str | Path
+MaxMemory = Mapping[int | str, int | str]
 
 
 def distribute(
     model: nn.Module,
-    example_inputs: Any = None,
+    inputs: Any = None,
     *,
-    cluster: Cluster | None = None,
+    examples: Iterable[Any] | None = None,
+    cluster: ClusterLike | None = None,
     placer: Placer = "auto",
-    device_map: Mapping[str, int | str] | None = None,
-    plan: Plan | None = None,
-    max_memory: Mapping[int | str, int | str] | None = None,
+    effort: Effort = 1,
+    device_map: DeviceMap | None = None,
+    plan: PlanLike | None = None,
+    max_memory: MaxMemory | None = None,
     no_split_module_classes: Names | None = None,
     training: bool | None = None,
     optimizer: Optimizer = None,
     accumulate: bool = False,
+    source: Source = "auto",
     reorder: Reorder = True,
     verify: bool = True,
 ) -> nn.Module:
@@ -49,19 +52,24 @@ def distribute(
 
     Args:
         model: any module; it stays the same object, with the same parameters and state dict keys.
-        example_inputs: a tensor, a tuple (positional), a dict (keyword) or `Inputs`; a list of such,
-            if there are calls that take different paths through the model; None plans at the first
-            call, with its inputs.
-        cluster: the devices; by default all visible accelerators, or two emulated ones.
+        inputs: what the model is called with: a tensor, a tuple or a list of tensors (positional), a dict
+            (keyword) or `Inputs`; None plans at the first call, with its inputs. A list of `Inputs`, dicts or
+            tuples is several examples.
+        examples: several inputs, if there are calls that take different paths through the model.
+        cluster: the devices, or text that `Cluster.parse` reads; by default all visible accelerators, or two
+            emulated ones. Devices to plan for stand for visible ones of their kinds.
         placer: `"auto"`, `"single"`, `"m-topo"`, `"m-etf"`, `"m-sct"`, `"chain"`, `"even"`,
             `"round-robin"`, `"random:SEED"`, or a callable `(graph, cluster) -> Plan`.
-        device_map: a placement by hand, device (name or index) by module name; instead of a placer.
-        plan: a plan made before; instead of a placer.
+        effort: how long `"auto"` searches; see `place`.
+        device_map: a placement by hand, or accelerate's, device (name or index) by module or weight; instead
+            of a placer. See `Plan.from_device_map`.
+        plan: a plan made before, or its file, as `assign` takes it; instead of a placer.
         max_memory: bytes or text by device, as accelerate takes it; 0 forbids a device.
         no_split_module_classes: class names, classes or qualified names kept whole.
         training: whether memory is that of training; `model.training` unless given.
         optimizer: its name, or an optimizer of this model, whose state counts and moves.
         accumulate: whether gradients are added up over several steps; see `profile`.
+        source: where times come from; see `profile`.
         reorder: launch layers in the plan's order. False, or `BAECHI_REORDER=0` in the environment, keeps
             the code's order, for debugging. A layer that had to wait launches right after the launch that
             it waited for (`"host"`, as True), or in another thread (`"threads"`).
@@ -72,38 +80,59 @@ def distribute(
         The same model.
 
     Raises:
-        CaptureError: the model does not run with the example inputs.
+        CaptureError: the model does not run with the inputs.
         PlacementError: no placement fits the devices' memory.
-        PlanError: the plan or device map does not match.
+        PlanError: the plan or device map does not match, or its devices are not here.
         BaechiError: the model is distributed already.
-        ValueError: an unknown placer or optimizer, or more than one of placer, device_map and plan.
+        ValueError: an unknown placer or optimizer, an optimizer of another model, or arguments that
+            exclude each other.
     """
     run_room.refuse_distributed(model)
-    _check_choice(placer, device_map, plan)
-    optimizer_costs(_optimizer_name(optimizer))
+    _check_choice(placer, device_map, plan, max_memory)
+    name = name_of(optimizer)
+    check_owner(optimizer, model.parameters(), type(model).__name__)
     if plan is not None:
-        return run_room.assign(model, plan, reorder=reorder, optimizer=_instance(optimizer))
-    cluster = default_cluster() if cluster is None else cluster
-    cluster = cluster.with_memory(max_memory) if max_memory else cluster
+        return assign(model, plan, cluster=cluster, reorder=reorder, optimizer=instance_of(optimizer))
+    if device_map is not None:
+        check_names(device_map, _names_in(model))
+    devices = default_cluster() if cluster is None else located(Cluster.parse(cluster))
+    devices = devices.with_memory(max_memory) if max_memory is not None else devices
+    tell_unused(optimizer, training=model.training if training is None else training)
 
-    request = _Request(
-        cluster, placer, device_map, no_split_module_classes, training, optimizer, accumulate, reorder, verify
+    profile_with = functools.partial(
+        profile,
+        cluster=devices,
+        training=training,
+        accumulate=accumulate,
+        no_split_module_classes=no_split_module_classes,
+        source=source,
     )
-    if example_inputs is None:
-        return run_room.plan_at_first_call(model, functools.partial(_fulfil, request))
-    Inputs.each_of(example_inputs)  # raises for inputs of a wrong form, before any work
-    _fulfil(request, model, example_inputs)
+    place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort)
+    request = Request(devices, profile_with, place_with, device_map, name, optimizer, reorder, verify)
+    if inputs is None and examples is None:
+        return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
+    fulfil(request, model, Inputs.each_of(inputs, examples))
     return model
 
 
 def assign(
-    model: nn.Module, plan: Plan, *, reorder: Reorder = True, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module,
+    plan: PlanLike,
+    *,
+    cluster: ClusterLike | None = None,
+    reorder: Reorder = True,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> nn.Module:
     """Distribute a model as a plan says; see `distribute`.
 
+    A plan may have been made for devices that are not here (`Cluster.uniform`, another machine): the i-th
+    device of a kind in the plan is then the i-th one of that kind here.
+
     Args:
         model: the model that the plan was made for.
-        plan: the plan.
+        plan: the plan, or the path of a file that `Plan.save` wrote.
+        cluster: the devices to run on, or text that `Cluster.parse` reads; by default the plan's own if they
+            are here, else all visible accelerators.
         reorder: see `distribute`.
         optimizer: an optimizer made before; its existing state moves with its parameters.
 
@@ -111,10 +140,13 @@ def assign(
         The same model.
 
     Raises:
-        PlanError: the plan is of another model.
+        PlanError: the plan is of another model; or its devices are not here, or have too little memory.
         BaechiError: the model is distributed already.
     """
-    return run_room.assign(model, plan, reorder=reorder, optimizer=optimizer)
+    run_room.refuse_distributed(model)
+    found = None if cluster is None else located(Cluster.parse(cluster))
+    check_owner(optimizer, model.parameters(), type(model).__name__)
+    return run_room.assign(model, applied(read_plan(plan), found), reorder=reorder, optimizer=optimizer)
 
 
 def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
@@ -205,12 +237,16 @@ def reordering(model: nn.Module, on: bool) -> AbstractContextManager[None]:
     return run_room.reordering(model, on)
 
 
-def _check_choice(placer: Placer, device_map: Any, plan: Plan | None) -> None:
+def _check_choice(
+    placer: Placer, device_map: DeviceMap | None, plan: PlanLike | None, max_memory: MaxMemory | None
+) -> None:
     if placer != "auto":
         find(placer)
     chosen = [placer != "auto", device_map is not None, plan is not None]
     if sum(chosen) > 1:
         raise ValueError("give one of placer, device_map and plan: each says where the layers go")
+    if plan is not None and max_memory is not None:
+        raise ValueError("max_memory says what to plan with, and a plan made before is taken as it is")
     if device_map is not None and not isinstance(device_map, Mapping):
         raise ValueError(
             f"device_map is {device_map!r}: it takes a mapping such as {{'encoder': 0, 'decoder': 1}}; "
@@ -218,60 +254,7 @@ def _check_choice(placer: Placer, device_map: Any, plan: Plan | None) -> None:
         )
 
 
-def _summary(plan: Plan) -> str:
-    used, step = len(plan.devices_used), format_seconds(plan.timeline.makespan_s)
-    return f"{len(plan.device_of)} layers on {used} devices by {plan.placer}, predicted step {step}"
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What `distribute` was asked for; kept until the first call if there are no example inputs yet."""
-
-    cluster: Cluster
-    placer: Placer
-    device_map: Mapping[str, int | str] | None
-    no_split: Names | None
-    training: bool | None
-    optimizer: Optimizer
-    accumulate: bool
-    reorder: Reorder
-    verify: bool
-
-
-def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
-    graph = profile(
-        model,
-        inputs,
-        cluster=request.cluster,
-        training=request.training,
-        accumulate=request.accumulate,
-        no_split_module_classes=request.no_split,
-    )
-    name = _optimizer_name(request.optimizer)
-    run = runner(model, Inputs.each_of(inputs), request.optimizer, request.reorder)
-    if request.device_map is not None:
-        noted = with_optimizer(graph, name)
-        plan = Plan.from_device_map(noted, request.cluster, request.device_map)
-        plan = checked(plan, run) if request.verify else within_memory(plan)
-    else:
-        place_within = functools.partial(place, graph, placer=request.placer, optimizer=name)
-        plan = judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
-    run_room.assign(model, plan, reorder=request.reorder, optimizer=_instance(request.optimizer))
-    if logger.isEnabledFor(logging.INFO):  # the summary's predicted step may have to be simulated first
-        logger.info("%s: %s", type(model).__name__, _summary(plan))
-
-
-def _instance(optimizer: Optimizer) -> torch.optim.Optimizer | None:
-    """The optimizer, if it is more than a name."""
-    return optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-
-
-def _optimizer_name(optimizer: Optimizer) -> str | None:
-    """The name under which the optimizer's state is counted."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        return optimizer
-    class_name = type(optimizer).__name__
-    name = row_of(class_name, optimizer.param_groups)
-    if name is None:
-        logger.warning("%s: its state is counted as Adam's, two values per weight", class_name)
-    return name or "adam"
+def _names_in(model: nn.Module) -> set[str]:
+    """Every name that a device map of the model may have."""
+    modules = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    return modules | weights_of(model).keys()

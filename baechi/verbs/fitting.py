@@ -10,21 +10,23 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from baechi.errors import CaptureError, PlacementError
+from baechi.place.evaluated import Effort
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.layer_costs import LayerCosts
-from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.units import format_bytes
-from baechi.verbs.judging import Run, judged, runner
-from baechi.verbs.planning import place
-from baechi.verbs.profiling import Names, profile
+from baechi.verbs.batches import batch_on_meta, batch_size, resized_batch
+from baechi.verbs.given import Optimizer, check_owner, name_of, tell_unused
+from baechi.verbs.judging import PlaceWithin, Run, judged, runner
+from baechi.verbs.planning import placed
+from baechi.verbs.profiling import Names, default_cluster, profile
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,8 @@ class Fit:
         fits: whether some placement keeps every device's memory.
         batch: the size of the batch that was asked about.
         short_bytes: if not, the bytes that are missing, by device; of the attempt that came closest.
-        largest_batch: the largest batch that fits; 0 if none does, None if the batch has no size, or the
-            model does not run with twice that.
+        largest_batch: the largest batch that fits; 0 if none does; None if it is not known: the batch has no
+            size, or the model does not run with twice that, or takes another path then.
         reason: why not.
     """
 
@@ -56,7 +58,8 @@ class Fit:
 
     def __str__(self) -> str:
         size = "" if self.batch is None else f" of {self.batch}"
-        most = "" if self.largest_batch is None else f"; the largest batch that fits is {self.largest_batch}"
+        largest = "not known" if self.largest_batch is None else self.largest_batch
+        most = "" if self.batch is None else f"; the largest batch that fits is {largest}"
         if self.fits:
             return f"fits with a batch{size}{most}"
         short = ", ".join([f"{name} by {format_bytes(size)}" for name, size in self.short_bytes.items()])
@@ -65,12 +68,14 @@ class Fit:
 
 def fits(
     model: nn.Module,
-    batch: Any,
-    cluster: Cluster,
+    inputs: Any,
+    cluster: Cluster | str | Path | None = None,
     *,
-    optimizer: str | None = None,
+    optimizer: Optimizer = None,
     training: bool | None = None,
     accumulate: bool = False,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    effort: Effort = 0,
     no_split_module_classes: Names | None = None,
     verify: bool = True,
 ) -> Fit:
@@ -78,11 +83,13 @@ def fits(
 
     Args:
         model: the model; left exactly as found, and it may be on the `meta` device.
-        batch: as `distribute` takes `example_inputs`; one example.
-        cluster: the devices.
-        optimizer: its name; its state counts.
+        inputs: as `distribute` takes them; one example, the batch.
+        cluster: as `distribute` takes it.
+        optimizer: its name, or an optimizer of this model; its state counts.
         training: memory of training or of inference; `model.training` unless given.
         accumulate: whether gradients are added up over several steps; see `profile`.
+        max_memory: as `distribute` takes it.
+        effort: how long each placement is searched for; see `place`.
         no_split_module_classes: class names, classes or qualified names kept whole.
         verify: whether dry runs decide (`dry_run`), else simulated peaks do.
 
@@ -94,79 +101,67 @@ def fits(
         CaptureError: the model does not run with the batch.
         ValueError: an unknown optimizer, or a device without rates.
     """
-    inputs = Inputs.of(batch)
+    given = Inputs.of(inputs)
+    devices = default_cluster() if cluster is None else Cluster.parse(cluster)
+    devices = devices.with_memory(max_memory) if max_memory is not None else devices
+    check_owner(optimizer, model.parameters(), type(model).__name__)
+    tell_unused(optimizer, training=model.training if training is None else training)
+    place_with = functools.partial(placed, placer="auto", optimizer=name_of(optimizer), effort=effort)
     capture = functools.partial(
         profile,
         model,
-        cluster=cluster,
+        cluster=devices,
         training=training,
         accumulate=accumulate,
         no_split_module_classes=no_split_module_classes,
         source="estimate",
     )
-    graph = capture(inputs)
 
-    def refusal_of(graph: LayerGraph, given: Inputs | None) -> PlacementError | None:
-        run = runner(model, [given], optimizer) if verify and given is not None else None
-        return _refusal(graph, cluster, optimizer, run)
+    def refusal_of(graph: LayerGraph, batch: Inputs | None) -> PlacementError | None:
+        run = runner(model, [batch], optimizer) if verify and batch is not None else None
+        return _refusal(devices, functools.partial(place_with, graph), run)
 
-    refusal = refusal_of(graph, inputs)
-    size = _batch_size(inputs)
-    largest = _largest(capture, graph, inputs, size, refusal_of) if size else None
+    graph = capture(given)
+    refusal = refusal_of(graph, given)
+    size = batch_size(given)
+    largest = _largest(capture, graph, given, size, refusal_of) if size else None
     if largest is not None and size is not None and refusal is None:
         largest = max(largest, size)
+    return _answer(refusal, size, largest)
+
+
+def graph_fits(
+    graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None, effort: Effort = 0
+) -> Fit:
+    """Say whether the model of a graph fits a cluster, by simulation.
+
+    Args:
+        graph: the graph.
+        cluster: the devices.
+        optimizer: name of the optimizer whose state counts.
+        effort: see `place`.
+
+    Returns:
+        Yes or no, and the bytes that are short; a graph does not say what another batch would take.
+    """
+    place_with = functools.partial(placed, graph, placer="auto", optimizer=name_of(optimizer), effort=effort)
+    refusal = _refusal(cluster, place_with, None)
+    return _answer(refusal, None, None)
+
+
+def _answer(refusal: PlacementError | None, size: int | None, largest: int | None) -> Fit:
     if refusal is None:
         return Fit(True, size, {}, largest)
     return Fit(False, size, refusal.short_bytes, largest, str(refusal).split("\n")[0])
 
 
-def _refusal(
-    graph: LayerGraph, cluster: Cluster, optimizer: str | None, run: Run | None
-) -> PlacementError | None:
+def _refusal(cluster: Cluster, place_within: PlaceWithin, run: Run | None) -> PlacementError | None:
     """Why nothing is placed; None if something is. Dry runs judge, if there is something to run."""
-    place_within = functools.partial(place, graph, optimizer=optimizer, effort=0)
     try:
         place_within(cluster) if run is None else judged(cluster, place_within, run)
     except PlacementError as error:
         return error
     return None
-
-
-def _batch_size(inputs: Inputs) -> int | None:
-    """The first dimension of the first tensor that has one."""
-    given = [tensor for tensor in tensors_in(inputs.args, inputs.kwargs) if tensor.dim()]
-    return given[0].shape[0] if given else None
-
-
-def _resized(inputs: Inputs, size: int, wanted: int) -> Inputs:
-    """The inputs with another batch: rows repeated, or left out."""
-
-    def resize(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta:
-            return tensor.new_empty((wanted, *tensor.shape[1:]))
-        return tensor[torch.arange(wanted) % size]
-
-    return _each_of_batch(resize, inputs, size)
-
-
-def _on_meta(inputs: Inputs, size: int, wanted: int) -> Inputs:
-    """Inputs of another batch that take no memory."""
-
-    def resize(tensor: torch.Tensor) -> torch.Tensor:
-        shape = (wanted, *tensor.shape[1:])
-        return tensor.new_empty(shape, device="meta", requires_grad=tensor.requires_grad)
-
-    return _each_of_batch(resize, inputs, size)
-
-
-def _each_of_batch(change: Callable[[torch.Tensor], torch.Tensor], inputs: Inputs, size: int) -> Inputs:
-    """The inputs, with the tensors changed that have a row for each item of the batch."""
-
-    def changed(tensor: torch.Tensor) -> torch.Tensor:
-        return change(tensor) if tensor.dim() and tensor.shape[0] == size else tensor
-
-    args, kwargs = map_tensors(changed, (inputs.args, inputs.kwargs))
-    return Inputs(*args, **kwargs)
 
 
 def _largest(
@@ -176,22 +171,22 @@ def _largest(
     size: int,
     refusal_of: Callable[[LayerGraph, Inputs | None], PlacementError | None],
 ) -> int | None:
-    """The largest batch that fits; None if the assumed batch dimension cannot be doubled."""
+    """The largest batch that fits; None if the batch cannot be doubled, or that changes the model's path."""
     try:
-        double = capture(_resized(inputs, size, 2 * size))
+        double = capture(resized_batch(inputs, size, 2 * size))
     except CaptureError as error:
         logger.info("the first dimension of the first tensor is no batch, it seems: %s", error)
         return None
     if list(one) != list(double) or list(one.edges) != list(double.edges):
-        logger.warning("the model takes another path with another batch: only this one is answered")
-        return size if refusal_of(one, inputs) is None else 0
+        logger.warning("the model takes another path with another batch: the largest one is not known")
+        return None
 
     def reckoned(batch: int) -> bool:
         return refusal_of(_between(one, double, size, batch), None) is None
 
     @functools.cache
     def captured(batch: int) -> bool:
-        given = _on_meta(inputs, size, batch)
+        given = batch_on_meta(inputs, size, batch)
         return refusal_of(capture(given), given) is None
 
     largest = _up(reckoned)

@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import PlacementError
 from baechi.place import find, fit
 from baechi.place.auto import best, check_effort
@@ -21,6 +21,7 @@ from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
 from baechi.units import format_bytes
+from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
@@ -33,25 +34,26 @@ _LOOSENINGS, _LOOSE_TIGHTENINGS = (0.05, 0.15, 0.3, 0.5), 4
 _NO_LIMIT_BYTES = 2**62
 
 
-@uncollected
 def place(
     graph: LayerGraph,
-    cluster: Cluster,
+    cluster: Cluster | str | Path,
     placer: Placer = "auto",
     *,
-    optimizer: str | None = None,
+    optimizer: Optimizer = None,
     effort: Effort = 1,
+    max_memory: Mapping[int | str, int | str] | None = None,
 ) -> Plan:
     """Choose a device and an order for every layer.
 
     Args:
         graph: the layer graph.
-        cluster: the devices.
+        cluster: the devices, or text that `Cluster.parse` reads.
         placer: as `distribute` takes it.
-        optimizer: name of the optimizer whose state counts; the graph's own unless given.
+        optimizer: whose state counts, by name or as an object; the graph's own unless given.
         effort: how long `"auto"` searches, counted in estimates (1: about two seconds for 300 layers);
             0 not at all, `"max"` until nothing improves. With 0, placing by memory alone (the fallback of
             all placers) searches a tenth as long.
+        max_memory: as `distribute` takes it.
 
     Returns:
         A plan whose simulated peaks fit every device's memory.
@@ -60,7 +62,25 @@ def place(
         PlacementError: no placement was found that fits.
         ValueError: an unknown placer or optimizer, or a negative effort.
     """
-    optimizer_costs(optimizer)
+    cluster = Cluster.parse(cluster)
+    cluster = cluster.with_memory(max_memory) if max_memory is not None else cluster
+    tell_unused(optimizer, training=graph.training)
+    return placed(graph, cluster, placer, name_of(optimizer), effort)
+
+
+@uncollected
+def placed(
+    graph: LayerGraph, cluster: Cluster, placer: Placer, optimizer: str | None, effort: Effort
+) -> Plan:
+    """Place as `place` does, where its arguments were read before.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices.
+        placer: who places.
+        optimizer: name of the optimizer whose state counts.
+        effort: how long `"auto"` searches.
+    """
     check_effort(effort)
     graph = with_optimizer(graph, optimizer)
     if placer != "auto":
@@ -71,16 +91,16 @@ def place(
     return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
 
 
-def simulate(plan: Plan) -> Timeline:
+def simulate(plan: PlanLike) -> Timeline:
     """Predict the step of a plan: when each layer runs, what travels, how full each device gets.
 
     Args:
-        plan: the plan.
+        plan: the plan, or the path of its file.
 
     Returns:
         The timeline.
     """
-    return run_simulation(plan)
+    return run_simulation(read_plan(plan))
 
 
 def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:

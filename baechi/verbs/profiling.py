@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
@@ -28,9 +29,10 @@ _SOURCES = ("auto", "hooks", "layers", "estimate")
 
 def profile(
     model: nn.Module,
-    example_inputs: Any,
+    inputs: Any = None,
     *,
-    cluster: Cluster | None = None,
+    examples: Iterable[Any] | None = None,
+    cluster: Cluster | str | Path | None = None,
     training: bool | None = None,
     accumulate: bool = False,
     no_split_module_classes: Names | None = None,
@@ -43,7 +45,8 @@ def profile(
 
     Args:
         model: the model; left exactly as found. It may be on the `meta` device for an estimate.
-        example_inputs: as `distribute` takes them.
+        inputs: as `distribute` takes them.
+        examples: several inputs, in place of `inputs`.
         cluster: whose devices the times are for; by default as in `distribute`.
         training: costs of training or of inference; `model.training` unless given.
         accumulate: whether gradients of weights are there all the time, since they are added up over
@@ -61,28 +64,28 @@ def profile(
         The layer graph.
 
     Raises:
-        CaptureError: the model does not run with the example inputs.
+        CaptureError: the model does not run with the inputs.
         ValueError: an unknown source, a device without rates, or an unknown class to keep whole.
         BaechiError: the model is distributed already.
     """
     if source not in _SOURCES:
         raise ValueError(f"source {source!r} is unknown: known are {', '.join(_SOURCES)}")
     refuse_distributed(model)
-    cluster = default_cluster() if cluster is None else cluster
-    examples = Inputs.each_of(example_inputs)
+    cluster = default_cluster() if cluster is None else Cluster.parse(cluster)
+    given = Inputs.each_of(inputs, examples)
     training = model.training if training is None else training
     with unwatched(), autocast_everywhere():
         measured = source in ("hooks", "layers") or (source == "auto" and is_measurable(cluster))
-        arguments: list[dict[str, Arguments]] = [{} for _ in examples]
+        arguments: list[dict[str, Arguments]] = [{} for _ in given]
         graphs = capture_each(
             model,
-            examples,
+            given,
             training=training,
             no_split_module_classes=no_split_module_classes,
             arguments=arguments if measured and source != "hooks" else None,
         )
         if source != "estimate" and measured:
-            runs = [Captured(*run) for run in zip(graphs, examples, arguments, strict=True)]
+            runs = [Captured(*run) for run in zip(graphs, given, arguments, strict=True)]
             measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
         if measured:

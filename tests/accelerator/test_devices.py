@@ -557,6 +557,22 @@ def test_the_record_is_the_emulators(name: str, places: tuple[str, ...]) -> None
     assert set(expected) <= set(spans)
 
 
+@two
+def test_a_plan_made_for_devices_elsewhere(tmp_path: Path) -> None:
+    """Its i-th device of a kind is the i-th one here; from its file, by `assign` and by `distribute`."""
+    elsewhere, here = Cluster.uniform(2), cluster_of(*NAMES[:2])
+    graph = baechi.profile(towers(), batch(), cluster=elsewhere, training=False)
+    Plan.from_device_map(graph, elsewhere, {"": 0, "right": 1}).save(tmp_path / "plan.json")
+    expected = moved(towers().eval(), HERE)(at(batch()["x"], HERE)).cpu()
+    for model in (
+        baechi.assign(towers().eval(), tmp_path / "plan.json", cluster=here),
+        baechi.distribute(towers().eval(), plan=str(tmp_path / "plan.json"), cluster=here),
+    ):
+        assert baechi.plan_of(model).device_of["right"] == NAMES[1]
+        assert {str(weight.device) for weight in model.right.parameters()} == {NAMES[1]}  # type: ignore
+        assert identical(model(**batch()), expected)
+
+
 def test_what_fits_runs() -> None:
     """A step with nearly the largest batch that fits takes no more memory on any device than it has."""
     memory_bytes, slack_bytes = (2**22, 0) if IS_TOY else (2**28, 2**26)  # libraries keep a workspace

@@ -557,7 +557,7 @@ def test_generators_of_any_type_are_left_as_found(toy: ToyMachine) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for inputs in (there(noise(3, 8)), noise(3, 8)):
-            assert baechi.compare(model.eval(), inputs).ran[0].name == "one device"
+            assert baechi.check(model.eval(), inputs).ran[0].name == "one device"
     assert [module.get_rng_state(index).tolist() for index in range(4)] == before
 
 

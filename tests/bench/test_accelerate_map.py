@@ -75,14 +75,14 @@ def test_classes_that_are_kept_whole() -> None:
 
 def test_weights_that_do_not_fit() -> None:
     """What accelerate leaves to the disk is no placement: it is said by name."""
-    cluster, model = Cluster.uniform(2, memory_bytes=3 * LAYER), pairs()
+    cluster, model = Cluster.uniform(2, memory=3 * LAYER), pairs()
     with pytest.raises(PlacementError, match=r"leaves \d+ modules to the host, the first is '\d"):
         accelerate_plan(model, graph_of(model, cluster), cluster)
 
 
 def test_activations_that_do_not_fit() -> None:
     """A map whose weights fit, and nothing beside them, is refused as any placement is."""
-    cluster, model = Cluster.uniform(2, memory_bytes=5 * LAYER), pairs()
+    cluster, model = Cluster.uniform(2, memory=5 * LAYER), pairs()
     graph = graph_of(model, cluster)
     accelerate_plan(model, graph, cluster)
     graph.nodes["0.one"]["temp_bytes"] = 5 * LAYER

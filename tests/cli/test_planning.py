@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from baechi import __version__
 from baechi.cli import app
-from baechi.cli.planning import timed
-from baechi.cli.targets import cluster_of, graph_of
-from baechi.records import LayerGraph, Plan
+from baechi.cli.placing import timed
+from baechi.cli.targets import graph_of, shipped
+from baechi.records import Cluster, LayerGraph, Plan
 
 FILE = """
 import torch
@@ -65,7 +66,7 @@ def test_times_that_are_known_stay() -> None:
     graph = graph_of("gnmt")
     name = next(graph.placed())
     graph.nodes[name]["forward_s"]["A100-80GB"] = 123.0
-    timed(graph, cluster_of("1xA100-80GB,1xL4"))
+    timed(graph, Cluster.parse("1xA100-80GB,1xL4"))
     assert graph.nodes[name]["forward_s"]["A100-80GB"] == 123.0
     assert graph.nodes[name]["forward_s"]["L4"] < 123
 
@@ -90,6 +91,15 @@ def test_clusters() -> None:
     ("arguments", "message"),
     [
         (("place", "nope"), "error: 'nope' is no target"),
+        (("place", "nope", "--cluster", "2xTPU", "--effort", "much"), "error: 'nope' is no target"),
+        (("fits", "zoo:nope", "--cluster", "2xTPU"), "error: no model 'nope' in the zoo"),
+        (
+            ("place", "zoo:gnmt", "--max-memory", "10GiB"),
+            "error: --max-memory 10GiB: it is devices",
+        ),
+        (("place", "zoo:gnmt", "--max-memory", "9=1GiB"), "9 is no device"),
+        (("place", "zoo:gnmt", "--inference"), "this graph has the memory of training"),
+        (("fits", "zoo:gnmt", "--inference", "--optimizer", "adam"), "inference has no optimizer"),
         (("place", "missing.json"), "error: no graph file 'missing.json'; shipped graphs are: bert-large"),
         (("place", "zoo:gnmt", "--cluster", "2xTPU"), "error: cluster '2xTPU': no datasheet"),
         (("place", "zoo:gnmt", "--placer", "best"), "error: there is no placer 'best'"),
@@ -118,3 +128,33 @@ def test_broken_files(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     done = run("place", str(path))
     assert done.exit_code == 2 and str(path) in done.stderr
+
+
+def test_alone() -> None:
+    """`baechi` shows its help, and `--version` the version; neither is an error."""
+    assert run().exit_code == 0 and "Commands" in run().output
+    done = run("--version")
+    assert done.exit_code == 0 and done.output.strip() == __version__
+
+
+def test_fits_takes_shipped_graphs() -> None:
+    """From a graph it is known whether it fits, and no other batch."""
+    done = run("fits", "zoo:bert-large", "--cluster", "1xL4", "--optimizer", "adam", "--json")
+    answer = json.loads(done.stdout)
+    assert done.exit_code == 1 and not answer["fits"] and answer["short_bytes"]["device:0"] > 0
+    assert answer["batch"] is None and answer["largest_batch"] is None
+    assert run("fits", "zoo:bert-large", "--cluster", "4xA100-80GB").exit_code == 0
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_no_name_is_cut_off(columns: int) -> None:
+    """Whatever the terminal is like."""
+    done = CliRunner().invoke(app, ["clusters"], env={"COLUMNS": str(columns)})
+    assert all(f"  {name} " in done.output for name in shipped("cluster"))
+
+
+def test_limits(script: str) -> None:
+    """`--max-memory` by index or name, as `max_memory=` in Python."""
+    done = run("place", script, "--cluster", "2xL4", "--max-memory", "0=1GiB,device:1=0", "--json")
+    devices = Plan.from_json(done.stdout).cluster.devices
+    assert [(device.name, device.memory_bytes) for device in devices] == [("device:0", 2**30)]

@@ -1,10 +1,10 @@
-"""What a person types: models, graphs, clusters; and one sentence for what is not there."""
+"""What a person types: models and graphs; and one sentence for what is not there."""
 
 from pathlib import Path
 
 import pytest
 
-from baechi.cli.targets import cluster_of, graph_of, model_of, shipped
+from baechi.cli.targets import graph_of, model_of, shipped
 from baechi.errors import BaechiError
 
 FILE = """
@@ -39,7 +39,7 @@ def test_a_file(tmp_path: Path) -> None:
         ("no.such.module:f", "there is no module 'no.such.module'"),
         ("json:nope", "json has no function 'nope': it has"),
         ("{file}:several", "has no function 'several': it has Net, small, wrong"),
-        ("{file}:wrong", "wrong returned int: it has to return (model, example_inputs)"),
+        ("{file}:wrong", "wrong returned int: it has to return (model, inputs)"),
         ("zoo:vgg", "no model 'vgg' in the zoo: it has inception-v3, gnmt, transformer"),
     ],
 )
@@ -65,35 +65,3 @@ def test_shipped_graphs(name: str) -> None:
     assert "estimated from datasheets; torch" in graph.graph["provenance"]
     layer = next(n for n in graph.placed() if graph.nodes[n].get("flops"))
     assert {"A100-80GB", "H100-80GB", "RTX-4090"} <= set(graph.nodes[layer]["forward_s"])
-
-
-@pytest.mark.parametrize("name", shipped("cluster"))
-def test_shipped_clusters(name: str) -> None:
-    """They load by their names, and have what their names say."""
-    cluster = cluster_of(name)
-    count = name.split("x")[0]
-    assert len(cluster) == (int(count) if count.isdigit() else name.count("-") + ("server" in name) * 2)
-
-
-def test_clusters_by_datasheet() -> None:
-    """Devices of one kind, or of several, joined by the slowest link."""
-    assert cluster_of("4xA100-80GB").names == ("device:0", "device:1", "device:2", "device:3")
-    mixed = cluster_of("1xH100-80GB, 2xRTX-3090")
-    assert mixed.names == ("H100-80GB:0", "RTX-3090:0", "RTX-3090:1")
-    assert mixed.link.bytes_per_s == min(
-        cluster_of(f"1x{k}").link.bytes_per_s for k in ("H100-80GB", "RTX-3090")
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "message"),
-    [
-        ("4xTPU", BaechiError, "no datasheet of a device 'TPU': known are A100"),
-        ("0xL4", BaechiError, "at least 1"),
-        ("mine", FileNotFoundError, "shipped clusters are: 2xA100-80GB-nvlink"),
-    ],
-)
-def test_no_cluster(text: str, error: type[Exception], message: str) -> None:
-    """Unknown kinds and names are told, with those that are known."""
-    with pytest.raises(error, match=message):
-        cluster_of(text)

@@ -98,6 +98,6 @@ def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_python_dash_m() -> None:
     """`python -m baechi` is the command line."""
     done = subprocess.run(
-        [sys.executable, "-m", "baechi", "version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "baechi", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == baechi.__version__

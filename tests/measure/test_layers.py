@@ -330,8 +330,8 @@ def test_each_kind_of_device_is_measured(source: str) -> None:
         return torch.relu(m.a(x)) * 2 + m.b(x)
 
     model = Net(forward, a=nn.Linear(8, 8), b=nn.Linear(8, 8))
-    for inputs in (rows(), [rows(), rows(2, 8)]):
-        graph = profiled(model, inputs, source=source, cluster=here("fast", "slow", "fast"))
+    for examples in ([rows()], [rows(), rows(2, 8)]):
+        graph = profiled(model, None, examples=examples, source=source, cluster=here("fast", "slow", "fast"))
         for name in graph.placed():
             for attribute in ("forward_s", "backward_s"):
                 assert sorted(graph.nodes[name][attribute]) == ["fast", "slow"]

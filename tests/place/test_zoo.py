@@ -49,7 +49,7 @@ def test_roomy(model: str, training: bool, placer: str) -> None:
 @pytest.mark.parametrize(("model", "training"), GRAPHS)
 def test_tight(model: str, training: bool, placer: str) -> None:
     """No device holds it; three together have half as much again as it needs on one."""
-    cluster = Cluster.uniform(3, memory_bytes=one_device_bytes(model, training) // 2)
+    cluster = Cluster.uniform(3, memory=one_device_bytes(model, training) // 2)
     plan = plan_by(placer, graph_of(model, training), cluster)
     check(plan)
     assert len(plan.devices_used) > 1

@@ -1,5 +1,6 @@
 """Whether a model fits: against the emulated cluster, which runs out of memory or does not."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_the_largest_batch() -> None:
 
 def test_on_meta_and_without_a_batch() -> None:
     """A model on `meta` is answered; inputs without a first dimension have no largest batch."""
-    cluster = baechi.Cluster.uniform(2, memory_bytes="64MiB")
+    cluster = baechi.Cluster.uniform(2, memory="64MiB")
     answer = baechi.fits(nn.Linear(8, 8, device="meta"), torch.ones(4, 8), cluster, training=False)
     assert answer and answer.largest_batch is not None and answer.largest_batch > 1000
 
@@ -87,7 +88,7 @@ def test_a_model_that_looks_at_values_with_meta_inputs_is_refused() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) if float(x.sum()) > -1e9 else x
 
-    cluster = baechi.Cluster.uniform(2, memory_bytes="1MiB")
+    cluster = baechi.Cluster.uniform(2, memory="1MiB")
     with pytest.raises(baechi.CaptureError, match=r"inputs are on the meta device .* with real inputs"):
         baechi.fits(Looks(8, 8), torch.ones(4, 8, device="meta"), cluster)
 
@@ -139,3 +140,49 @@ def test_the_way_down_was_walked_one_by_one(caplog: pytest.LogCaptureFixture) ->
     ]
     assert [bool(one) for one in fitting] == [True, False]
     assert "still held" not in caplog.text
+
+
+def test_one_tensor_given_twice() -> None:
+    """`{"input_ids": ids, "labels": ids}`: resized, they were two tensors, hence another path, hence a wrong
+    answer: the largest batch was said to be the one that was given."""
+
+    class Language(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(10, 8), nn.Linear(8, 10)
+
+        def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(
+                self.head(self.embed(input_ids)).flatten(0, 1), labels.flatten()
+            )
+
+    ids, limits = torch.zeros(2, 5, dtype=torch.long), dict.fromkeys((0, 1), "64KiB")
+    asked = functools.partial(baechi.fits, Language(), cluster="2xL4", max_memory=limits, verify=False)
+    once, twice = asked({"input_ids": ids, "labels": ids}), asked({"input_ids": ids, "labels": ids.clone()})
+    assert once.largest_batch is not None and twice.largest_batch is not None
+    assert 10 < once.largest_batch == pytest.approx(twice.largest_batch, rel=0.1)
+    shifted = asked({"input_ids": ids[:, :-1], "labels": ids[:, 1:]})
+    assert shifted.largest_batch is not None and shifted.largest_batch >= once.largest_batch
+
+
+def test_what_is_not_known_is_none() -> None:
+    """Another path with twice the batch: nothing is known of larger ones, and the batch is no answer."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        h: Tensor = m.a(x)
+        return m.b(h) if len(x) < 3 else h
+
+    answer = baechi.fits(Two(forward), torch.ones(2, 4), baechi.Cluster.virtual(2))
+    assert answer and answer.batch == 2 and answer.largest_batch is None
+
+
+def test_its_options_are_those_of_the_others() -> None:
+    """Text for the cluster, an optimizer that exists, limits by device; a foreign optimizer is refused."""
+    model, x = nn.Linear(64, 64), torch.ones(2, 64)
+    adam = torch.optim.Adam(model.parameters())
+    limits = {0: "100KiB", 1: "100KiB"}
+    assert baechi.fits(model, [x], "2xL4", optimizer=adam, effort=1, max_memory=limits, verify=False)
+    tight = baechi.fits(model, x, "2xL4", optimizer=adam, max_memory={0: "1KiB", 1: "1KiB"}, verify=False)
+    assert not tight and tight.short_bytes
+    with pytest.raises(ValueError, match="trains none of the parameters"):
+        baechi.fits(nn.Linear(64, 64), x, "2xL4", optimizer=adam)

@@ -156,7 +156,7 @@ def test_measured_times_stand() -> None:
 def test_gpus_have_room_for_what_is_reserved() -> None:
     """Torch's allocator takes memory in segments; emulated devices are exact."""
     graph, cluster = planned("1MiB")
-    gpus = baechi.Cluster.uniform(2, memory_bytes="1MiB")
+    gpus = baechi.Cluster.uniform(2, memory="1MiB")
     plan = baechi.place(graph, gpus, "even")
     ran = runner(stack(), [Inputs(X)], "sgd")(plan)
     streams = 3  # compute, and one for each direction of a transfer: each has segments of its own
@@ -166,7 +166,7 @@ def test_gpus_have_room_for_what_is_reserved() -> None:
     assert judged(
         cluster, lambda budget: baechi.place(graph, budget, "even"), runner(stack(), [Inputs(X)], "sgd")
     )
-    roomy = baechi.Cluster.uniform(2, memory_bytes="6MiB")
+    roomy = baechi.Cluster.uniform(2, memory="6MiB")
     assert judged(
         roomy, lambda budget: baechi.place(graph, budget, "even"), runner(stack(), [Inputs(X)], "sgd")
     )

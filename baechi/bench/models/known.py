@@ -93,21 +93,20 @@ def network(path: Path) -> Problem:
         path: of the JSON file.
     """
     read = json.loads(path.read_text())
+    costs = {str(node["id"]): _costs(node) for node in read["nodes"]}
+    edges = [(str(edge["sourceId"]), str(edge["destId"]), edge["cost"]) for edge in read["edges"]]
+    unordered: nx.DiGraph[str] = nx.DiGraph([edge[:2] for edge in edges])
+    unordered.add_nodes_from(costs)
     graph: nx.DiGraph[str] = nx.DiGraph(training=False, model=path.stem)
-    for node in sorted(read["nodes"], key=lambda node: int(node["id"])):
-        graph.add_node(str(node["id"]), **_costs(node))
-    for edge in read["edges"]:
-        size = round(edge["cost"] * _BYTES_A_MS)
-        graph.add_edge(str(edge["sourceId"]), str(edge["destId"]), bytes=size)
-    ordered: nx.DiGraph[str] = nx.DiGraph(**graph.graph)
-    names = nx.lexicographical_topological_sort(graph, key=int)
-    ordered.add_nodes_from((name, graph.nodes[name]) for name in names)
-    ordered.add_edges_from(graph.edges(data=True))
+    for name in nx.lexicographical_topological_sort(unordered, key=int):
+        graph.add_node(name, **costs[name])
+    for source, target, cost_ms in edges:
+        graph.add_edge(source, target, bytes=round(cost_ms * _BYTES_A_MS))
     link = Link(latency_s=0.0, bytes_per_s=_BYTES_A_MS * 1e3)
-    cluster = Cluster.uniform(read["maxFPGAs"], memory_bytes=round(read["maxSizePerFPGA"]), link=link)
+    cluster = Cluster.uniform(read["maxFPGAs"], memory=round(read["maxSizePerFPGA"]), link=link)
     name = f"{path.parent.name}/{path.stem}"
     known_s = _NETWORKS_MS[name] / 1e3 if name in _NETWORKS_MS else None
-    return Problem(name, LayerGraph.from_networkx(ordered), cluster, known_s)
+    return Problem(name, LayerGraph.from_networkx(graph), cluster, known_s)
 
 
 def _costs(node: dict[str, Any]) -> dict[str, Any]:

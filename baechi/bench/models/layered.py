@@ -63,7 +63,7 @@ def cluster_for(graph: LayerGraph, devices: int, *, slack: float = 1.5) -> Clust
     """
     table = footprints(graph).values()
     needed = sum([part.permanent_bytes + max(part.forward_bytes, part.backward_bytes) for part in table])
-    return Cluster.uniform(devices, memory_bytes=round(slack * needed / devices), link=LINK)
+    return Cluster.uniform(devices, memory=round(slack * needed / devices), link=LINK)
 
 
 def _add(graph: "nx.DiGraph[str]", name: str, above: list[str], chance: Random, travel: float) -> None:

@@ -74,6 +74,16 @@ def least_bytes(task: Task) -> list[LeastBytes]:
     return [of_members(task, members) for members in task.indexed.members]
 
 
+def all_together(least: Sequence[LeastBytes]) -> int:
+    """The least bytes of all groups on all devices together, when forward is over or the optimizer steps.
+
+    Args:
+        least: the least bytes of each group.
+    """
+    kept = sum([part.kept_bytes for part in least])
+    return max(kept, sum([part.always_bytes + part.gradient_bytes for part in least]))
+
+
 def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
     """Compute the least bytes of some layers that share a device.
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from baechi.errors import PlacementError
 from baechi.place.task import ANYWHERE, Task
-from baechi.place.tight.least_bytes import LeastBytes, least_bytes, of_members
+from baechi.place.tight.least_bytes import LeastBytes, all_together, least_bytes, of_members
 from baechi.place.tight.refusal import refusal
 from baechi.units import format_bytes
 
@@ -26,8 +26,7 @@ def prove(task: Task) -> None:
             raise _too_large(task, group, part, allowed)
     for device in task.devices:
         _prove_pins(task, least, device)
-    kept, there = sum([part.kept_bytes for part in least]), sum(task.memory_bytes)
-    needed = max(kept, sum([part.always_bytes + part.gradient_bytes for part in least]))
+    needed, there = all_together(least), sum(task.memory_bytes)
     if needed > there:
         raise _all_too_large(task, least, needed - there)
 

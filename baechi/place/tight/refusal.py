@@ -6,6 +6,7 @@ from baechi.errors import PlacementError
 from baechi.place.evaluated import Evaluated
 from baechi.place.ledger import Ledger
 from baechi.place.task import ANYWHERE, Task
+from baechi.place.tight.least_bytes import all_together, least_bytes
 from baechi.units import format_bytes
 
 
@@ -149,7 +150,7 @@ def refusal(
 
 
 def _sums(task: Task) -> str:
-    least, there = sum([group.permanent_bytes for group in task.group_bytes]), sum(task.memory_bytes)
+    least, there = all_together(least_bytes(task)), sum(task.memory_bytes)  # as the proof counts
     return f"All layers need at least {format_bytes(least)}, the devices have {format_bytes(there)}."
 
 

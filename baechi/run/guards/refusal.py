@@ -1,12 +1,14 @@
-"""Refuse what a distributed model cannot do, with the cure: moves to one device, tracing, export."""
+"""Refuse what a distributed model cannot do, and warn of what has no effect, with the cure."""
 
 import functools
+import warnings
 from typing import Any
 
 import torch
 from torch import nn
 
 from baechi.errors import BaechiError
+from baechi.torchlib.private.compiler import compiler_is_imported, is_in_compiled_model
 from baechi.torchlib.private.modules import is_tracing, parse_to
 
 _MOVERS = ("to", "cuda", "cpu")
@@ -41,6 +43,20 @@ def refuse_tracing(model: nn.Module) -> None:
         raise BaechiError(
             f"this {type(model).__name__} is distributed, and cannot be traced or exported: "
             "call baechi.restore(model) first, and distribute it again afterwards"
+        )
+
+
+def tell_compiled(model: nn.Module) -> None:
+    """Warn that compiling a distributed model as a whole has no effect.
+
+    Args:
+        model: a distributed model that is called.
+    """
+    if compiler_is_imported() and is_in_compiled_model(model):
+        warnings.warn(
+            f"this {type(model).__name__} is distributed: torch.compile of the whole model has no effect, it "
+            "runs as it was written; compile its layers before baechi.distribute instead",
+            stacklevel=2,
         )
 
 

@@ -42,3 +42,16 @@ def leave_uncompiled(function: _Function, why: str) -> _Function:
 def compiler_is_imported() -> bool:
     """Whether `torch._dynamo` is there; without it nothing can be compiled."""
     return "torch._dynamo" in sys.modules
+
+
+def is_in_compiled_model(model: torch.nn.Module) -> bool:
+    """Whether a model that is called was compiled as a whole: by `torch.compile(model)` or `model.compile()`.
+
+    A torch that has other names for that is answered with False.
+
+    Args:
+        model: the model.
+    """
+    if vars(model).get("_compiled_call_impl") is not None:
+        return True
+    return bool(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_in_optimized_module", False))

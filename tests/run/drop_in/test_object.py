@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import baechi
-from baechi.errors import BaechiError, CaptureError, PlacementError, PlanError
+from baechi.errors import BaechiError, CaptureError, PlacementError, PlanError, RecordError
 
 
 class Towers(nn.Module):
@@ -212,14 +212,30 @@ def wrong_inputs() -> list[tuple[str, dict[str, object], type[Exception], str]]:
         ("memory", {"cluster": tiny}, PlacementError, "short"),
         ("placer", {"placer": "m-best"}, ValueError, "m-etf"),
         ("seed", {"placer": "random:x"}, ValueError, "seed"),
-        ("shape", {"example_inputs": torch.randn(5, 7)}, CaptureError, "does not run"),
-        ("missing", {"example_inputs": {}}, CaptureError, "missing a required argument"),
-        ("extra", {"example_inputs": {"x": batch(), "y": 1}}, CaptureError, "unexpected keyword"),
-        ("empty list", {"example_inputs": []}, ValueError, "an example for each path"),
-        ("set", {"example_inputs": {1}}, TypeError, "baechi.Inputs"),
+        ("shape", {"inputs": torch.randn(5, 7)}, CaptureError, "does not run"),
+        ("missing", {"inputs": {}}, CaptureError, "missing a required argument"),
+        ("extra", {"inputs": {"x": batch(), "y": 1}}, CaptureError, "unexpected keyword"),
+        ("empty list", {"inputs": []}, ValueError, "an example for each path"),
+        ("mixed list", {"inputs": [batch(), {"x": batch()}]}, TypeError, "several examples are a list of"),
+        ("inputs twice", {"examples": [batch()]}, ValueError, "not both"),
+        ("set", {"inputs": {1}}, TypeError, "baechi.Inputs"),
         ("map misses", {"device_map": {"left": 0, "right": 1}, "cluster": cluster}, PlanError, "head"),
         ("map device", {"device_map": {"": 7}, "cluster": cluster}, PlanError, "the devices are cpu:0"),
         ("map text", {"device_map": "auto"}, ValueError, "mapping"),
+        ("map typo", {"device_map": {"": 0, "lefd": 1}, "cluster": cluster}, PlanError, "is it 'left'"),
+        ("cluster type", {"cluster": 2}, TypeError, "a baechi.Cluster or text such as"),
+        ("cluster text", {"cluster": "2xTPU"}, ValueError, "no datasheet of a device 'TPU'"),
+        ("cluster elsewhere", {"cluster": "2xH100-80GB"}, PlanError, "virtual"),
+        ("plan type", {"plan": 2}, TypeError, "a baechi.Plan or the path"),
+        ("plan and memory", {"plan": "p.json", "max_memory": {0: 1}}, ValueError, "taken as it is"),
+        ("memory type", {"max_memory": "10GiB", "cluster": cluster}, RecordError, "sizes by device"),
+        (
+            "other's optimizer",
+            {"optimizer": torch.optim.SGD(towers().parameters())},
+            ValueError,
+            "of another",
+        ),
+        ("optimizer class", {"optimizer": torch.optim.SGD}, TypeError, "a name such as"),
         ("max memory", {"max_memory": {5: "1GiB"}, "cluster": cluster}, ValueError, "no device"),
         ("no memory", {"max_memory": {0: 0, 1: 0}, "cluster": cluster}, ValueError, "leaves no device"),
         ("no split", {"no_split_module_classes": ["Block"]}, ValueError, "Block"),
@@ -234,7 +250,7 @@ def test_bad_input(name: str, options: dict[str, object], error: type[Exception]
     model = towers()
     before, states = attributes(model), {k: v.clone() for k, v in model.state_dict().items()}
     with pytest.raises(error, match=text):
-        baechi.distribute(model, **{"example_inputs": batch(), **options})  # type: ignore[arg-type]
+        baechi.distribute(model, **{"inputs": batch(), **options})  # type: ignore[arg-type]
     assert attributes(model) == before
     assert all(identical(value, states[key]) for key, value in model.state_dict().items())
 

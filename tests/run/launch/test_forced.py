@@ -86,7 +86,7 @@ def test_a_value_that_the_code_needs(code: Callable[[Any, Tensor], Tensor], reor
     here = next(number for number, line in enumerate(lines, first) if line.endswith("# here\n"))
     assert one.line == f"{Path(__file__).name}:{here}"
     assert launched_on(model, "cpu:0") == ["a", "b"]
-    comparison = baechi.compare(model, inputs)
+    comparison = baechi.check(model, inputs)
     assert not comparison.in_plan_order and comparison.equal
     assert [line.rsplit(" ", 1)[1] for line in comparison.ran[-1].forced] == [one.line]
     assert str(one) in str(comparison)

@@ -29,7 +29,7 @@ def test_the_planned_overlap_is_measured(training: bool, reorder: str) -> None:
     graph = baechi.profile(model, inputs, cluster=cluster, training=training)
     plan = interleaved(graph, cluster, DEVICES, EARLY_DECODER)
     baechi.assign(model, plan, reorder=reorder)
-    comparison = baechi.compare(model, inputs)
+    comparison = baechi.check(model, inputs)
     assert comparison.equal and comparison.gradient_difference == 0 and comparison.in_plan_order
     one, off, on = comparison.ran
     assert on.launched == {"cpu:0": ("e0", "e1", "d2", "d3", "join"), "cpu:1": ("d0", "d1", "e2", "e3")}

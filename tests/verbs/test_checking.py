@@ -1,4 +1,4 @@
-"""What `compare` found, as data."""
+"""What `check` found, as data."""
 
 import json
 import math
@@ -19,23 +19,23 @@ def looks(net: Any, x: Tensor) -> Any:
     return first + net.b(x) * net.c(x) if bool((first > -1e9).all()) else first
 
 
-def compared(code: Any, *, training: bool = True) -> Any:
-    """The comparison of a small model on three emulated devices."""
+def checked(code: Any, *, training: bool = True) -> Any:
+    """The check of a small model on three emulated devices."""
     world = World(code, x())
     model = world.build().train(training)
     baechi.distribute(model, world.inputs(), cluster=baechi.Cluster.virtual(3), placer=late)
-    return baechi.compare(model, world.inputs())
+    return baechi.check(model, world.inputs())
 
 
 def test_json_says_all_that_was_found() -> None:
     """Equality, orders, waits, forced values, times and peaks of the three runs are in the text."""
-    comparison = compared(looks)
-    body = json.loads(comparison.to_json())
-    assert body["baechi"] == "comparison"
-    assert body["equal"] is True and body["in_plan_order"] is comparison.in_plan_order
-    assert body["gradient_difference"] == comparison.gradient_difference
+    found = checked(looks)
+    body = json.loads(found.to_json())
+    assert body["baechi"] == "check"
+    assert body["equal"] is True and body["in_plan_order"] is found.in_plan_order
+    assert body["gradient_difference"] == found.gradient_difference
     assert [one["name"] for one in body["ran"]] == ["one device", "reordering off", "reordering on"]
-    for written, one in zip(body["ran"], comparison.ran, strict=True):
+    for written, one in zip(body["ran"], found.ran, strict=True):
         timeline = Timeline.from_body(written["timeline"])
         assert timeline.makespan_s == one.timeline.makespan_s > 0
         assert timeline.peak_bytes == dict(one.timeline.peak_bytes)
@@ -43,14 +43,14 @@ def test_json_says_all_that_was_found() -> None:
         assert written["launched"] == {device: list(layers) for device, layers in one.launched.items()}
         assert (written["forced"], written["deferred"]) == (list(one.forced), one.deferred)
     on = body["ran"][-1]
-    assert on["deferred"] and on["launched"] and "test_comparing.py" in on["forced"][0]
+    assert on["deferred"] and on["launched"] and "test_checking.py" in on["forced"][0]
 
 
 def test_what_is_not_there_is_null() -> None:
     """A gradient that one run lacks makes the difference infinite, which JSON has no number for; a run on
     real devices that nobody timed has no timeline."""
-    comparison = compared(crossed, training=False)
-    assert json.loads(comparison.to_json())["gradient_difference"] == 0
-    comparison = replace(comparison, gradient_difference=math.inf)
-    body = json.loads(replace(comparison, ran=(replace(comparison.ran[0], timeline=None),)).to_json())
+    found = checked(crossed, training=False)
+    assert json.loads(found.to_json())["gradient_difference"] == 0
+    found = replace(found, gradient_difference=math.inf)
+    body = json.loads(replace(found, ran=(replace(found.ran[0], timeline=None),)).to_json())
     assert body["gradient_difference"] is None and body["ran"][0]["timeline"] is None

@@ -1,0 +1,150 @@
+"""From what a person typed to a graph and a plan."""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from baechi.cli.options import effort_of, max_memory_of
+from baechi.cli.progress import progress
+from baechi.cli.targets import ZOO, graph_of, in_zoo, model_of, shipped
+from baechi.errors import BaechiError
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+from baechi.verbs import planning
+
+
+def captured(model: Any, inputs: Any, cluster: Cluster, training: bool | None, source: Any) -> LayerGraph:
+    """The graph of a model, with a sign of life.
+
+    Args:
+        model: the model.
+        inputs: what it is called with.
+        cluster: the devices.
+        training: for training or inference.
+        source: where times come from.
+    """
+    from baechi.verbs.profiling import profile as profile_model
+
+    with progress("capturing"):
+        return profile_model(model, inputs, cluster=cluster, training=training, source=source)
+
+
+def found_for(text: str, *, models_first: bool = False) -> LayerGraph | tuple[Any, Any]:
+    """The graph that a text stands for, or the model with its inputs.
+
+    Args:
+        text: what a person typed.
+        models_first: whether a model of the zoo is meant, where there is a shipped graph of it, too.
+
+    Raises:
+        BaechiError: there is neither.
+    """
+    is_graph = Path(text).suffix == ".json" or text.removeprefix(ZOO) in shipped("graph")
+    return model_of(text) if not is_graph or (models_first and in_zoo(text)) else graph_of(text)
+
+
+def devices_of(cluster: str, max_memory: str | None) -> Cluster:
+    """The devices that `--cluster` and `--max-memory` leave.
+
+    Args:
+        cluster: what a person typed.
+        max_memory: what a person typed.
+    """
+    devices, limits = Cluster.parse(cluster), max_memory_of(max_memory)
+    return devices if limits is None else devices.with_memory(limits)
+
+
+def check_optimizer(optimizer: str | None, *, training: bool) -> None:
+    """Raise if an optimizer is given where its state cannot count.
+
+    Args:
+        optimizer: what a person typed.
+        training: whether memory is that of training.
+
+    Raises:
+        BaechiError: it is that of inference.
+    """
+    if optimizer is not None and not training:
+        raise BaechiError(
+            f"--optimizer {optimizer}: inference has no optimizer; profile with --training, or leave it out"
+        )
+
+
+def check_training(graph: LayerGraph, optimizer: str | None, training: bool | None) -> None:
+    """Raise if a graph is not of what is asked for.
+
+    Args:
+        graph: a graph that was made before.
+        optimizer: what a person typed.
+        training: what a person typed.
+
+    Raises:
+        BaechiError: it is of inference and training is asked for, or the other way round.
+    """
+    check_optimizer(optimizer, training=graph.training)
+    if training is not None and training != graph.training:
+        asked, has = ("--training", "inference") if training else ("--inference", "training")
+        raise BaechiError(f"{asked}: this graph has the memory of {has}; profile the model for the other")
+
+
+def plan_for(
+    text: str,
+    cluster: str,
+    placer: str,
+    optimizer: str | None,
+    *,
+    effort: str = "1",
+    max_memory: str | None = None,
+    training: bool | None = None,
+    source: str = "estimate",
+) -> Plan:
+    """A plan of a graph or a model, made now. All are as a person typed them.
+
+    Args:
+        text: the graph or the model; whether there is such a thing is checked first.
+        cluster: the devices.
+        placer: who places.
+        optimizer: whose state counts.
+        effort: how long `auto` searches.
+        max_memory: how much of each device.
+        training: for training or inference.
+        source: where a model's times come from.
+    """
+    found = found_for(text)
+    devices, searched = devices_of(cluster, max_memory), effort_of(effort)
+    if isinstance(found, LayerGraph):
+        check_training(found, optimizer, training)
+        with progress("placing"):
+            return planning.place(
+                timed(found, devices), devices, placer, optimizer=optimizer, effort=searched
+            )
+    from baechi.records.inputs import Inputs
+    from baechi.verbs.judging import judged, runner
+
+    model, inputs = found
+    check_optimizer(optimizer, training=model.training if training is None else training)
+    graph = captured(model, inputs, devices, training, source)
+    place_within = functools.partial(
+        planning.placed, graph, placer=placer, optimizer=optimizer, effort=searched
+    )
+    with progress("placing"):
+        return judged(devices, place_within, runner(model, Inputs.each_of(inputs), optimizer))
+
+
+def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:
+    """The graph, with times estimated for kinds of device that it has none for.
+
+    Args:
+        graph: a graph; one without counts of work is left as it is.
+        cluster: the devices.
+    """
+    times = [costs.forward_s for _, costs in graph.placed_costs()]
+    known = set.intersection(*[set(kinds) for kinds in times if isinstance(kinds, Mapping)] or [set()])
+    missing = [device for device in cluster.devices if device.kind not in known]
+    if missing and any(isinstance(kinds, Mapping) for kinds in times) and graph.total("moved_bytes"):
+        from baechi.measure import estimate
+
+        estimate(graph, missing, cluster.launch_s)
+    return graph

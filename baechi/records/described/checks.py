@@ -1,0 +1,66 @@
+"""What is wrong with what was given for a cluster: its names, its links, its limits."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from baechi.errors import RecordError
+from baechi.records.described.devices import HOST, Size
+from baechi.records.device import Device
+from baechi.units import parse_bytes
+
+logger = logging.getLogger(__name__)
+
+
+def faults_in(names: Sequence[str], links: Iterable[tuple[str, str]]) -> list[str]:
+    """What is wrong with a cluster's names.
+
+    Args:
+        names: of its devices.
+        links: the ends of those of its links that are named.
+    """
+    faults = [] if names else ["it has no devices"]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    faults += [f"two devices are named {name!r}" for name in twice]
+    if HOST in names:
+        faults.append(f"a device is named {HOST!r}, which is the host's name")
+    ends = [end for pair in links for end in pair if end not in (*names, HOST)]
+    return faults + [f"a link names {end!r}, no device of it" for end in ends]
+
+
+def limited(devices: Sequence[Device], max_memory: Mapping[int | str, Size]) -> tuple[Device, ...]:
+    """The same devices with other memory; one that is given 0 is left out.
+
+    Args:
+        devices: the devices.
+        max_memory: see `Cluster.with_memory`.
+
+    Raises:
+        RecordError: a key is no device, a size is no size, or no device is left.
+    """
+    names = [device.name for device in devices]
+    if not isinstance(max_memory, Mapping):
+        raise RecordError(
+            f"max_memory is {max_memory!r}: it takes sizes by device, as in {{{names[0]!r}: '10GiB'}}"
+        )
+    faults: list[str] = []
+    sizes: dict[str, int] = {}
+    for key, size in max_memory.items():
+        index = key if isinstance(key, int) and not isinstance(key, bool) else -1
+        name = names[index] if 0 <= index < len(names) else key
+        if name not in (*names, "cpu"):
+            faults.append(f"{key!r} is no device: there are {', '.join(names)}")
+            continue
+        if name not in names:
+            logger.warning("max_memory of %r: the CPU is no device here, so nothing is placed on it", name)
+        try:
+            sizes[str(name)] = parse_bytes(size)
+        except (TypeError, ValueError) as error:
+            faults.append(f"the memory of {name}: {error}")
+    left = [replace(device, memory_bytes=sizes.get(device.name, device.memory_bytes)) for device in devices]
+    left = [device for device in left if device.name not in sizes or device.memory_bytes > 0]
+    if not left and not faults:
+        faults.append("it leaves no device")
+    if faults:
+        raise RecordError("max_memory does not match the cluster:", tuple(faults))
+    return tuple(left)

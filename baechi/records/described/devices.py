@@ -1,0 +1,170 @@
+"""Devices, and the link between them, as people describe them: by kind and number, by word."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from baechi.records import files
+from baechi.records.datasheet import datasheet, usual_link
+from baechi.records.device import Device, Link, Reserve, reserved_bytes
+from baechi.units import parse_bytes
+
+Size = int | str
+Memory = Size | Sequence[Size] | None
+LinkLike = Link | str | None
+
+HOST = "host"
+
+PCIE = Link(latency_s=10e-6, bytes_per_s=25e9)
+"""What PCIe 4 x16 delivers in one direction; the shipped clusters with `pcie` in their name have it."""
+
+_PART = re.compile(r"(\d+)x(.+)")
+_RATE = re.compile(r"(.+)/s")
+
+
+def read(
+    text: object, memory: Memory = None, link: LinkLike = None
+) -> tuple[tuple[Device, ...], Link] | None:
+    """The devices that a text lists, and the link between any two; see `Cluster.parse`.
+
+    Args:
+        text: such as `"4xA100-80GB"` or `"1xRTX-4090, 2xRTX-3090"`.
+        memory: memory of each; the datasheets' unless given.
+        link: see `link_of`.
+
+    Returns:
+        Devices and link; None if it is no such list, so the name of a cluster.
+
+    Raises:
+        ValueError: there is no such datasheet, size or link; or memory or link is given for a named cluster.
+        TypeError: it is no text.
+    """
+    if not isinstance(text, (str, Path)):
+        kind = type(text).__name__
+        raise TypeError(f"cluster is a {kind}: it takes a baechi.Cluster or text such as '2xA100-80GB'")
+    shipped = (files.profiles_folder() / "clusters" / f"{text}.json").exists()
+    try:
+        kinds = None if shipped else kinds_in(str(text))
+        if kinds is not None:
+            return devices_of(kinds, "device", memory), link_of(link, kinds)
+    except ValueError as error:
+        raise ValueError(f"cluster {str(text)!r}: {error}") from error
+    if memory is not None or link is not None:
+        raise ValueError(f"cluster {str(text)!r} is no list of devices: it has its own memory and links")
+    return None
+
+
+def kinds_in(text: str) -> list[str] | None:
+    """The kind of each device that a text lists.
+
+    Args:
+        text: such as `"4xA100-80GB"` or `"1xRTX-4090, 2xRTX-3090"`.
+
+    Returns:
+        A kind for each device, in order; None if the text is no such list.
+
+    Raises:
+        ValueError: it lists none of a kind.
+    """
+    parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
+    if not all(parts):
+        return None
+    found: list[str] = []
+    for part in filter(None, parts):
+        if int(part[1]) < 1:
+            raise ValueError(f"{part[0]} is no device: a cluster needs at least 1 of each kind that it lists")
+        found += [part[2]] * int(part[1])
+    return found
+
+
+def kinds_of(n: int | None, like: str | Sequence[str]) -> list[str]:
+    """The kind of each of n devices.
+
+    Args:
+        n: how many; None: as many as `like` lists.
+        like: one kind for all, or a kind for each.
+
+    Raises:
+        ValueError: n is below 1, or `like` lists another number of kinds.
+    """
+    count = (1 if isinstance(like, str) else len(like)) if n is None else n
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"a cluster of {count!r} devices: it needs at least 1")
+    kinds = [like] * count if isinstance(like, str) else list(like)
+    if len(kinds) != count:
+        raise ValueError(f"like lists {len(kinds)} kinds for {count} devices")
+    return kinds
+
+
+def devices_of(
+    kinds: Sequence[str], prefix: str, memory: Memory = None, reserve: Reserve = 0
+) -> tuple[Device, ...]:
+    """Devices of these kinds, with the rates of their datasheets.
+
+    Args:
+        kinds: the kind of each.
+        prefix: they are named `"prefix:0"`, `"prefix:1"` and so on.
+        memory: memory of each, bytes or text, or a sequence of one for each; None: the datasheet's.
+        reserve: what plans leave free of each.
+
+    Raises:
+        ValueError: a size is no size, there are not as many as devices, a kind has no datasheet, or the
+            reserve is more than a device has.
+    """
+    sizes: Sequence[Size | None]
+    if memory is None or isinstance(memory, (int, float, str)):
+        sizes = [memory] * len(kinds)
+    else:
+        sizes = list(memory)
+    if len(sizes) != len(kinds):
+        raise ValueError(f"{len(sizes)} memory sizes for {len(kinds)} devices")
+    devices = []
+    for i, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
+        sheet = datasheet(kind)
+        whole_bytes = sheet["memory_bytes"] if size is None else parse_bytes(size)
+        left_bytes = whole_bytes - reserved_bytes(whole_bytes, reserve)
+        if left_bytes < 0:
+            raise ValueError(f"a reserve of {reserve!r} is more than a device has: {whole_bytes} bytes")
+        devices.append(Device(f"{prefix}:{i}", kind, **{**sheet, "memory_bytes": left_bytes}))
+    return tuple(devices)
+
+
+def link_of(link: LinkLike, kinds: Sequence[str]) -> Link:
+    """The link between devices.
+
+    Args:
+        link: a link; `"pcie"`, `"nvlink"`, or a rate such as `"25GB/s"`; None: the slowest of the devices'
+            usual ones.
+        kinds: the kind of each device.
+
+    Raises:
+        ValueError: there is no such link, or a device has none of that sort.
+        TypeError: it is neither.
+    """
+    if isinstance(link, Link):
+        return link
+    if link is not None and not isinstance(link, str):
+        raise TypeError(
+            f"link is a {type(link).__name__}: it takes a baechi.Link, 'pcie', 'nvlink' or '25GB/s'"
+        )
+    if link == "pcie":
+        return PCIE
+    usual = {kind: usual_link(kind) for kind in kinds}
+    if link == "nvlink":
+        without = [kind for kind, own in usual.items() if own.bytes_per_s < 4 * PCIE.bytes_per_s]
+        if without:
+            raise ValueError(
+                f"{without[0]} is usually joined by PCIe: say link='pcie', or a rate such as '50GB/s'"
+            )
+    elif link is not None:
+        rate = _RATE.fullmatch(link)
+        if rate is None:
+            raise ValueError(
+                f"there is no link {link!r}: known are 'pcie', 'nvlink', and rates such as '25GB/s'"
+            )
+        return replace(PCIE, bytes_per_s=float(parse_bytes(rate[1])))
+    return Link(
+        latency_s=max([own.latency_s for own in usual.values()]),
+        bytes_per_s=min([own.bytes_per_s for own in usual.values()]),
+    )

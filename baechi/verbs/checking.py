@@ -1,0 +1,200 @@
+"""One model run three ways: on one device, in the code's order, in the planner's order."""
+
+import copy
+import json
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.records.inputs import Inputs
+from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
+from baechi.run import assign, last_step, plan_of, reordering, restore
+from baechi.run.runtime import binding_of
+from baechi.torchlib.random_state import random_state_kept
+from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One way to run, and what came of it.
+
+    Args:
+        name: `"one device"`, `"reordering off"` or `"reordering on"`.
+        timeline: what was measured; None where nothing is.
+        launched: by device, its layers in the order in which they launched.
+        forced: what had to launch before its turn, with the reason and the line of code.
+        deferred: how many layers and pieces of glue waited.
+    """
+
+    name: str
+    timeline: Timeline | None
+    launched: Mapping[str, tuple[str, ...]]
+    forced: tuple[str, ...]
+    deferred: int
+
+    def body(self) -> dict[str, Any]:
+        """The run as JSON-able data."""
+        return {
+            "name": self.name,
+            "timeline": None if self.timeline is None else self.timeline.body(),
+            "launched": {device: list(layers) for device, layers in self.launched.items()},
+            "forced": list(self.forced),
+            "deferred": self.deferred,
+        }
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether three ways to run a model give the same, and what each takes.
+
+    Args:
+        ran: the three ways.
+        equal: whether outputs and buffers are the same bit for bit.
+        gradient_difference: the largest difference of any gradient, relative to the largest gradient;
+            infinite where one run made gradients that another did not.
+        in_plan_order: whether each device launched its layers as the plan has them.
+    """
+
+    ran: tuple[Ran, ...]
+    equal: bool
+    gradient_difference: float
+    in_plan_order: bool
+
+    def __str__(self) -> str:
+        same = "the same outputs and buffers" if self.equal else "DIFFERENT outputs or buffers"
+        order = "in the plan's order" if self.in_plan_order else "not wholly in the plan's order"
+        lines = [
+            f"{same}; gradients differ by at most {self.gradient_difference:.1e} of the largest; "
+            f"with reordering on, layers launch {order}"
+        ]
+        lines += [f"{'':16}{'step':>12}{'waited':>10}{'forced':>10}   peak"]
+        for one in self.ran:
+            step, peaks = "-", "-"
+            if one.timeline is not None:
+                step = format_seconds(one.timeline.makespan_s)
+                peaks = ", ".join(format_bytes(size) for size in one.timeline.peak_bytes.values())
+            lines.append(f"{one.name:16}{step:>12}{one.deferred:>10}{len(one.forced):>10}   {peaks}")
+        forced = dict.fromkeys(line for one in self.ran for line in one.forced)
+        lines += ["forced:", *(f"  {line}" for line in forced)] if forced else []
+        return "\n".join(lines)
+
+    def body(self) -> dict[str, Any]:
+        """The check as JSON-able data; what is not finite is None, since JSON has no such number."""
+        comparable = math.isfinite(self.gradient_difference)
+        return {
+            "equal": self.equal,
+            "gradient_difference": self.gradient_difference if comparable else None,
+            "in_plan_order": self.in_plan_order,
+            "ran": [one.body() for one in self.ran],
+        }
+
+    def to_json(self) -> str:
+        """The check as JSON text: what the table says, and launch orders and timelines in full."""
+        return json.dumps({"baechi": "check", **self.body()}, indent=1) + "\n"
+
+
+def check(model: nn.Module, inputs: Any, *, seed: int = 0) -> Check:
+    """Run a distributed model three ways, each on a copy of it, and compare.
+
+    Args:
+        model: a distributed model; it is left alone. On an emulated cluster call this outside of
+            `with cluster:`, which it opens for each run.
+        inputs: as `distribute` takes them; one example.
+        seed: of the random numbers, the same for each run.
+
+    Returns:
+        The check; `print` shows it as a table, `to_json()` gives all of it. In training mode a
+        backward of the sum of all outputs is part of the step.
+
+    Raises:
+        BaechiError: the model is not distributed, or a cluster is emulated already.
+    """
+    plan = plan_of(model)
+    given = Inputs.of(inputs)
+    one = _whole(copy.deepcopy(model), plan)
+    results = [_run("one device", one, given, seed)]
+    for name, on in (("reordering off", False), ("reordering on", True)):
+        copied = copy.deepcopy(model)
+        with reordering(copied, on):
+            results.append(_run(name, copied, given, seed))
+    (_, first), others = results[0], [kept for _, kept in results[1:]]
+    return Check(
+        ran=tuple([ran for ran, _ in results]),
+        equal=all(_equal(first[0], other[0]) and _equal(first[1], other[1]) for other in others),
+        gradient_difference=max(_difference(first[2], other[2]) for other in others),
+        in_plan_order=_in_order(plan, results[-1][0]),
+    )
+
+
+def _whole(model: nn.Module, plan: Plan) -> nn.Module:
+    """The model on one device of the first one's kind; on the host if a real one cannot hold it."""
+    restore(model)
+    if not plan.cluster.emulated:
+        with suppress(torch.OutOfMemoryError):
+            return assign(model, Plan.from_device_map(plan.graph, plan.cluster, {"": plan.cluster.names[0]}))
+        return model
+    memory_bytes = 2 * sum(device.memory_bytes for device in plan.cluster.devices)
+    kind = plan.cluster.devices[0]
+    device = type(kind)(**{**kind.body(), "name": "cpu:0", "memory_bytes": memory_bytes})
+    cluster = replace(plan.cluster, devices=(device,), links={})
+    everywhere = {node: device.name for node in plan.device_of}
+    return assign(model, Plan(plan.graph, cluster, everywhere, plan.graph.code_order()))
+
+
+def _run(name: str, model: nn.Module, inputs: Inputs, seed: int) -> tuple[Ran, Any]:
+    binding = binding_of(model)
+    cluster = binding.runtime.plan.cluster if binding is not None else None
+    emulated: AbstractContextManager[Any] = (
+        cluster if cluster is not None and cluster.emulated else nullcontext()
+    )
+    with random_state_kept(), emulated:
+        torch.manual_seed(seed)
+        with torch.set_grad_enabled(model.training):
+            outputs = list(tensors_in(model(*inputs.args, **inputs.kwargs)))
+            trained = [t.float().sum() for t in outputs if t.requires_grad and t.is_floating_point()]
+            if trained and model.training:
+                torch.stack(trained).sum().backward()
+        timeline = last_step(model) if cluster is not None and cluster.emulated else None
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    kept = [t.detach() for t in outputs], [b.detach() for b in model.buffers()], grads
+    if binding is None:
+        return Ran(name, None, {}, (), 0), kept
+    runtime = binding.runtime
+    launched: dict[str, list[str]] = {}
+    for layer in runtime.launched:
+        launched.setdefault(runtime.plan.device_of.get(layer, ""), []).append(layer)
+    orders = {device: tuple(layers) for device, layers in launched.items()}
+    forced = tuple([str(forced) for forced in runtime.forced])
+    return Ran(name, timeline, orders, forced, runtime.counts.get("deferred", 0)), kept
+
+
+def _in_order(plan: Plan, ran: Ran) -> bool:
+    if not ran.launched:  # nothing waits: the code's order is the plan's
+        return True
+    place = {layer: index for index, layer in enumerate(plan.order)}
+    known = [[place[layer] for layer in layers if layer in place] for layers in ran.launched.values()]
+    return all(places == sorted(places) for places in known)
+
+
+def _equal(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(ones) == len(others) and all(
+        torch.equal(one.cpu().isnan(), other.cpu().isnan())
+        and torch.equal(one.cpu().nan_to_num(), other.cpu().nan_to_num())
+        for one, other in zip(ones, others, strict=True)
+    )
+
+
+def _difference(ones: list[torch.Tensor], others: list[torch.Tensor]) -> float:
+    if len(ones) != len(others):
+        return float("inf")
+    largest = max([float(one.abs().max()) for one in ones if one.numel()], default=0.0)
+    pairs = zip(ones, others, strict=True)
+    off = max([float((a.cpu() - b.cpu()).abs().max()) for a, b in pairs if a.numel()], default=0.0)
+    return off / largest if largest else off

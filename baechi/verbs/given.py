@@ -1,0 +1,109 @@
+"""What users give for a plan, and for an optimizer, in several forms. Nothing here needs torch."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from baechi.cost.optimizers import optimizer_costs, row_of
+from baechi.records.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+    Optimizer = str | torch.optim.Optimizer | None
+else:
+    Optimizer = Any  # torch is imported by those who have an optimizer
+
+logger = logging.getLogger(__name__)
+
+PlanLike = Plan | str | Path
+
+
+def read_plan(plan: PlanLike) -> Plan:
+    """A plan, or the one in a file.
+
+    Args:
+        plan: a plan, or the path of a file that `Plan.save` wrote.
+
+    Raises:
+        TypeError: it is neither.
+        FileNotFoundError: there is no such file.
+        RecordError: the file holds no plan.
+    """
+    if isinstance(plan, Plan):
+        return plan
+    if isinstance(plan, (str, Path)):
+        return Plan.load(plan)
+    raise TypeError(f"plan is a {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file")
+
+
+def name_of(optimizer: Optimizer) -> str | None:
+    """The name under which an optimizer's state is counted.
+
+    Args:
+        optimizer: its name, a `torch.optim.Optimizer`, or None.
+
+    Raises:
+        ValueError: the name is unknown.
+        TypeError: it is none of these.
+    """
+    if optimizer is None or isinstance(optimizer, str):
+        optimizer_costs(optimizer)
+        return optimizer
+    groups, kind = getattr(optimizer, "param_groups", None), type(optimizer).__name__
+    if isinstance(optimizer, type) or groups is None:
+        what = optimizer.__name__ if isinstance(optimizer, type) else f"a {kind}"
+        raise TypeError(f"optimizer is {what}: it takes a name such as 'adam', or a torch.optim.Optimizer")
+    name = row_of(kind, groups)
+    if name is None:
+        logger.warning("%s: its state is counted as Adam's, two values per weight", kind)
+    return name or "adam"
+
+
+def instance_of(optimizer: Optimizer) -> "torch.optim.Optimizer | None":
+    """The optimizer, if it is more than a name.
+
+    Args:
+        optimizer: as for `name_of`.
+    """
+    made: Any = optimizer if hasattr(optimizer, "param_groups") else None
+    return made  # type: ignore[no-any-return]
+
+
+def check_owner(optimizer: Optimizer, parameters: Iterable[Any], model: str) -> None:
+    """Raise if an optimizer trains nothing of a model.
+
+    Args:
+        optimizer: as for `name_of`.
+        parameters: the model's.
+        model: what the model is called.
+
+    Raises:
+        ValueError: none of the optimizer's parameters is one of the model's.
+    """
+    made = instance_of(optimizer)
+    if made is None:
+        return
+    own = {id(parameter) for parameter in parameters}
+    trained = [parameter for group in made.param_groups for parameter in group["params"]]
+    if trained and not any(id(parameter) in own for parameter in trained):
+        raise ValueError(
+            f"the {type(made).__name__} trains none of the parameters of this {model}: it is one of "
+            "another model, or was made before the parameters were replaced; make it of model.parameters()"
+        )
+
+
+def tell_unused(optimizer: Optimizer, *, training: bool) -> None:
+    """Say that an optimizer counts nothing, where memory is that of inference.
+
+    Args:
+        optimizer: as for `name_of`.
+        training: whether memory is that of training.
+    """
+    if optimizer is not None and not training:
+        logger.warning(
+            "optimizer=%r counts nothing: memory is that of inference, since the model is in evaluation mode "
+            "or was profiled in it; say training=True, or call model.train() first",
+            name_of(optimizer),
+        )

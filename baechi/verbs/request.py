@@ -1,0 +1,78 @@
+"""What `distribute` was asked for, and how it is done: at once, or at the first call."""
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from baechi.records.cluster import Cluster
+from baechi.records.device_map import DeviceMap
+from baechi.records.graph import LayerGraph
+from baechi.records.inputs import Inputs
+from baechi.records.plan import Plan
+from baechi.run import assign
+from baechi.run.runtime import Reorder
+from baechi.units import format_seconds
+from baechi.verbs.given import Optimizer, instance_of
+from baechi.verbs.judging import checked, judged, runner
+from baechi.verbs.planning import with_optimizer, within_memory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `distribute` was asked for; kept until the first call if there are no inputs yet.
+
+    Args:
+        cluster: the devices, which are here.
+        profile_with: profiles a model with these examples.
+        place_with: places a graph within a cluster.
+        device_map: the placement, if it is made by hand.
+        optimizer_name: whose state counts.
+        optimizer: the optimizer, or its name.
+        reorder: see `distribute`.
+        verify: see `distribute`.
+    """
+
+    cluster: Cluster
+    profile_with: Callable[..., LayerGraph]
+    place_with: Callable[..., Plan]
+    device_map: DeviceMap | None
+    optimizer_name: str | None
+    optimizer: Optimizer
+    reorder: Reorder
+    verify: bool
+
+
+def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) -> None:
+    """Profile a model, place it, and assign the plan.
+
+    Args:
+        request: how.
+        model: the model.
+        inputs: what it is called with; several examples are a list.
+
+    Raises:
+        BaechiError: see `distribute`.
+    """
+    examples = Inputs.each_of(inputs)
+    graph = request.profile_with(model, examples=examples)
+    run = runner(model, examples, request.optimizer, request.reorder)
+    if request.device_map is not None:
+        noted = with_optimizer(graph, request.optimizer_name)
+        plan = Plan.from_device_map(noted, request.cluster, request.device_map)
+        plan = checked(plan, run) if request.verify else within_memory(plan)
+    else:
+        place_within = functools.partial(request.place_with, graph)
+        plan = judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
+    assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
+    if logger.isEnabledFor(logging.INFO):  # the summary's predicted step may have to be simulated first
+        logger.info("%s: %s", type(model).__name__, _summary(plan))
+
+
+def _summary(plan: Plan) -> str:
+    used, step = len(plan.devices_used), format_seconds(plan.timeline.makespan_s)
+    return f"{len(plan.device_of)} layers on {used} devices by {plan.placer}, predicted step {step}"

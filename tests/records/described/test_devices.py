@@ -1,0 +1,86 @@
+"""Clusters in one line: kinds and numbers, links by word, memory as text."""
+
+from pathlib import Path
+
+import pytest
+
+from baechi.cli.targets import shipped
+from baechi.records import Cluster, Link
+from baechi.records.datasheet import usual_link
+
+
+@pytest.mark.parametrize("name", shipped("cluster"))
+def test_shipped_clusters(name: str) -> None:
+    """They load by their names, and have what their names say."""
+    cluster = Cluster.parse(name)
+    count = name.split("x")[0]
+    assert len(cluster) == (int(count) if count.isdigit() else name.count("-") + ("server" in name) * 2)
+
+
+def test_kinds_and_numbers() -> None:
+    """Devices of one kind, or of several, joined by the slowest link; named as a plan's devices are."""
+    assert Cluster.parse("4xA100-80GB").names == ("device:0", "device:1", "device:2", "device:3")
+    mixed = Cluster.parse("1xH100-80GB, 2xRTX-3090")
+    assert [(d.name, d.kind) for d in mixed.devices] == [
+        ("device:0", "H100-80GB"),
+        ("device:1", "RTX-3090"),
+        ("device:2", "RTX-3090"),
+    ]
+    assert mixed.link.bytes_per_s == usual_link("RTX-3090").bytes_per_s < usual_link("H100-80GB").bytes_per_s
+
+
+def test_links_by_word() -> None:
+    """As the shipped clusters so called have them; or a rate; or a link."""
+    text = "1xRTX-4090,1xRTX-3090"
+    assert Cluster.parse(text, link="pcie").link == Cluster.parse("2xRTX-4090-pcie").link
+    assert Cluster.parse("2xA100-80GB", link="nvlink").link == Cluster.parse("2xA100-80GB-nvlink").link
+    assert Cluster.virtual(2, link="12GB/s").link.bytes_per_s == 12e9
+    assert Cluster.uniform(2, link=Link(1.0)).link == Link(1.0)
+
+
+def test_unlike_devices_are_emulated() -> None:
+    """A kind for each; as many as are listed."""
+    cluster = Cluster.virtual(like=["A100-40GB", "L4"], memory=["1GiB", 7])
+    assert cluster.emulated and cluster.names == ("cpu:0", "cpu:1")
+    assert [(d.kind, d.memory_bytes) for d in cluster.devices] == [("A100-40GB", 2**30), ("L4", 7)]
+    assert cluster.device("cpu:0").bytes_per_s > cluster.device("cpu:1").bytes_per_s
+    with pytest.raises(ValueError, match="like lists 2 kinds for 3 devices"):
+        Cluster.virtual(3, like=["L4", "L4"])
+
+
+def test_memory_has_one_name() -> None:
+    """Bytes or text, wherever devices are made."""
+    made = (
+        Cluster.uniform(2, memory="1GiB"),
+        Cluster.virtual(2, memory=2**30),
+        Cluster.parse("2xL4", memory="1GiB"),
+    )
+    assert {device.memory_bytes for cluster in made for device in cluster.devices} == {2**30}
+
+
+def test_a_file_and_a_cluster(tmp_path: Path) -> None:
+    """By its path, as text or not; a cluster is itself."""
+    cluster = Cluster.virtual(2)
+    cluster.save(tmp_path / "mine.json")
+    assert Cluster.parse(tmp_path / "mine.json") == Cluster.parse(str(tmp_path / "mine.json")) == cluster
+    assert Cluster.parse(cluster) is cluster
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "message"),
+    [
+        ("4xTPU", {}, ValueError, "no datasheet of a device 'TPU': known are A100"),
+        ("0xL4", {}, ValueError, "at least 1"),
+        ("mine", {}, FileNotFoundError, "shipped clusters are: 2xA100-80GB-nvlink"),
+        ("2xL4", {"link": "wire"}, ValueError, "there is no link 'wire': known are 'pcie', 'nvlink'"),
+        ("2xL4", {"link": "nvlink"}, ValueError, "L4 is usually joined by PCIe"),
+        ("2xL4", {"link": 3}, TypeError, "link is a int"),
+        ("2xL4", {"memory": "much"}, ValueError, "'much' is no size"),
+        ("desktop-4090-3090", {"memory": 3}, ValueError, "has its own memory and links"),
+        (3, {}, TypeError, "cluster is a int: it takes a baechi.Cluster or text"),
+    ],
+)
+def test_no_cluster(text: str, options: dict[str, str], error: type[Exception], message: str) -> None:
+    """What is unknown is told, with what is known."""
+    with pytest.raises(error, match=message):
+        Cluster.parse(text, **options)  # type: ignore[arg-type]

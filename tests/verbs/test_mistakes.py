@@ -1,0 +1,90 @@
+"""What is told in the log, or as a warning, since it may be meant."""
+
+import functools
+import logging
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import baechi
+from baechi.records import LayerGraph
+
+X = torch.ones(4, 8)
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+@pytest.mark.parametrize("verb", ["distribute", "fits", "place"])
+def test_an_optimizer_that_counts_nothing(verb: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Memory is that of inference: once, with the cure; in training nothing is said."""
+    cluster = baechi.Cluster.virtual(2, memory="8KiB")
+    profile = functools.partial(baechi.profile, chain(), X, cluster=cluster, source="estimate")
+
+    def called(model: nn.Module, training: bool) -> Any:
+        if verb == "place":
+            return baechi.place(profile(training=training), cluster, optimizer="adam", effort=0)
+        return getattr(baechi, verb)(model, X, cluster=cluster, optimizer="adam", effort=0, verify=False)
+
+    caplog.set_level(logging.WARNING, "baechi.verbs")
+    called(chain().train(), True)
+    assert "counts nothing" not in caplog.text
+    called(chain().eval(), False)
+    assert caplog.text.count("optimizer='adam' counts nothing") == 1 and "training=True" in caplog.text
+
+
+def test_compiling_a_distributed_model() -> None:
+    """`torch.compile` of the whole has no effect, and a warning says so; a plain call has none."""
+    where = {"0": 0, "1": 0, "2": 1}
+    model = baechi.distribute(chain(), X, cluster=baechi.Cluster.virtual(2), device_map=where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = model(X)
+    with pytest.warns(UserWarning, match="torch.compile of the whole model has no effect"):
+        assert torch.equal(torch.compile(model, backend="eager")(X), expected)
+
+
+@pytest.mark.parametrize("placer", ["single", "m-etf", "auto"])
+def test_figures_agree(placer: str) -> None:
+    """What all layers need at least, less what there is, is what is missing. The sum counted more."""
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)])
+    cluster = baechi.Cluster.virtual(2, memory="100KiB")
+    with pytest.raises(baechi.PlacementError) as caught:
+        baechi.distribute(
+            model, torch.ones(2, 64), cluster=cluster, placer=placer, optimizer="adam", effort=0
+        )
+    text = str(caught.value)
+    least, there = [_kib(text, word) for word in ("need at least ", "the devices have ")]
+    assert there == pytest.approx(200)
+    if placer == "single":
+        assert least <= _kib(text, "they need ")
+    else:
+        assert least - there == pytest.approx(_kib(text, "all devices together, by "), abs=0.1)
+
+
+def _kib(text: str, after: str) -> float:
+    return float(text.partition(after)[2].split(" KiB")[0])
+
+
+def test_one_set_of_names() -> None:
+    """The same limits and optimizers in `place` as in `distribute`, by name or as objects."""
+    model = chain().train()
+    graph: LayerGraph = baechi.profile(model, X, cluster="2xL4", training=True)
+    adam = torch.optim.Adam(model.parameters())
+    plan = baechi.place(graph, "2xL4", optimizer=adam, max_memory={0: "1GiB", 1: 0}, effort=0)
+    assert plan.cluster.names == ("device:0",) and plan.cluster.devices[0].memory_bytes == 2**30
+    assert plan.graph.graph["optimizer"] == "adam"
+
+
+def test_two_plans_are_compared_as_on_the_command_line(tmp_path: Any) -> None:
+    """By their files, or as they are."""
+    graph = baechi.profile(chain(), X, cluster="2xL4")
+    one, two = (baechi.place(graph, "2xL4", placer) for placer in ("single", "round-robin"))
+    one.save(tmp_path / "one.json")
+    difference = baechi.compare(tmp_path / "one.json", two)
+    assert str(difference).startswith("one is faster than round-robin by ")
+    assert difference.moved
