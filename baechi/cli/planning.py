@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from baechi import report
-from baechi.cli.progress import progress
 from baechi.cli.targets import ZOO, cluster_of, graph_of, model_of, shipped
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
@@ -98,8 +97,7 @@ def fits(
     from baechi.verbs.fitting import fits as whether_fits
 
     model, batch = model_of(target)
-    with progress("trying batches"):
-        answer = whether_fits(model, batch, cluster_of(cluster), optimizer=optimizer, training=training)
+    answer = whether_fits(model, batch, cluster_of(cluster), optimizer=optimizer, training=training)
     if as_json:
         print(json.dumps(asdict(answer), indent=1))
     else:
@@ -139,8 +137,7 @@ def links(
     """
     from baechi.measure import links as measured_links
 
-    with progress("copying"):
-        cluster = measured_links(Cluster.discover())
+    cluster = measured_links(Cluster.discover())
     if output is not None:
         cluster.save(output)
     if as_json:
@@ -159,8 +156,7 @@ def _profiled(target: str, cluster: Cluster, training: bool | None, source: Any)
 def _captured(model: Any, inputs: Any, cluster: Cluster, training: bool | None, source: Any) -> LayerGraph:
     from baechi.verbs.profiling import profile as profile_model
 
-    with progress("capturing"):
-        return profile_model(model, inputs, cluster=cluster, training=training, source=source)
+    return profile_model(model, inputs, cluster=cluster, training=training, source=source)
 
 
 def graph_for(text: str, cluster: Cluster) -> LayerGraph:
@@ -188,18 +184,14 @@ def plan_for(text: str, cluster: Cluster, placer: str, optimizer: str | None, ef
         effort: how long `auto` searches.
     """
     if _is_graph(text):
-        with progress("placing"):
-            return planning.place(
-                graph_for(text, cluster), cluster, placer, optimizer=optimizer, effort=effort
-            )
+        return planning.place(graph_for(text, cluster), cluster, placer, optimizer=optimizer, effort=effort)
     from baechi.records.inputs import Inputs
     from baechi.verbs.judging import judged, runner
 
     model, inputs = model_of(text)
     graph = _captured(model, inputs, cluster, None, "estimate")
     place_within = functools.partial(planning.place, graph, placer=placer, optimizer=optimizer, effort=effort)
-    with progress("placing"):
-        return judged(cluster, place_within, runner(model, Inputs.each_of(inputs), optimizer))
+    return judged(cluster, place_within, runner(model, Inputs.each_of(inputs), optimizer))
 
 
 def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:

@@ -21,7 +21,7 @@ from baechi.backend import AbstractBackend, backend_of, is_here
 from baechi.backend.real.link_cache import keep_links
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
-from baechi.measure.progress import shown
+from baechi.progress import progress
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.device import Link
 
@@ -60,7 +60,7 @@ def links(
     ends = [*cluster.names] if backend.host in cluster.names else [*cluster.names, HOST]
     pairs = list(permutations(ends, 2))
     found: dict[tuple[str, str], Link] = {}
-    with cluster if cluster.emulated else nullcontext(), shown("measuring links", len(pairs)) as advance:
+    with cluster if cluster.emulated else nullcontext(), progress("measuring links", len(pairs)) as advance:
         for source, target in pairs:
             room = min([cluster.device(end).memory_bytes for end in (source, target) if end != HOST])
             fitting = sorted({size for size in sizes if 2 * size <= room})

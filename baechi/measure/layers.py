@@ -13,8 +13,8 @@ from torch import nn
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.real.streams import device_behind
 from baechi.measure.isolated_layer import Seconds, time_alone
-from baechi.measure.progress import shown
 from baechi.measure.scale import put_seconds, scale_others
+from baechi.progress import progress
 from baechi.records.cluster import Cluster
 from baechi.records.device import Device
 from baechi.records.device_map import ROOT
@@ -51,7 +51,7 @@ def measure_layers(
     training = None if model.training == graph.training else graph.training  # as capture ran it
     distinct = [name for name in graph.placed() if _is_distinct(graph, name)]
     first = {} if cluster is None else {device.kind: device for device in reversed(cluster.devices)}
-    with shown("measuring layers", len(distinct) * max(1, len(first))) as advance:
+    with progress("measuring layers", len(distinct) * max(1, len(first))) as advance:
         for device in [None] if cluster is None else first.values():
             watch = Stopwatch(device_behind("cpu" if device is None else device.name))
             found: dict[str, Seconds] = {}

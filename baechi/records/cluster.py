@@ -18,7 +18,7 @@ Reception = Literal["serial", "free"]
 Memory = int | str | Sequence[int | str] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cluster(AbstractRecord):
     """Devices in order, and a link for each ordered pair of them.
 

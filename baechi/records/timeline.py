@@ -35,7 +35,7 @@ class Span:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline(AbstractRecord):
     """The spans of one step, what they add up to, and how full each device got.
 

@@ -39,7 +39,7 @@ def to_text(plan: Plan, measured: Timeline | None = None, *, width: int = 110) -
     """
     file = StringIO()
     Console(file=file, width=width, color_system=None).print(render(plan, measured))
-    return file.getvalue()
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
 def headline(facts: Facts) -> str:

@@ -14,12 +14,13 @@ from torch import nn
 from baechi import run as run_room
 from baechi.cost.optimizers import optimizer_costs, row_of
 from baechi.place import find
+from baechi.progress import say, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.report.summary import summary
 from baechi.run.runtime import Reorder
-from baechi.units import format_seconds
 from baechi.verbs.judging import checked, judged, runner
 from baechi.verbs.planning import Placer, place, with_optimizer, within_memory
 from baechi.verbs.profiling import Names, default_cluster, profile
@@ -44,6 +45,7 @@ def distribute(
     accumulate: bool = False,
     reorder: Reorder = True,
     verify: bool = True,
+    verbose: bool | None = None,
 ) -> nn.Module:
     """Distribute a model over the devices of a cluster: profile, place, assign.
 
@@ -67,6 +69,8 @@ def distribute(
             it waited for (`"host"`, as True), or in another thread (`"threads"`).
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
             was made before is taken as it is.
+        verbose: whether to show progress, and at the end one line about the plan, on the standard error;
+            on a terminal only unless given.
 
     Returns:
         The same model.
@@ -87,7 +91,16 @@ def distribute(
     cluster = cluster.with_memory(max_memory) if max_memory else cluster
 
     request = _Request(
-        cluster, placer, device_map, no_split_module_classes, training, optimizer, accumulate, reorder, verify
+        cluster,
+        placer,
+        device_map,
+        no_split_module_classes,
+        training,
+        optimizer,
+        accumulate,
+        reorder,
+        verify,
+        verbose,
     )
     if example_inputs is None:
         return run_room.plan_at_first_call(model, functools.partial(_fulfil, request))
@@ -218,11 +231,6 @@ def _check_choice(placer: Placer, device_map: Any, plan: Plan | None) -> None:
         )
 
 
-def _summary(plan: Plan) -> str:
-    used, step = len(plan.devices_used), format_seconds(plan.timeline.makespan_s)
-    return f"{len(plan.device_of)} layers on {used} devices by {plan.placer}, predicted step {step}"
-
-
 @dataclass(frozen=True)
 class _Request:
     """What `distribute` was asked for; kept until the first call if there are no example inputs yet."""
@@ -236,9 +244,19 @@ class _Request:
     accumulate: bool
     reorder: Reorder
     verify: bool
+    verbose: bool | None
 
 
 def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
+    with verbosity(request.verbose):
+        plan = _planned(request, model, inputs)
+        run_room.assign(model, plan, reorder=request.reorder, optimizer=_instance(request.optimizer))
+        say(lambda: summary(plan))
+    if logger.isEnabledFor(logging.INFO):  # steps may have to be simulated for it
+        logger.info("%s", summary(plan))
+
+
+def _planned(request: _Request, model: nn.Module, inputs: Any) -> Plan:
     graph = profile(
         model,
         inputs,
@@ -252,13 +270,9 @@ def _fulfil(request: _Request, model: nn.Module, inputs: Any) -> None:
     if request.device_map is not None:
         noted = with_optimizer(graph, name)
         plan = Plan.from_device_map(noted, request.cluster, request.device_map)
-        plan = checked(plan, run) if request.verify else within_memory(plan)
-    else:
-        place_within = functools.partial(place, graph, placer=request.placer, optimizer=name)
-        plan = judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
-    run_room.assign(model, plan, reorder=request.reorder, optimizer=_instance(request.optimizer))
-    if logger.isEnabledFor(logging.INFO):  # the summary's predicted step may have to be simulated first
-        logger.info("%s: %s", type(model).__name__, _summary(plan))
+        return checked(plan, run) if request.verify else within_memory(plan)
+    place_within = functools.partial(place, graph, placer=request.placer, optimizer=name)
+    return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
 
 
 def _instance(optimizer: Optimizer) -> torch.optim.Optimizer | None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from baechi.errors import CaptureError, PlacementError
+from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -73,6 +74,7 @@ def fits(
     accumulate: bool = False,
     no_split_module_classes: Names | None = None,
     verify: bool = True,
+    verbose: bool | None = None,
 ) -> Fit:
     """Say whether a model with a batch fits a cluster, before anything is moved or run.
 
@@ -85,6 +87,7 @@ def fits(
         accumulate: whether gradients are added up over several steps; see `profile`.
         no_split_module_classes: class names, classes or qualified names kept whole.
         verify: whether dry runs decide (`dry_run`), else simulated peaks do.
+        verbose: whether to show progress on the standard error; on a terminal only unless given.
 
     Returns:
         Yes or no, the bytes that are short, and the largest batch that fits. The first dimension of
@@ -104,15 +107,16 @@ def fits(
         no_split_module_classes=no_split_module_classes,
         source="estimate",
     )
-    graph = capture(inputs)
 
     def refusal_of(graph: LayerGraph, given: Inputs | None) -> PlacementError | None:
         run = runner(model, [given], optimizer) if verify and given is not None else None
         return _refusal(graph, cluster, optimizer, run)
 
-    refusal = refusal_of(graph, inputs)
     size = _batch_size(inputs)
-    largest = _largest(capture, graph, inputs, size, refusal_of) if size else None
+    with verbosity(verbose), progress("trying batches"):
+        graph = capture(inputs)
+        refusal = refusal_of(graph, inputs)
+        largest = _largest(capture, graph, inputs, size, refusal_of) if size else None
     if largest is not None and size is not None and refusal is None:
         largest = max(largest, size)
     if refusal is None:

@@ -11,6 +11,7 @@ from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
 from baechi.place.registry import uses_several
 from baechi.place.task import Task
+from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
 from baechi.records.device import Device
@@ -41,6 +42,7 @@ def place(
     *,
     optimizer: str | None = None,
     effort: Effort = 1,
+    verbose: bool | None = None,
 ) -> Plan:
     """Choose a device and an order for every layer.
 
@@ -52,6 +54,7 @@ def place(
         effort: how long `"auto"` searches, counted in estimates (1: about two seconds for 300 layers);
             0 not at all, `"max"` until nothing improves. With 0, placing by memory alone (the fallback of
             all placers) searches a tenth as long.
+        verbose: whether to show progress on the standard error; on a terminal only unless given.
 
     Returns:
         A plan whose simulated peaks fit every device's memory.
@@ -63,12 +66,13 @@ def place(
     optimizer_costs(optimizer)
     check_effort(effort)
     graph = with_optimizer(graph, optimizer)
-    if placer != "auto":
-        return _place_within_memory(graph, cluster, placer, thorough=effort != 0)
-    place_by = functools.partial(_by_its_rule, graph, cluster)
-    rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
-    # no step can be shorter than `enough_s`: a plan that reaches it ends the search
-    return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
+    with verbosity(verbose), progress("placing"):
+        if placer != "auto":
+            return _place_within_memory(graph, cluster, placer, thorough=effort != 0)
+        place_by = functools.partial(_by_its_rule, graph, cluster)
+        rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
+        # no step can be shorter than `enough_s`: a plan that reaches it ends the search
+        return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
 
 
 def simulate(plan: Plan) -> Timeline:

@@ -11,6 +11,7 @@ from baechi.backend.real.discover import has_accelerator
 from baechi.capture import capture_each, union
 from baechi.cost.memory import step_bytes
 from baechi.measure import estimate, estimate_issue, measure, measure_layers
+from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -38,6 +39,7 @@ def profile(
     no_split_module_classes: Names | None = None,
     rounds: int = 20,
     source: Source = "auto",
+    verbose: bool | None = None,
 ) -> LayerGraph:
     """Capture the layer graph of a model, with times and memory on every layer.
 
@@ -58,6 +60,7 @@ def profile(
             kind of device if the cluster's are this machine's, else on the CPU; `"estimate"` takes the
             devices' datasheets; `"auto"` measures if all devices are this machine's: layer by layer on
             accelerators, and on the CPU with hooks where the model fits its memory.
+        verbose: whether to show progress on the standard error; on a terminal only unless given.
 
     Returns:
         The layer graph.
@@ -73,7 +76,7 @@ def profile(
     cluster = default_cluster() if cluster is None else cluster
     examples = Inputs.each_of(example_inputs)
     training = model.training if training is None else training
-    with unwatched(), autocast_everywhere():
+    with unwatched(), autocast_everywhere(), verbosity(verbose), progress("capturing"):
         arguments: list[dict[str, Arguments]] = [{} for _ in examples]
         graphs = capture_each(
             model,
@@ -86,7 +89,8 @@ def profile(
             source = _best_source(model, graphs, cluster)
         for graph, inputs, called_with in zip(graphs, examples, arguments, strict=True):
             if source == "hooks":
-                measure(model, inputs, graph, rounds=rounds)
+                with progress("measuring"):
+                    measure(model, inputs, graph, rounds=rounds)
             elif source == "layers":
                 here = cluster if _is_real(cluster) else None
                 measure_layers(model, graph, called_with, rounds=rounds, cluster=here)
