@@ -40,6 +40,7 @@ def distribute(
     plan: Plan | None = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
     training: bool | None = None,
     optimizer: Optimizer = None,
     accumulate: bool = False,
@@ -61,6 +62,7 @@ def distribute(
         plan: a plan made before; instead of a placer.
         max_memory: bytes or text by device, as accelerate takes it; 0 forbids a device.
         no_split_module_classes: class names, classes or qualified names kept whole.
+        split_module_classes: the same of modules that are divided into those inside of them.
         training: whether memory is that of training; `model.training` unless given.
         optimizer: its name, or an optimizer of this model, whose state counts and moves.
         accumulate: whether gradients are added up over several steps; see `profile`.
@@ -95,6 +97,7 @@ def distribute(
         placer,
         device_map,
         no_split_module_classes,
+        split_module_classes,
         training,
         optimizer,
         accumulate,
@@ -239,6 +242,7 @@ class _Request:
     placer: Placer
     device_map: Mapping[str, int | str] | None
     no_split: Names | None
+    split: Names | None
     training: bool | None
     optimizer: Optimizer
     accumulate: bool
@@ -264,6 +268,7 @@ def _planned(request: _Request, model: nn.Module, inputs: Any) -> Plan:
         training=request.training,
         accumulate=request.accumulate,
         no_split_module_classes=request.no_split,
+        split_module_classes=request.split,
     )
     name = _optimizer_name(request.optimizer)
     run = runner(model, Inputs.each_of(inputs), request.optimizer, request.reorder)

@@ -73,6 +73,7 @@ def fits(
     training: bool | None = None,
     accumulate: bool = False,
     no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
     verify: bool = True,
     verbose: bool | None = None,
 ) -> Fit:
@@ -86,6 +87,7 @@ def fits(
         training: memory of training or of inference; `model.training` unless given.
         accumulate: whether gradients are added up over several steps; see `profile`.
         no_split_module_classes: class names, classes or qualified names kept whole.
+        split_module_classes: the same of modules that are divided into those inside of them.
         verify: whether dry runs decide (`dry_run`), else simulated peaks do.
         verbose: whether to show progress on the standard error; on a terminal only unless given.
 
@@ -105,6 +107,7 @@ def fits(
         training=training,
         accumulate=accumulate,
         no_split_module_classes=no_split_module_classes,
+        split_module_classes=split_module_classes,
         source="estimate",
     )
 

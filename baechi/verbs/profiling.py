@@ -23,7 +23,7 @@ from baechi.torchlib.modules.on_meta import is_on_meta
 
 logger = logging.getLogger(__name__)
 
-Names = Iterable[str | type[nn.Module]]
+Names = Iterable[str | type[nn.Module]] | type[nn.Module]
 Source = Literal["auto", "hooks", "layers", "estimate"]
 
 _SOURCES = ("auto", "hooks", "layers", "estimate")
@@ -37,6 +37,7 @@ def profile(
     training: bool | None = None,
     accumulate: bool = False,
     no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
     rounds: int = 20,
     source: Source = "auto",
     verbose: bool | None = None,
@@ -54,6 +55,7 @@ def profile(
             several steps, or dropped only right before backward. Else each step begins without them
             (`zero_grad()` after the optimizer's step), and they come with backward.
         no_split_module_classes: class names, classes or qualified names kept whole.
+        split_module_classes: the same of modules that are divided into those inside of them.
         rounds: how often the model runs when it is measured.
         source: `"hooks"` runs the model on the CPU and times each layer in place; `"layers"` runs
             each distinct layer by itself, with made-up values, so that no model is too large: on each
@@ -83,6 +85,7 @@ def profile(
             examples,
             training=training,
             no_split_module_classes=no_split_module_classes,
+            split_module_classes=split_module_classes,
             arguments=arguments if source in ("auto", "layers") and _may_measure(cluster, source) else None,
         )
         if source == "auto":
