@@ -16,16 +16,16 @@ class Towers(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left = nn.Sequential(*(nn.Linear(768, 768) for _ in range(4)))
-        self.right = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))
-        self.last = nn.Linear(512, 768)
+        self.left = nn.Sequential(*(nn.Linear(1536, 1536) for _ in range(4)))
+        self.right = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4)))
+        self.last = nn.Linear(1024, 1536)
 
     def forward(self, one: Tensor, other: Tensor) -> Tensor:
         return (self.left(one) * self.last(self.right(other))).sum(1)
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    return torch.ones(64, 768), torch.ones(64, 512)
+    return torch.ones(128, 1536), torch.ones(128, 1024)
 
 
 def trained(around: Callable[[nn.Module], object]) -> Facts:
@@ -54,13 +54,12 @@ def clipped(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("around", [lambda model: None, adam, clipped], ids=["nothing", "adam", "clipped"])
 def test_work_around_the_model_changes_no_verdict(around: Callable[[nn.Module], object]) -> None:
-    """The same bound in the same place as predicted, and a path that is no longer than the step."""
+    """The same bound in the same place as predicted, and hardly any waiting for the host."""
     facts = trained(around)
     assert facts.measured is not None and facts.measured_reading is not None
     ours, theirs = facts.reading, facts.measured_reading
     assert (theirs.bound, theirs.where) == (ours.bound, ours.where)
-    path_s = theirs.compute_s + theirs.transfer_s + theirs.host_s
-    assert path_s <= 1.02 * facts.measured.makespan_s
+    assert theirs.host_s < 0.1 * facts.measured.makespan_s
 
 
 def test_no_share_is_more_than_all() -> None:
