@@ -74,6 +74,21 @@ def critical_path(plan: Plan, timeline: Timeline) -> tuple[Stretch, ...]:
     return tuple(path[::-1])
 
 
+def waits(plan: Plan, timeline: Timeline) -> dict[int, tuple[Cause, Span | None]]:
+    """What each span of a step waited for.
+
+    Args:
+        plan: the plan.
+        timeline: a step of it. Work around the model is left out.
+
+    Returns:
+        By `id` of a span, the cause of its start, and the span that it waited for.
+    """
+    index = _Index(plan, timeline)
+    found = {id(span): index.before(span) for span in index.spans}
+    return {key: (stretch.cause, before) for key, (stretch, before) in found.items()}
+
+
 class _Index:
     """The spans of a timeline, indexed by what each may have waited for."""
 

@@ -63,9 +63,11 @@ def fewest_devices(plan: Plan) -> int:
     Args:
         plan: any plan.
     """
+    if len(plan.devices_used) < 2:
+        return len(plan.devices_used)
     simulated = replace(plan, dry=None) if plan.dry is not None else plan
     enough_s = simulated.timeline.makespan_s * (1 + AS_GOOD)
-    while (merged := _merged(simulated, enough_s)) is not None:
+    while len(simulated.devices_used) > 1 and (merged := _merged(simulated, enough_s)) is not None:
         simulated = merged
     one = on_one_device(plan)
     if one is not None and not one.short_bytes and one.step_s <= enough_s:
