@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from docs.pages import blocks, without_figures
+from docs.pages import blocks, check_figures
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -35,7 +35,7 @@ def test_the_tutorial() -> None:
             printed.append(printed_by(code, names))
         else:
             compared += 1
-            assert without_figures(printed[-1]) == without_figures(code)
+            check_figures("docs/tutorial.md", code, printed[-1])
     assert compared == len(printed) - 1 == 8
     assert printed[1] == printed[2]
 
