@@ -85,7 +85,7 @@ def given() -> dict[str, Any]:
 
 SNIPPETS = [
     (name, number, code)
-    for name in ("README.md", "docs/guide.md", "docs/slow-step.md")
+    for name in ("README.md", "docs/quick-start.md", "docs/guide.md", "docs/slow-step.md")
     for number, (_, code) in enumerate(blocks(name, "python"))
 ]
 
