@@ -14,6 +14,7 @@ from baechi.records.lazy_imports import LAZY_IMPORTS
 PACKAGE = Path(baechi.__file__).parent
 FLOORS = {
     "errors": 0,
+    "progress": 0.5,
     "uncollected": 0,
     "units": 0,
     "torchlib": 1,
@@ -138,6 +139,7 @@ NO_TORCH = (
     "simulate",
     "verbs.planning",
     "errors",
+    "progress",
     "uncollected",
     "units",
 )

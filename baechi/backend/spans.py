@@ -25,9 +25,11 @@ def timeline_of(
     Returns:
         Spans in order of start. `makespan_s` is the forward window plus the backward window; work
         around the model has phase `"other"` and no part in it. So the forward window is not open while
-        a device that forward needs is still at work for the step before, such as its optimizer's.
+        a device that forward needs is still at work for the step before, such as its optimizer's; that
+        work is a span around the model, too.
     """
-    spans: list[Span] = []
+    before_s = {device: end_s for device, end_s in (before_s or {}).items() if end_s > 0}
+    spans = [Span("compute", "", device, 0.0, end_s, "other") for device, end_s in before_s.items()]
     last: dict[str, int] = {}
     for span in sorted(ran, key=lambda span: span.start_s):
         place = last.get(span.where)
@@ -40,7 +42,7 @@ def timeline_of(
             spans.append(span)
     return Timeline(
         spans=tuple(spans),
-        makespan_s=_window_s(spans, "forward", before_s or {}) + _window_s(spans, "backward", {}),
+        makespan_s=_window_s(spans, "forward", before_s) + _window_s(spans, "backward", {}),
         peak_bytes=dict(peak_bytes),
         counters=dict(counters),
         source="measured",

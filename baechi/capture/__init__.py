@@ -22,7 +22,12 @@ from baechi.uncollected import uncollected
 
 
 def capture(
-    model: nn.Module, inputs: Inputs, *, training: bool, no_split_module_classes: Names | None = None
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    training: bool,
+    no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
 ) -> LayerGraph:
     """Capture the layer graph of a model.
 
@@ -32,6 +37,7 @@ def capture(
         training: whether memory is that of training (gradients, what autograd keeps) or inference.
         no_split_module_classes: class names, classes or qualified names kept whole besides those
             that gain nothing from being decomposed (`granularity`, `fold`).
+        split_module_classes: the same of modules that are decomposed though they gain nothing from it.
 
     Returns:
         The graph, in code order, with bytes and analytic counts and without seconds.
@@ -41,7 +47,11 @@ def capture(
         ValueError: `no_split_module_classes` names what the model does not have.
     """
     (graph,) = capture_each(
-        model, [inputs], training=training, no_split_module_classes=no_split_module_classes
+        model,
+        [inputs],
+        training=training,
+        no_split_module_classes=no_split_module_classes,
+        split_module_classes=split_module_classes,
     )
     return graph
 
@@ -52,6 +62,7 @@ def capture_each(
     *,
     training: bool,
     no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
     arguments: Sequence[dict[str, Arguments]] | None = None,
 ) -> list[LayerGraph]:
     """Capture a graph for each of several inputs, with the same layers, to be united.
@@ -60,7 +71,7 @@ def capture_each(
         model: the model; left exactly as found.
         examples: arguments of calls that may take different paths through the model.
         training: as for `capture`.
-        no_split_module_classes: as for `capture`.
+        no_split_module_classes, split_module_classes: as for `capture`.
         arguments: one for each example, filled with what each module is called with, by the name of
             its node.
 
@@ -76,13 +87,15 @@ def capture_each(
         run_once(model, inputs, training=training, arguments=into)
         for inputs, into in zip(examples, kept, strict=True)
     ]
-    return _graphs(model, traces, no_split_module_classes)
+    return _graphs(model, traces, no_split_module_classes, split_module_classes)
 
 
 @uncollected
-def _graphs(model: nn.Module, traces: Sequence[Trace], no_split: Names | None) -> list[LayerGraph]:
+def _graphs(
+    model: nn.Module, traces: Sequence[Trace], no_split: Names | None, split: Names | None
+) -> list[LayerGraph]:
     """The graphs of the traces, with the same layers."""
-    granularity = _granularity(model, traces, no_split)
+    granularity = _granularity(model, traces, no_split, split)
     graphs: list[LayerGraph] = []
     owners: dict[str, str] = {}
     for trace in traces:
@@ -96,17 +109,22 @@ def _graphs(model: nn.Module, traces: Sequence[Trace], no_split: Names | None) -
     return graphs
 
 
-def _granularity(model: nn.Module, traces: Sequence[Trace], no_split: Names | None) -> Granularity:
+def _granularity(
+    model: nn.Module, traces: Sequence[Trace], no_split: Names | None, split: Names | None
+) -> Granularity:
     """One for all runs: a module is kept whole if all runs that call it would do so."""
-    each = [choose(model, trace, no_split) for trace in traces]
-    finest = Granularity(frozenset().union(*[granularity.layers for granularity in each]))
+    each = [choose(model, trace, no_split, split) for trace in traces]
+    because = {name: why for granularity in each for name, why in granularity.because.items()}
+    layers = frozenset[str]().union(*[granularity.layers for granularity in each])
+    finest = Granularity(layers, because, each[0].split)
     whole: set[str] = set()
-    split: set[str] = set()
+    decomposed: set[str] = set()
     for trace in traces:
         found = fold(finest, Builder(trace, finest).build(), trace)
         whole |= found.layers - finest.layers
-        split |= trace.called() - found.layers
-    return Granularity(finest.layers | (whole - split))
+        decomposed |= trace.called() - found.layers
+        because = {**found.because, **because}
+    return Granularity(finest.layers | (whole - decomposed), because, finest.split)
 
 
 __all__ = ["capture", "capture_each", "union"]

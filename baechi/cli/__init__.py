@@ -15,7 +15,7 @@ from rich.console import Console
 from baechi import __version__
 from baechi.cli import planning, plans
 from baechi.cli.errors_printed import errors_printed
-from baechi.cli.progress import progress
+from baechi.progress import progress
 
 _WIDE = 140  # columns of a table that goes to a file
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from baechi.cli.options import effort_of, max_memory_of
-from baechi.cli.progress import progress
 from baechi.cli.targets import ZOO, graph_of, in_zoo, model_of, shipped
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
@@ -16,7 +15,7 @@ from baechi.verbs import planning
 
 
 def captured(model: Any, inputs: Any, cluster: Cluster, training: bool | None, source: Any) -> LayerGraph:
-    """The graph of a model, with a sign of life.
+    """The graph of a model.
 
     Args:
         model: the model.
@@ -27,8 +26,7 @@ def captured(model: Any, inputs: Any, cluster: Cluster, training: bool | None, s
     """
     from baechi.verbs.profiling import profile as profile_model
 
-    with progress("capturing"):
-        return profile_model(model, inputs, cluster=cluster, training=training, source=source)
+    return profile_model(model, inputs, cluster=cluster, training=training, source=source)
 
 
 def found_for(text: str, *, models_first: bool = False) -> LayerGraph | tuple[Any, Any]:
@@ -116,10 +114,7 @@ def plan_for(
     devices, searched = devices_of(cluster, max_memory), effort_of(effort)
     if isinstance(found, LayerGraph):
         check_training(found, optimizer, training)
-        with progress("placing"):
-            return planning.place(
-                timed(found, devices), devices, placer, optimizer=optimizer, effort=searched
-            )
+        return planning.place(timed(found, devices), devices, placer, optimizer=optimizer, effort=searched)
     from baechi.records.inputs import Inputs
     from baechi.verbs.judging import judged, runner
 
@@ -129,8 +124,7 @@ def plan_for(
     place_within = functools.partial(
         planning.placed, graph, placer=placer, optimizer=optimizer, effort=searched
     )
-    with progress("placing"):
-        return judged(devices, place_within, runner(model, Inputs.each_of(inputs), optimizer))
+    return judged(devices, place_within, runner(model, Inputs.each_of(inputs), optimizer))
 
 
 def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:

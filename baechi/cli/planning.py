@@ -32,7 +32,6 @@ from baechi.cli.placing import (
     plan_for,
     timed,
 )
-from baechi.cli.progress import progress
 from baechi.cli.targets import model_of, shipped
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
@@ -124,15 +123,13 @@ def fits(
     devices = devices_of(cluster, max_memory)
     if isinstance(found, LayerGraph):
         check_training(found, optimizer, training)
-        with progress("placing"):
-            answer = graph_fits(timed(found, devices), devices, optimizer=optimizer, effort=effort_of(effort))
+        answer = graph_fits(timed(found, devices), devices, optimizer=optimizer, effort=effort_of(effort))
     else:
         model, batch = found
         check_optimizer(optimizer, training=model.training if training is None else training)
-        with progress("trying batches"):
-            answer = whether_fits(
-                model, batch, devices, optimizer=optimizer, training=training, effort=effort_of(effort)
-            )
+        answer = whether_fits(
+            model, batch, devices, optimizer=optimizer, training=training, effort=effort_of(effort)
+        )
     if as_json:
         print(json.dumps(asdict(answer), indent=1))
     else:
@@ -173,8 +170,7 @@ def links(
     """
     from baechi.measure import links as measured_links
 
-    with progress("copying"):
-        cluster = measured_links(Cluster.discover())
+    cluster = measured_links(Cluster.discover())
     if output is not None:
         cluster.save(output)
     if as_json:

@@ -25,7 +25,7 @@ from baechi.backend.real.streams import device_behind
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
 from baechi.measure.launch import launch_seconds
-from baechi.measure.progress import shown
+from baechi.progress import progress
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.device import Link
 
@@ -66,7 +66,7 @@ def links(
     pairs = list(permutations(ends, 2))
     found: dict[tuple[str, str], Link] = {}
     of_devices: dict[tuple[Any, Any], Link] = {}  # parts of GPUs have the links of these
-    with cluster if cluster.emulated else nullcontext(), shown("measuring links", len(pairs)) as advance:
+    with cluster if cluster.emulated else nullcontext(), progress("measuring links", len(pairs)) as advance:
         for source, target in pairs:
             behind = (_behind(cluster, source), _behind(cluster, target))
             if behind not in of_devices:

@@ -13,8 +13,8 @@ from torch import nn
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.real.streams import device_behind
 from baechi.measure.isolated_layer import Seconds, time_alone
-from baechi.measure.progress import shown
 from baechi.measure.scale import put_seconds, scale_others
+from baechi.progress import progress
 from baechi.records.device import Device
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
@@ -51,7 +51,7 @@ def measure_layers(
     distinct = [name for name in graph.placed() if _is_distinct(graph, name)]
     watch = Stopwatch(device_behind("cpu" if device is None else device.name))
     found: dict[str, Seconds] = {}
-    with shown("measuring layers", len(distinct)) as advance:
+    with progress("measuring layers", len(distinct)) as advance:
         for name in distinct:
             layer, called_with = modules[graph.module_of(name)], arguments.get(name)
             seconds = _measured(layer, name, called_with, training=training, rounds=rounds, watch=watch)

@@ -9,6 +9,7 @@ from networkx import NetworkXError
 
 from baechi.errors import RecordError
 from baechi.records import files
+from baechi.records.lazy_imports import lazy_import
 
 _WRONG = (TypeError, ValueError, AttributeError, IndexError, NetworkXError)
 """What building a record raises where a value is of another kind than it should be."""
@@ -19,6 +20,10 @@ class AbstractRecord(ABC):
 
     record_kind: ClassVar[str]
     """What a file of it says that it holds."""
+
+    def __repr__(self) -> str:
+        """A few lines: what it is, without its contents."""
+        return str(lazy_import("describe")(self))
 
     @abstractmethod
     def body(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from baechi.records.lazy_imports import lazy_import
 Reception = Literal["serial", "free"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Cluster(AbstractRecord):
     """Devices in order, and a link for each ordered pair of them.
 

@@ -63,6 +63,9 @@ class LayerGraph(DiGraph, AbstractRecord):
         """Whether the costs are those of training."""
         return bool(self.graph.get("training", False))
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def check(self) -> None:
         """Check the graph.
 

@@ -22,6 +22,10 @@ class LayerCosts(AbstractAttributes):
     ] = None
     type: Annotated[str | None, "name", "The class of a layer, the function of glue."] = None
 
+    whole_because: Annotated[
+        str, "text", "Of a layer with modules inside: why it is one layer nevertheless."
+    ] = ""
+
     forward_s: Annotated[
         float | Mapping[str, float],
         "s",

@@ -1,10 +1,10 @@
-"""The four places where code opens onto a floor that it may not import.
+"""The places where code opens onto a floor that it may not import.
 
-Records are data and import nothing above them. Three names of the public interface are still
+Records are data and import nothing above them. Some names of the public interface are still
 verbs on a record: `plan.timeline` (simulates), `Cluster.discover()` (asks the machine and measures it) and
-`with cluster:` (emulates or times it). And `measure.host()` runs models, which is not the part of `measure`
-otherwise. They go through this table, so that the exceptions to the floors are written in one place, and
-placing needs no torch.
+`with cluster:` (emulates or times it). `repr` and `print` show records as the report does. And
+`measure.host()` runs models, which is not the part of `measure` otherwise. They go through this
+table, so that the exceptions to the floors are written in one place, and placing needs no torch.
 """
 
 from importlib import import_module
@@ -14,6 +14,8 @@ LAZY_IMPORTS = {
     "assign": ("baechi.run", "assign"),
     "simulate": ("baechi.simulate", "simulate"),
     "discover": ("baechi.measure.discovery", "discovered"),
+    "describe": ("baechi.report.summary", "describe"),
+    "report": ("baechi.report", "to_text"),
     "watch": ("baechi.backend.watched", "watched"),
 }
 

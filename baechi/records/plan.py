@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -32,7 +33,7 @@ class Candidate:
     note: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(AbstractRecord):
     """Devices and order for the layers of a graph on a cluster. Anyone can build one.
 
@@ -76,6 +77,10 @@ class Plan(AbstractRecord):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Plan.from_json, (self.to_json(),))
+
+    def __str__(self) -> str:
+        """The report on it, as text."""
+        return str(lazy_import("report")(self, width=get_terminal_size().columns)).rstrip("\n")
 
     def order_on(self, device: str) -> tuple[str, ...]:
         """What a device runs, in order.

@@ -35,7 +35,7 @@ class Span:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline(AbstractRecord):
     """The spans of one step, what they add up to, and how full each device got.
 
@@ -85,6 +85,9 @@ class Timeline(AbstractRecord):
     def busy_s(self, where: str, kind: SpanKind = "compute") -> float:
         """Seconds that a device computed, or a link transferred; work around the model does not count.
 
+        No more than the step takes: what ran while another device still worked for the step before, is not
+        part of the step.
+
         Args:
             where: a device's name, or a link written `"source>target"`.
             kind: which spans to add up.
@@ -93,7 +96,7 @@ class Timeline(AbstractRecord):
             Seconds.
         """
         own = [span for span in self.spans if span.where == where and span.kind == kind]
-        return sum([span.end_s - span.start_s for span in own if span.phase != "other"])
+        return min(self.makespan_s, sum([span.end_s - span.start_s for span in own if span.phase != "other"]))
 
     def body(self) -> dict[str, Any]:
         """The timeline as JSON-able data."""

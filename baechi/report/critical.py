@@ -74,6 +74,21 @@ def critical_path(plan: Plan, timeline: Timeline) -> tuple[Stretch, ...]:
     return tuple(path[::-1])
 
 
+def waits(plan: Plan, timeline: Timeline) -> dict[int, tuple[Cause, Span | None]]:
+    """What each span of a step waited for.
+
+    Args:
+        plan: the plan.
+        timeline: a step of it. Work around the model is left out.
+
+    Returns:
+        By `id` of a span, the cause of its start, and the span that it waited for.
+    """
+    index = _Index(plan, timeline)
+    found = {id(span): index.before(span) for span in index.spans}
+    return {key: (stretch.cause, before) for key, (stretch, before) in found.items()}
+
+
 class _Index:
     """The spans of a timeline, indexed by what each may have waited for."""
 
@@ -100,6 +115,7 @@ class _Index:
         forward = [span for span in self.spans if span.phase == "forward"]
         self._forward_end = max(forward, key=lambda span: span.end_s, default=None)
         self._start_s = min([span.start_s for span in self.spans], default=0.0)
+        self._around = [s for s in timeline.spans if s.phase == "other" and s.kind == "compute"]
         # work between forward and backward (the loss) is not part of the step, and no wait for the host
         self._back_s = min([span.start_s for span in self.spans if span.phase == "backward"], default=0.0)
 
@@ -113,12 +129,21 @@ class _Index:
         named: list[tuple[Cause, Span | None]] = [("data", data), ("turn", turn), ("queue", queue)]
         causes = [(cause, s) for cause, s in named if s is not None and s.end_s <= start_s + self._close_s]
         if not causes:
-            return Stretch(span, "start", start_s - self._start_s, self._issuing_s(span)), None
+            idle_s = self._idle_s(span, self._start_s)
+            return Stretch(span, "start", idle_s, self._issuing_s(span)), None
         last_s = max([s.end_s for _, s in causes])
         cause, found = next((c, s) for c, s in causes if s.end_s >= last_s - self._close_s)
         before_s = found.end_s if cause != "turn" else max(found.end_s, self._back_s)
-        idle_s = max(0.0, start_s - before_s)
-        return Stretch(span, cause, idle_s, self._issuing_s(span)), found
+        return Stretch(span, cause, self._idle_s(span, before_s), self._issuing_s(span)), found
+
+    def _idle_s(self, span: Span, since_s: float) -> float:
+        """How long a span waited since some moment, without what its device did around the model then."""
+        idle_s = max(0.0, span.start_s - since_s)
+        if span.kind == "compute" and idle_s > self._close_s:
+            own = [other for other in self._around if other.where == span.where]
+            between = [min(o.end_s, span.start_s) - max(o.start_s, since_s) for o in own]
+            idle_s -= sum([part_s for part_s in between if part_s > 0])
+        return max(0.0, idle_s)
 
     def _guess(self, span: Span) -> Span | None:
         """What a span probably read, where names do not say it: a measured run names no glue, for one.

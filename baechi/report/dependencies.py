@@ -1,5 +1,7 @@
 """The time of a step if dependencies between layers were its only limit."""
 
+from collections.abc import Callable
+
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 
@@ -13,14 +15,40 @@ def dependencies_s(plan: Plan) -> float:
     Returns:
         Seconds of forward and backward.
     """
-    graph, total_s = plan.graph, 0.0
     devices = {device.name: device for device in plan.cluster.devices}
+
+    def seconds(name: str, phase: str) -> float:
+        device = devices[plan.device_of[name]]
+        return plan.graph.seconds(name, phase, device.kind, device.speed)
+
+    return _longest_s(plan, seconds)
+
+
+def lower_bound_s(plan: Plan) -> float:
+    """What no plan of the same graph and devices can be faster than: each layer on its fastest device.
+
+    Args:
+        plan: any plan of them.
+
+    Returns:
+        Seconds of forward and backward.
+    """
+    kinds = {(device.kind, device.speed) for device in plan.cluster.devices}
+
+    def seconds(name: str, phase: str) -> float:
+        return min([plan.graph.seconds(name, phase, kind, speed) for kind, speed in kinds])
+
+    return _longest_s(plan, seconds)
+
+
+def _longest_s(plan: Plan, seconds: Callable[[str, str], float]) -> float:
+    """The longest chain of dependencies in forward, plus that in backward."""
+    graph, total_s = plan.graph, 0.0
     for phase in ("forward_s", "backward_s") if graph.training else ("forward_s",):
         end_s: dict[str, float] = {}
         for name in plan.order:
-            device = devices[plan.device_of[name]]
             start_s = max([end_s.get(parent, 0.0) for parent in _parents(graph, name, phase)], default=0.0)
-            end_s[name] = start_s + graph.seconds(name, phase, device.kind, device.speed)
+            end_s[name] = start_s + seconds(name, phase)
         total_s += max(end_s.values(), default=0.0)
     return total_s
 

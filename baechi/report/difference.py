@@ -111,17 +111,18 @@ class Difference:
         rows = []
         for (before, after), names in sorted(self.moved.items(), key=lambda item: -len(item[1])):
             folds = ", ".join([str(part) for part in fold(self.one.plan.graph, names, _WORDS)])
-            rows.append((before, after, str(len(names)), folds or "glue"))
+            rows.append((before, after, str(len(names)), folds or "functional ops"))
         notes = (
             [f"Devices that run the same layers in another order: {self.reordered}."]
             if self.reordered
             else []
         )
         for name, only in zip(self.names, self.only, strict=True):
-            notes += [f"Layers and pieces of glue in {name} only: {len(only)}."] if only else []
+            notes += [f"Layers and functional ops in {name} only: {len(only)}."] if only else []
         if not rows:
             notes.insert(0, "All layers that both have lie on the same devices.")
-        title = f"What lies elsewhere: {sum([len(names) for names in self.moved.values()])} layers and glue"
+        moved = sum([len(names) for names in self.moved.values()])
+        title = f"What lies elsewhere: {moved} layers and functional ops"
         return Table(
             title,
             ("from", "to", "how many", "modules"),

@@ -15,6 +15,8 @@ from baechi.records.device import Device
 from baechi.records.plan import Candidate, Plan
 from baechi.records.timeline import Timeline
 from baechi.report.critical import Stretch, critical_path
+from baechi.report.dependencies import lower_bound_s
+from baechi.report.fewer_devices import OneDevice, fewest_devices, on_one_device
 from baechi.report.folding import fold
 from baechi.report.reading import Reading, read
 
@@ -107,6 +109,21 @@ class Facts:
         """The predicted step."""
         return self.plan.timeline.makespan_s
 
+    @cached_property
+    def one_device(self) -> OneDevice | None:
+        """The step with all layers on one device; None if they are pinned to several."""
+        return on_one_device(self.plan)
+
+    @cached_property
+    def lower_bound_s(self) -> float:
+        """A bound on every plan's step, by dependencies between layers."""
+        return lower_bound_s(self.plan)
+
+    @cached_property
+    def fewest_devices(self) -> int:
+        """How many devices are as good as those that the plan uses."""
+        return fewest_devices(self.plan)
+
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """What else was tried."""
@@ -159,6 +176,9 @@ class Facts:
             "mode": self.mode,
             "placer": self.plan.placer,
             "step_s": self.step_s,
+            "lower_bound_s": self.lower_bound_s,
+            "one_device": None if self.one_device is None else asdict(self.one_device),
+            "as_good_with": self.fewest_devices,
             "reading": asdict(self.reading),
             "devices": devices,
             "cuts": [asdict(cut) for cut in self.cuts],

@@ -52,12 +52,21 @@ def placement(facts: Facts) -> Table:
     for device in facts.devices:
         if device.layers + device.glue:
             rows.append(
-                (device.name, ", ".join(device.modules) or "glue", str(device.layers), str(device.glue))
+                (
+                    device.name,
+                    ", ".join(device.modules) or "functional ops",
+                    str(device.layers),
+                    str(device.glue),
+                )
             )
     idle = [device.name for device in facts.devices if not device.layers + device.glue]
     note = f"Nothing lies on {', '.join(idle)}." if idle else ""
     return Table(
-        "Placement", ("device", "modules", "layers", "glue"), tuple(rows), ("device", "modules"), note
+        "Placement",
+        ("device", "modules", "layers", "functional ops"),
+        tuple(rows),
+        ("device", "modules"),
+        note,
     )
 
 
@@ -109,10 +118,7 @@ def time(facts: Facts) -> Table:
             busy_s = facts.measured.busy_s(device.name)
             row += [format_seconds(busy_s), format_share(busy_s, facts.measured.makespan_s)]
         rows.append(tuple(row))
-    note = f"Predicted step: {format_seconds(facts.step_s)}."
-    if facts.measured is not None:
-        note += f" Measured: {format_seconds(facts.measured.makespan_s)}."
-    return Table("Time", tuple(columns), tuple(rows), ("device", "kind"), note)
+    return Table("Time", tuple(columns), tuple(rows), ("device", "kind"))
 
 
 def critical(facts: Facts) -> Table:
@@ -212,14 +218,16 @@ def candidates(facts: Facts) -> Table:
     Args:
         facts: of a plan.
     """
-    rows = []
+    found: dict[tuple[str, ...], None] = {}
     for candidate in facts.candidates:
         step = "-" if candidate.step_s is None else format_seconds(candidate.step_s)
         fullest = max(candidate.peak_bytes.values(), default=None)
         peak = "-" if fullest is None else format_bytes(fullest)
-        rows.append((candidate.placer, step, peak, candidate.note))
+        found[candidate.placer, step, peak, candidate.note] = None  # several may look alike
     columns = ("placer", "predicted step", "largest peak", "note")
-    return Table("Tried", columns, tuple(rows), ("placer", "note"))
+    shown = len(columns) if any(row[-1] for row in found) else len(columns) - 1
+    rows = tuple([row[:shown] for row in found])
+    return Table("Tried", columns[:shown], rows, ("placer", "note"))
 
 
 def counters(measured: Timeline) -> Table:

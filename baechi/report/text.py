@@ -12,7 +12,7 @@ from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.reading import Reading
 from baechi.report.tables import Table, tables
-from baechi.units import format_seconds
+from baechi.units import format_bytes, format_seconds
 
 
 def render(plan: Plan, measured: Timeline | None = None) -> RenderableType:
@@ -23,7 +23,12 @@ def render(plan: Plan, measured: Timeline | None = None) -> RenderableType:
         measured: a step of it that was run, to be shown beside.
     """
     facts = Facts(plan, measured)
-    parts: list[RenderableType] = [Text(headline(facts), style="bold"), "", _reading(facts.reading), ""]
+    parts: list[RenderableType] = [
+        Text(headline(facts), style="bold"),
+        "",
+        _reading(facts.reading, facts),
+        "",
+    ]
     if facts.measured_reading is not None:
         parts += [Text("As measured", style="bold"), _reading(facts.measured_reading), ""]
     return Group(*parts, *[render_table(table) for table in tables(facts)])
@@ -39,7 +44,7 @@ def to_text(plan: Plan, measured: Timeline | None = None, *, width: int = 110) -
     """
     file = StringIO()
     Console(file=file, width=width, color_system=None).print(render(plan, measured))
-    return file.getvalue()
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
 def headline(facts: Facts) -> str:
@@ -50,9 +55,9 @@ def headline(facts: Facts) -> str:
     """
     plan = facts.plan
     text = (
-        f"{facts.model}, {facts.mode}: {facts.layers} layers and {len(plan.device_of) - facts.layers} pieces "
-        f"of glue on {len(plan.devices_used)} of {len(plan.cluster)} devices, placed by {plan.placer}. "
-        f"Predicted step: {format_seconds(facts.step_s)}."
+        f"{facts.model}, {facts.mode}: {facts.layers} layers and {len(plan.device_of) - facts.layers} "
+        f"functional ops on {len(plan.devices_used)} of {len(plan.cluster)} devices, placed by "
+        f"{plan.placer}. Predicted step: {format_seconds(facts.step_s)}."
     )
     if facts.measured is not None:
         text += f" Measured: {format_seconds(facts.measured.makespan_s)}."
@@ -78,9 +83,35 @@ def render_table(table: Table) -> RenderableType:
     return Group(*parts)
 
 
-def _reading(reading: Reading) -> RenderableType:
+def against_one(facts: Facts) -> str:
+    """The step beside that of one device, beside what dependencies allow, and whether fewer devices would do.
+
+    Args:
+        facts: of a plan.
+    """
+    used, one = len(facts.plan.devices_used), facts.one_device
+    parts = []
+    if used > 1 and one is not None:
+        alone = f"{one.device} alone ({format_seconds(one.step_s)})"
+        if one.short_bytes:
+            parts.append(
+                f"No device holds all layers: {one.device} is short of {format_bytes(one.short_bytes)}."
+            )
+        elif facts.step_s:
+            parts.append(f"{one.step_s / facts.step_s:.2f} times as fast as {alone}.")
+    if facts.lower_bound_s:
+        parts.append(f"Dependencies alone take {format_seconds(facts.lower_bound_s)}.")
+    if facts.fewest_devices < used:
+        fewer = f"{facts.fewest_devices} device{'s' * (facts.fewest_devices > 1)}"
+        parts.append(f"As good with {fewer}.")
+    return " ".join(parts)
+
+
+def _reading(reading: Reading, facts: Facts | None = None) -> RenderableType:
     lines = RichTable.grid(padding=(0, 2))
     lines.add_row("why not faster?", Text(reading.why))
     lines.add_row("fullest", Text(reading.fullest))
     lines.add_row("what to change", Text(reading.change))
+    if facts is not None and (compared := against_one(facts)):
+        lines.add_row("against one", Text(compared))
     return lines

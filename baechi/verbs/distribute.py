@@ -41,12 +41,14 @@ def distribute(
     plan: PlanLike | None = None,
     max_memory: MaxMemory | None = None,
     no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
     training: bool | None = None,
     optimizer: Optimizer = None,
     accumulate: bool = False,
     source: Source = "auto",
     reorder: Reorder = True,
     verify: bool = True,
+    verbose: bool | None = None,
 ) -> nn.Module:
     """Distribute a model over the devices of a cluster: profile, place, assign.
 
@@ -66,6 +68,7 @@ def distribute(
         plan: a plan made before, or its file, as `assign` takes it; instead of a placer.
         max_memory: bytes or text by device, as accelerate takes it; 0 forbids a device.
         no_split_module_classes: class names, classes or qualified names kept whole.
+        split_module_classes: the same of modules that are divided into those inside of them.
         training: whether memory is that of training; `model.training` unless given.
         optimizer: its name, or an optimizer of this model, whose state counts and moves.
         accumulate: whether gradients are added up over several steps; see `profile`.
@@ -75,6 +78,8 @@ def distribute(
             it waited for (`"host"`, as True), or in another thread (`"threads"`).
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
             was made before is taken as it is.
+        verbose: whether to show progress, and at the end one line about the plan, on the standard error;
+            on a terminal only unless given.
 
     Returns:
         The same model.
@@ -105,10 +110,13 @@ def distribute(
         training=training,
         accumulate=accumulate,
         no_split_module_classes=no_split_module_classes,
+        split_module_classes=split_module_classes,
         source=source,
     )
     place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort)
-    request = Request(devices, profile_with, place_with, device_map, name, optimizer, reorder, verify)
+    request = Request(
+        devices, profile_with, place_with, device_map, name, optimizer, reorder, verify, verbose
+    )
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
     fulfil(request, model, Inputs.each_of(inputs, examples))

@@ -17,6 +17,7 @@ from torch import nn
 
 from baechi.errors import CaptureError, PlacementError
 from baechi.place.evaluated import Effort
+from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -77,7 +78,9 @@ def fits(
     max_memory: Mapping[int | str, int | str] | None = None,
     effort: Effort = 0,
     no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
     verify: bool = True,
+    verbose: bool | None = None,
 ) -> Fit:
     """Say whether a model with a batch fits a cluster, before anything is moved or run.
 
@@ -91,7 +94,9 @@ def fits(
         max_memory: as `distribute` takes it.
         effort: how long each placement is searched for; see `place`.
         no_split_module_classes: class names, classes or qualified names kept whole.
+        split_module_classes: the same of modules that are divided into those inside of them.
         verify: whether dry runs decide (`dry_run`), else simulated peaks do.
+        verbose: whether to show progress on the standard error; on a terminal only unless given.
 
     Returns:
         Yes or no, the bytes that are short, and the largest batch that fits. The first dimension of
@@ -114,6 +119,7 @@ def fits(
         training=training,
         accumulate=accumulate,
         no_split_module_classes=no_split_module_classes,
+        split_module_classes=split_module_classes,
         source="estimate",
     )
 
@@ -121,10 +127,11 @@ def fits(
         run = runner(model, [batch], optimizer) if verify and batch is not None else None
         return _refusal(devices, functools.partial(place_with, graph), run)
 
-    graph = capture(given)
-    refusal = refusal_of(graph, given)
     size = batch_size(given)
-    largest = _largest(capture, graph, given, size, refusal_of) if size else None
+    with verbosity(verbose), progress("trying batches"):
+        graph = capture(given)
+        refusal = refusal_of(graph, given)
+        largest = _largest(capture, graph, given, size, refusal_of) if size else None
     if largest is not None and size is not None and refusal is None:
         largest = max(largest, size)
     return _answer(refusal, size, largest)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from torch import nn
 
 from baechi.errors import DryRunError, PlacementError
+from baechi.progress import progress
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
@@ -53,9 +54,10 @@ def runner(
     """
 
     def run(plan: Plan) -> Timeline:
-        timelines = [
-            dry_run(model, inputs, plan, optimizer=optimizer, reorder=reorder) for inputs in examples
-        ]
+        with progress("running dry"):
+            timelines = [
+                dry_run(model, inputs, plan, optimizer=optimizer, reorder=reorder) for inputs in examples
+            ]
         peaks = {name: max([one.peak_bytes[name] for one in timelines]) for name in plan.cluster.names}
         reserved = {name: max([one.reserved_bytes[name] for one in timelines]) for name in plan.cluster.names}
         return replace(timelines[0], peak_bytes=peaks, reserved_bytes=reserved)

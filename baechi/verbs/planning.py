@@ -11,6 +11,7 @@ from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
 from baechi.place.registry import uses_several
 from baechi.place.task import Task
+from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
 from baechi.records.device import Device
@@ -42,6 +43,7 @@ def place(
     optimizer: Optimizer = None,
     effort: Effort = 1,
     max_memory: Mapping[int | str, int | str] | None = None,
+    verbose: bool | None = None,
 ) -> Plan:
     """Choose a device and an order for every layer.
 
@@ -54,6 +56,7 @@ def place(
             0 not at all, `"max"` until nothing improves. With 0, placing by memory alone (the fallback of
             all placers) searches a tenth as long.
         max_memory: as `distribute` takes it.
+        verbose: whether to show progress on the standard error; on a terminal only unless given.
 
     Returns:
         A plan whose simulated peaks fit every device's memory.
@@ -65,7 +68,8 @@ def place(
     cluster = Cluster.parse(cluster)
     cluster = cluster.with_memory(max_memory) if max_memory is not None else cluster
     tell_unused(optimizer, training=graph.training)
-    return placed(graph, cluster, placer, name_of(optimizer), effort)
+    with verbosity(verbose):
+        return placed(graph, cluster, placer, name_of(optimizer), effort)
 
 
 @uncollected
@@ -83,12 +87,13 @@ def placed(
     """
     check_effort(effort)
     graph = with_optimizer(graph, optimizer)
-    if placer != "auto":
-        return _place_within_memory(graph, cluster, placer, thorough=effort != 0)
-    place_by = functools.partial(_by_its_rule, graph, cluster)
-    rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
-    # no step can be shorter than `enough_s`: a plan that reaches it ends the search
-    return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
+    with progress("placing"):
+        if placer != "auto":
+            return _place_within_memory(graph, cluster, placer, thorough=effort != 0)
+        place_by = functools.partial(_by_its_rule, graph, cluster)
+        rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
+        # no step can be shorter than `enough_s`: a plan that reaches it ends the search
+        return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
 
 
 def simulate(plan: PlanLike) -> Timeline:

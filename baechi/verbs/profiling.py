@@ -11,6 +11,7 @@ from baechi.backend import unwatched
 from baechi.backend.real.discover import has_accelerator
 from baechi.capture import capture_each, union
 from baechi.measure import estimate
+from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -21,7 +22,7 @@ from baechi.verbs.measuring import Captured, is_measurable, measure_on
 
 logger = logging.getLogger(__name__)
 
-Names = Iterable[str | type[nn.Module]]
+Names = Iterable[str | type[nn.Module]] | type[nn.Module]
 Source = Literal["auto", "hooks", "layers", "estimate"]
 
 _SOURCES = ("auto", "hooks", "layers", "estimate")
@@ -36,8 +37,10 @@ def profile(
     training: bool | None = None,
     accumulate: bool = False,
     no_split_module_classes: Names | None = None,
+    split_module_classes: Names | None = None,
     rounds: int = 20,
     source: Source = "auto",
+    verbose: bool | None = None,
 ) -> LayerGraph:
     """Capture the layer graph of a model, with times and memory on every layer.
 
@@ -53,12 +56,14 @@ def profile(
             several steps, or dropped only right before backward. Else each step begins without them
             (`zero_grad()` after the optimizer's step), and they come with backward.
         no_split_module_classes: class names, classes or qualified names kept whole.
+        split_module_classes: the same of modules that are divided into those inside of them.
         rounds: how often the model, or a layer, runs when it is measured, beside warming up.
         source: `"hooks"` runs the model and times each layer in place; `"layers"` runs each distinct layer
             by itself, with made-up values, so that no model is too large. Both do so on each kind of
             device if the cluster's are this machine's, else on the CPU, which a warning says. `"estimate"`
             takes the devices' datasheets. `"auto"` measures if all devices are this machine's: with hooks
             on the kinds of device where the model fits one, layer by layer on the others.
+        verbose: whether to show progress on the standard error; on a terminal only unless given.
 
     Returns:
         The layer graph.
@@ -74,7 +79,7 @@ def profile(
     cluster = default_cluster() if cluster is None else Cluster.parse(cluster)
     given = Inputs.each_of(inputs, examples)
     training = model.training if training is None else training
-    with unwatched(), autocast_everywhere():
+    with unwatched(), autocast_everywhere(), verbosity(verbose), progress("capturing"):
         measured = source in ("hooks", "layers") or (source == "auto" and is_measurable(cluster))
         arguments: list[dict[str, Arguments]] = [{} for _ in given]
         graphs = capture_each(
@@ -82,11 +87,13 @@ def profile(
             given,
             training=training,
             no_split_module_classes=no_split_module_classes,
+            split_module_classes=split_module_classes,
             arguments=arguments if measured and source != "hooks" else None,
         )
         if source != "estimate" and measured:
             runs = [Captured(*run) for run in zip(graphs, given, arguments, strict=True)]
-            measure_on(cluster, model, runs, way=source, rounds=rounds)
+            with progress("measuring"):
+                measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
         if measured:
             graph.graph["measured"] = True

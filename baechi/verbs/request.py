@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from baechi.progress import say, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
+from baechi.report.summary import summary
 from baechi.run import assign
 from baechi.run.runtime import Reorder
-from baechi.units import format_seconds
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import checked, judged, runner
 from baechi.verbs.planning import with_optimizer, within_memory
@@ -35,6 +36,7 @@ class Request:
         optimizer: the optimizer, or its name.
         reorder: see `distribute`.
         verify: see `distribute`.
+        verbose: see `distribute`.
     """
 
     cluster: Cluster
@@ -45,6 +47,7 @@ class Request:
     optimizer: Optimizer
     reorder: Reorder
     verify: bool
+    verbose: bool | None
 
 
 def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) -> None:
@@ -58,21 +61,20 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
     Raises:
         BaechiError: see `distribute`.
     """
-    examples = Inputs.each_of(inputs)
+    with verbosity(request.verbose):
+        plan = _planned(request, model, Inputs.each_of(inputs))
+        assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
+        say(lambda: summary(plan))
+    if logger.isEnabledFor(logging.INFO):  # steps may have to be simulated for it
+        logger.info("%s", summary(plan))
+
+
+def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan:
     graph = request.profile_with(model, examples=examples)
     run = runner(model, examples, request.optimizer, request.reorder)
     if request.device_map is not None:
         noted = with_optimizer(graph, request.optimizer_name)
         plan = Plan.from_device_map(noted, request.cluster, request.device_map)
-        plan = checked(plan, run) if request.verify else within_memory(plan)
-    else:
-        place_within = functools.partial(request.place_with, graph)
-        plan = judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
-    assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
-    if logger.isEnabledFor(logging.INFO):  # the summary's predicted step may have to be simulated first
-        logger.info("%s: %s", type(model).__name__, _summary(plan))
-
-
-def _summary(plan: Plan) -> str:
-    used, step = len(plan.devices_used), format_seconds(plan.timeline.makespan_s)
-    return f"{len(plan.device_of)} layers on {used} devices by {plan.placer}, predicted step {step}"
+        return checked(plan, run) if request.verify else within_memory(plan)
+    place_within = functools.partial(request.place_with, graph)
+    return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)

@@ -53,7 +53,7 @@ def test_other_models_and_devices() -> None:
     graph = chain(2)
     small = Plan(graph, cluster_of(50), dict.fromkeys(graph.placed(), "d0"))
     found = difference(chained("l3"), small)
-    assert found.only == (["l2", "l3"], []) and "glue in one only: 2." in texts(found)
+    assert found.only == (["l2", "l3"], []) and "functional ops in one only: 2." in texts(found)
     assert "('d1', '19 B', '19 %', '-', '-')" in texts(found)
     body = json.loads(found.to_json())
     assert body["only"] == [["l2", "l3"], []] and body["step_s"] == [8, 2]

@@ -70,7 +70,7 @@ class Builder:
                 self._boundary(event, number)
         self._place_lent_weights()
         self._place_unread_weights()
-        return self.found.graph(self.weights_below)
+        return self.found.graph(self.weights_below, self.granularity.because)
 
     def _owned_elsewhere(self) -> None:
         """Weights that nodes of another run own lie with these, whether they run in this one or not."""

@@ -46,11 +46,12 @@ class Drafted:
     on_host: set[str] = field(default_factory=set)
     owners: dict[int, Draft] = field(default_factory=dict)
 
-    def graph(self, weights_below: Mapping[str, list[Storage]]) -> LayerGraph:
+    def graph(self, weights_below: Mapping[str, list[Storage]], because: Mapping[str, str]) -> LayerGraph:
         """The finished graph.
 
         Args:
             weights_below: weights by the module that they are in or below.
+            because: by module that is kept whole, the reason.
 
         Raises:
             RecordError: it is malformed.
@@ -77,6 +78,8 @@ class Drafted:
             attributes = draft.attributes(training=self.trace.training, names=names)
             if draft.first == len(self.trace.events):
                 attributes["unread"] = True
+            if draft.kind == "layer" and draft.module in because:
+                attributes["whole_because"] = because[draft.module]
             if name in self.on_host:
                 attributes["on_host"] = True
             if sizes[self.groups.first(name)] > 1:

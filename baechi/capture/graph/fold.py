@@ -1,11 +1,13 @@
 """Which modules that could be decomposed are kept whole: decided on the decomposed graph.
 
 A module is kept whole if its own code does heavy work (an operation that has a formula for its
-arithmetic: attention, einsum, a matrix product), reads weights itself, or calls its layers again
-and again, each call needing the one before (recurrence); and if nothing in it has weights. All
-other modules are decomposed: their own work is light (add, cat, reshape, masks, dropout), or they
-have branches that could run side by side. The root is never kept whole for these reasons, nor is a
-module with many layers; what the user names is.
+arithmetic: attention, einsum, a matrix product), or calls its layers again and again, each call
+needing the one before (recurrence); and if nothing in it has weights. All other modules are
+decomposed: their own work is light (add, cat, reshape, masks, dropout), also where it reads a weight
+(a position embedding), or they have branches that could run side by side. A matrix product with a
+weight is what a linear layer does: it keeps a module whole only if all layers in it are its own
+children. The root is never kept whole for these reasons, nor is a module with many layers; what the
+user names is.
 
     attention   q ─┐                whole: the product is its own work, q, k, v are single layers
                 k ─┼─ q·k ─ ·v ─ o
@@ -15,12 +17,12 @@ module with many layers; what the user names is.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 
 import networkx as nx
 
-from baechi.capture.graph.granularity import Granularity
+from baechi.capture.graph.granularity import Granularity, divisible
 from baechi.capture.graph.weights import by_module
 from baechi.capture.watch.trace import Boundary, Call, Op, Trace
 from baechi.records.graph import LayerGraph
@@ -40,12 +42,16 @@ class _Inside:
     """What is in a module that could be kept whole.
 
     Args:
-        computes: whether its own code does heavy work, or reads weights.
+        computes: whether its own code does heavy work on values alone, as attention does.
+        multiplies: whether its own code does heavy work with weights, as a linear layer does.
+        work: names of the operators of both.
         weighted: whether anything in it has or reads weights.
         calls: in its first call, the calls of layers with weights, in code order.
     """
 
     computes: bool = False
+    multiplies: bool = False
+    work: dict[str, None] = field(default_factory=dict)
     weighted: bool = False
     calls: list[Call] = field(default_factory=list)
 
@@ -63,11 +69,14 @@ def fold(granularity: Granularity, graph: LayerGraph, trace: Trace) -> Granulari
     """
     nodes = _nodes_in(graph)
     whole = {
-        module
+        module: divisible(why, trace.modules[module])
         for module, inside in _composites(granularity, trace).items()
-        if _stays_whole(module, inside, graph, nodes.get(module, ()))
+        if module not in granularity.split
+        and (why := _reason_to_stay_whole(module, inside, graph, nodes.get(module, ())))
     }
-    return Granularity(granularity.layers | whole)
+    return replace(
+        granularity, layers=granularity.layers | whole.keys(), because={**whole, **granularity.because}
+    )
 
 
 def _nodes_in(graph: LayerGraph) -> dict[str, list[str]]:
@@ -91,8 +100,11 @@ def _composites(granularity: Granularity, trace: Trace) -> dict[str, _Inside]:
             if layer is None and event.call.module:
                 reads = any(use.storage.parameter for use in event.reads)
                 inside = found.setdefault(event.call.module, _Inside())
-                inside.computes |= bool(event.flops) or reads
+                inside.computes |= bool(event.flops) and not reads
+                inside.multiplies |= bool(event.flops) and reads
                 inside.weighted |= reads
+                if event.flops:
+                    inside.work[event.name] = None
         elif isinstance(event, Boundary) and event.kind == "enter":
             if layer is None and event.call.module:
                 inside = found.setdefault(event.call.module, _Inside())
@@ -111,17 +123,20 @@ def _around(call: Call) -> Iterator[Call]:
         outer = outer.parent
 
 
-def _stays_whole(module: str, inside: _Inside, graph: LayerGraph, nodes: Iterable[str]) -> bool:
+def _reason_to_stay_whole(module: str, inside: _Inside, graph: LayerGraph, nodes: Iterable[str]) -> str:
+    """Why a module is kept whole; `""` if it is decomposed."""
     if not inside.weighted:
-        return True
+        return "nothing in it has weights"
     layers = {call.module for call in inside.calls}
     if len({call.module for call in inside.calls if graph.costs(call.node).flops}) > MOST_LAYERS:
-        return False
+        return ""
     called = [call.node for call in inside.calls]  # a layer that is registered elsewhere, too
     within = graph.subgraph([*nodes, *called])
-    if inside.computes:
-        return not _has_branches(module, inside.calls, within)
-    return len(layers) <= MOST_RECURRENT_LAYERS and _recurs(inside.calls, within)
+    if inside.computes or (inside.multiplies and _is_shallow(module, inside.calls)):
+        work = f"its own code does heavy work ({', '.join(inside.work)})"
+        return "" if _has_branches(module, inside.calls, within) else work
+    recurs = len(layers) <= MOST_RECURRENT_LAYERS and _recurs(inside.calls, within)
+    return "each call of a layer in it needs the call before" if recurs else ""
 
 
 def _has_branches(module: str, calls: list[Call], within: LayerGraph) -> bool:
@@ -137,6 +152,11 @@ def _has_branches(module: str, calls: list[Call], within: LayerGraph) -> bool:
         if min(map(len, chains)) >= (BRANCH_LAYERS if direct else BRANCH_LAYERS - 1):
             return True
     return False
+
+
+def _is_shallow(module: str, calls: list[Call]) -> bool:
+    """Whether all layers with weights in a module are its own children."""
+    return all(call.module.rpartition(".")[0] == module for call in calls)
 
 
 def _recurs(calls: list[Call], within: LayerGraph) -> bool:

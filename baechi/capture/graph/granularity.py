@@ -1,14 +1,14 @@
 """Which module calls are layers: placed as a unit, however much happens inside."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from torch import nn
 
 from baechi.capture.watch.trace import Boundary, Call, Op, Trace
 from baechi.torchlib.modules.fast_paths import FUSED, is_compiled
 
-Names = Iterable[str | type[nn.Module]]
+Names = Iterable[str | type[nn.Module]] | type[nn.Module]
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,13 @@ class Granularity:
 
     Args:
         layers: a call of one of these, outside any other, is a layer.
+        because: for those with modules inside, why they are kept whole.
+        split: modules that are not kept whole, since the user said so.
     """
 
     layers: frozenset[str]
+    because: Mapping[str, str] = field(default_factory=dict)
+    split: frozenset[str] = frozenset()
 
     def layer_of(self, call: Call | None) -> Call | None:
         """The layer that a call is, or is inside of: the outermost one.
@@ -38,7 +42,7 @@ class Granularity:
         return found
 
 
-def choose(model: nn.Module, trace: Trace, no_split: Names | None) -> Granularity:
+def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names | None) -> Granularity:
     """Decide which modules are layers.
 
     A layer is a module without children; a module that the user names; or one whose code reads
@@ -49,23 +53,55 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None) -> Granularit
         model: the model.
         trace: a run of it.
         no_split: class names, classes or qualified names to keep whole.
+        split: the same of modules to decompose.
 
     Returns:
         The decision.
 
     Raises:
-        ValueError: a name that is neither a class nor a module of the model.
+        ValueError: a name that is neither a class nor a module of the model, or that stands in both lists; a
+            module to decompose that cannot be.
     """
     modules = dict(model.named_modules())
-    named = _named(modules, no_split or ())
-    fast = {name for name, module in modules.items() if isinstance(module, FUSED) or is_compiled(module)}
+    named = _named(modules, no_split or (), "no_split_module_classes")
+    divided = _named(modules, split or (), "split_module_classes")
+    reads = "its code reads weights and calls no module that has any"
+    because = {name: divisible(reads, trace.modules[name]) for name in _readers(modules, trace)}
+    because |= dict.fromkeys(named, "no_split_module_classes names it")
+    fixed = {
+        name: "torch may compute it in one kernel" for name, m in modules.items() if isinstance(m, FUSED)
+    }
+    fixed |= {name: "it is compiled as a whole" for name, m in modules.items() if is_compiled(m)}
     leaves = {e.call.module for e in trace.events if isinstance(e, Boundary) and e.call.leaf}
-    return Granularity(frozenset(leaves | named | fast | _readers(modules, trace)))
+    _refuse_split(divided, named, fixed | dict.fromkeys(leaves, "no module is inside of it"))
+    because = {name: why for name, why in (because | fixed).items() if name not in divided}
+    return Granularity(
+        frozenset(leaves | because.keys()),
+        {name: why for name, why in because.items() if name not in leaves},
+        frozenset(divided),
+    )
 
 
-def _named(modules: dict[str, nn.Module], no_split: Names) -> set[str]:
+def divisible(why: str, class_name: str) -> str:
+    """The reason why a module is kept whole, with the argument that decomposes it.
+
+    Args:
+        why: the reason.
+        class_name: the module's.
+    """
+    return f"{why}; split_module_classes=[{class_name!r}] divides it"
+
+
+def _refuse_split(divided: set[str], named: set[str], fixed: Mapping[str, str]) -> None:
+    for name in sorted(divided & named):
+        raise ValueError(f"{name!r} is named in no_split_module_classes and in split_module_classes")
+    for name in sorted(divided & fixed.keys()):
+        raise ValueError(f"split_module_classes names {name!r}, which cannot be divided: {fixed[name]}")
+
+
+def _named(modules: dict[str, nn.Module], given: Names, argument: str) -> set[str]:
     found: set[str] = set()
-    for wanted in (no_split,) if isinstance(no_split, str) else no_split:
+    for wanted in (given,) if isinstance(given, (str, type)) else given:
         if isinstance(wanted, str):
             match = {n for n, m in modules.items() if n == wanted or wanted in _class_names(m)}
         else:
@@ -73,7 +109,7 @@ def _named(modules: dict[str, nn.Module], no_split: Names) -> set[str]:
         if not match:
             classes = ", ".join(sorted({type(module).__name__ for module in modules.values()}))
             raise ValueError(
-                f"no_split_module_classes names {wanted!r}, which is no class and no module of the model; "
+                f"{argument} names {wanted!r}, which is no class and no module of the model; "
                 f"its classes are: {classes}"
             )
         found |= match

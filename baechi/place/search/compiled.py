@@ -1,26 +1,18 @@
 """Compile inner loops that a search runs a hundred thousand times to machine code.
 
 Such a function takes numbers, arrays and named tuples of arrays, and calls only functions of this kind.
-The machine code is cached beside the source, or in the user's cache folder, for the next process.
-Without numba the same functions run as Python. They find the same plans, but take fifty times as long.
+The machine code is cached beside the source, or in the user's cache folder, for the next process. Without the
+compiler (numba, the extra `search`) Python runs these functions: the same search with the same plan, slower.
 """
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-try:
-    import numba
-
-    _COMPILES = True
-except ImportError:
-    _COMPILES = False
-    logging.getLogger(__name__).warning(
-        "numba is not installed (pip install numba): searches find the same plans, but take 50 times as long"
-    )
+logger = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -30,6 +22,22 @@ Numbers = TypeVar("Numbers", Floats, Ints)
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
+def _compiler() -> Any:
+    """numba's compiler; None, said in the log, where it is not installed."""
+    try:
+        from numba import njit
+    except ModuleNotFoundError:
+        logger.warning(
+            "numba is not installed, so the search of 'auto' runs uncompiled: the same plan, much later; "
+            "pip install 'baechi[search]', or place with effort=0, which does not search"
+        )
+        return None
+    return njit
+
+
+_COMPILE = _compiler()  # asked once: when the first search of a process begins
+
+
 def compiled(function: Function) -> Function:
     """Compile a function when it is first called.
 
@@ -37,11 +45,11 @@ def compiled(function: Function) -> Function:
         function: a function of the kind described above.
 
     Returns:
-        The same function, many times as fast if numba is installed.
+        The same function, many times as fast; the function itself without numba.
     """
-    if not _COMPILES:
+    if _COMPILE is None:
         return function
     try:
-        return cast(Function, numba.njit(function, cache=True))
+        return cast(Function, _COMPILE(function, cache=True))
     except RuntimeError:  # no folder can be written: every process compiles for itself
-        return cast(Function, numba.njit(function))
+        return cast(Function, _COMPILE(function))

@@ -111,6 +111,7 @@ def _missed(task: Task, nearest: Evaluated, what: str) -> PlacementError:
     ]
     size, cure = format_bytes(task.group_bytes[largest].total_bytes), f"{pins}another device"
     sums = f"The largest part there is {name} with {size}. {_sums(task)}"
+    sums += _why_one_layer(task, name)
     return PlacementError(
         "\n".join([what, *tried, sums, _help(task, cure)]),
         layer=name,
@@ -143,7 +144,7 @@ def refusal(
         for device, free in free_bytes.items()
     ]
     return PlacementError(
-        "\n".join([what, *lines, _sums(task), _help(task, cure)]),
+        "\n".join([what, *lines, _sums(task) + _why_one_layer(task, layer), _help(task, cure)]),
         layer=layer,
         short_bytes={names[device]: short for device, short in short_bytes.items()},
     )
@@ -152,6 +153,12 @@ def refusal(
 def _sums(task: Task) -> str:
     least, there = all_together(least_bytes(task)), sum(task.memory_bytes)  # as the proof counts
     return f"All layers need at least {format_bytes(least)}, the devices have {format_bytes(there)}."
+
+
+def _why_one_layer(task: Task, name: str) -> str:
+    """A line that says why a layer with modules inside is one layer; nothing of other layers."""
+    because = task.graph.costs(name).whole_because
+    return f"\n{name} is one layer: {because}." if because else ""
 
 
 def _help(task: Task, cure: str) -> str:

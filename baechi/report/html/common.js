@@ -1,5 +1,5 @@
 "use strict";
-// What all pictures use: the data, elements, units, the tip beside the pointer.
+// What all pictures use: the data, elements, units, the lines about what is pointed at.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
@@ -71,16 +71,12 @@ function fit(text, width, each = 6.2) {
 
 const tip = document.getElementById("tip");
 
-/** Show lines beside the pointer, the first one bold. */
+/** Show lines in the place of the picture's section that is kept free for them, the first one bold. */
 function showTip(event, lines) {
   tip.replaceChildren();
   lines.forEach((line, number) => html(number ? "div" : "b", {}, tip, line));
+  event.currentTarget.closest("section").querySelector(".info").append(tip);
   tip.hidden = false;
-  const box = tip.getBoundingClientRect();
-  const left = event.clientX + 14 + box.width > innerWidth ? event.clientX - box.width - 10 : event.clientX + 14;
-  const top = event.clientY + 14 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 14;
-  tip.style.left = `${Math.max(4, left)}px`;
-  tip.style.top = `${Math.max(4, top)}px`;
 }
 
 function hideTip() {

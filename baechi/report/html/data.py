@@ -6,12 +6,13 @@ from typing import Any
 from baechi.records.cluster import HOST
 from baechi.records.plan import Plan
 from baechi.records.timeline import Span, Timeline
-from baechi.report.critical import Stretch
+from baechi.report.critical import Cause, Stretch, waits
 from baechi.report.facts import Facts
 from baechi.report.html.tree import tree
 from baechi.report.trace import AROUND
 
 _PHASES = ("forward", "backward", "other")
+_CAUSES: tuple[Cause, ...] = ("start", "data", "queue", "turn")
 
 
 def page_data(facts: Facts) -> dict[str, Any]:
@@ -79,8 +80,11 @@ def _timeline(
     numbers = {row: number for number, row in enumerate(rows)}
     places = {layer: place for place, layer in enumerate(names)}
     critical = {id(stretch.span) for stretch in path}
+    causes = waits(plan, timeline)
+    index = {id(span): number for number, span in enumerate(timeline.spans)}
     spans = []
     for span in timeline.spans:
+        cause, before = causes.get(id(span), ("start", None))
         layer = span.layer or AROUND
         if layer not in places:
             places[layer] = len(names)
@@ -95,6 +99,8 @@ def _timeline(
                 span.size_bytes,
                 int(id(span) in critical),
                 span.where if span.kind == "transfer" else "",
+                _CAUSES.index(cause),
+                -1 if before is None else index[id(before)],
             ]
         )
     return {

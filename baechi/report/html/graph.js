@@ -6,6 +6,8 @@ class GraphPicture {
   constructor(parent, legend) {
     this.parent = parent;
     this.scale = 0;
+    this.chosen = null;
+    this.branchOf = [];
     this.prepare(DATA.tree, null);
     this.legend(legend);
     this.svg = svg("svg", { role: "img", "aria-label": "layer graph" }, parent);
@@ -16,8 +18,10 @@ class GraphPicture {
   prepare(branch, parent) {
     branch.parent = parent;
     branch.first = Boolean(branch.open);
-    if (branch.leaf !== undefined) branch.leaves = [branch.leaf];
-    else branch.leaves = branch.children.flatMap((child) => this.prepare(child, branch));
+    if (branch.leaf !== undefined) {
+      branch.leaves = [branch.leaf];
+      this.branchOf[branch.leaf] = branch;
+    } else branch.leaves = branch.children.flatMap((child) => this.prepare(child, branch));
     return branch.leaves;
   }
 
@@ -41,6 +45,27 @@ class GraphPicture {
     if (how === "none" && DATA.nodes.length > MOST) this.openSome();
     else set(DATA.tree);
     this.draw();
+    this.fitWidth(how === "none" ? 0.1 : 0.55);
+  }
+
+  /** As large as the width allows, though no smaller than some scale. */
+  fitWidth(smallest) {
+    const room = (this.parent.clientWidth || 800) - 4;
+    this.scale = Math.max(smallest, Math.min(1, room / this.laid.width));
+    this.resize();
+    this.parent.scrollTo(0, 0);
+  }
+
+  /** Open what a layer is folded in, mark it, and bring it to the middle. */
+  choose(leaf) {
+    this.chosen = leaf === null ? null : this.branchOf[leaf];
+    for (let outer = this.chosen && this.chosen.parent; outer; outer = outer.parent) outer.open = true;
+    this.draw();
+    const drawn = this.svg.querySelector(".node.chosen");
+    if (!drawn) return;
+    const [box, around] = [drawn.getBoundingClientRect(), this.parent.getBoundingClientRect()];
+    const by = [(box.left + box.right - around.left - around.right) / 2, (box.top + box.bottom - around.top - around.bottom) / 2];
+    this.parent.scrollBy(...by);
   }
 
   /** Open as much as can be laid out: level by level. */
@@ -89,7 +114,8 @@ class GraphPicture {
     const { leaf } = branch;
     const kind = leaf === undefined ? "module" : DATA.nodes[leaf].kind;
     let label = branch.label;
-    if (kind === "module") label = `▸ ${shorten(branch.path || "model")} (${branch.leaves.length})`;
+    const layers = branch.leaves.filter((one) => DATA.nodes[one].kind === "layer").length;
+    if (kind === "module") label = `▸ ${shorten(branch.path || "model")} (${layers || branch.leaves.length})`;
     else if (kind === "layer") label = shorten(branch.path);
     return { branch, kind, label, width: Math.max(26, label.length * 6.3 + 16), parts: shares(branch.leaves) };
   }
@@ -131,7 +157,9 @@ class GraphPicture {
     const { x, y } = this.laid.points[number];
     const left = x - node.width / 2;
     const top = y - NODE_HEIGHT / 2;
-    const group = svg("g", { class: `node ${node.kind}`, "data-name": node.branch.path || node.branch.label }, this.svg);
+    const name = node.branch.path || node.branch.label;
+    const chosen = node.branch === this.chosen ? " chosen" : "";
+    const group = svg("g", { class: `node ${node.kind}${chosen}`, "data-name": name, tabindex: 0, role: "button", "aria-label": name }, this.svg);
     const round = node.kind === "layer" || node.kind === "module" ? 5 : NODE_HEIGHT / 2;
     const clip = svg("clipPath", { id: `box${number}` }, group);
     const place = { x: left, y: top, width: node.width, height: NODE_HEIGHT, rx: round };
@@ -147,11 +175,23 @@ class GraphPicture {
     svg("text", { x, y: y + 4, "text-anchor": "middle" }, group, node.label);
     group.addEventListener("pointermove", (event) => showTip(event, describe(node)));
     group.addEventListener("pointerenter", () => this.mark(number, true));
-    group.addEventListener("pointerleave", () => {
-      this.mark(number, false);
-      hideTip();
+    group.addEventListener("focus", (event) => {
+      this.mark(number, true);
+      showTip(event, describe(node));
     });
+    for (const over of ["pointerleave", "blur"]) {
+      group.addEventListener(over, () => {
+        this.mark(number, false);
+        hideTip();
+      });
+    }
     group.addEventListener("click", () => this.toggle(node.branch));
+    group.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      const kept = this.toggle(node.branch);
+      this.svg.querySelector(`[data-name="${CSS.escape(kept.path)}"]`)?.focus();
+    });
   }
 
   /** Mark the lines that lead to a node and away from it. */
@@ -161,12 +201,14 @@ class GraphPicture {
     }
   }
 
+  /** Open a module, or fold that of a layer. Returns what is shown in its place. */
   toggle(branch) {
     hideTip();
-    if (branch.leaf === undefined) branch.open = true;
-    else if (branch.parent.parent) branch.parent.open = false;
-    else return;
+    if (branch.leaf !== undefined && !branch.parent.parent) return branch;
+    const shown = branch.leaf === undefined ? branch : branch.parent;
+    shown.open = branch.leaf === undefined;
     this.draw();
+    return this.shown(shown)[0];
   }
 }
 
@@ -199,7 +241,7 @@ function describe({ branch, kind, parts }) {
   const lines = [kind === "module" ? branch.path || "the model" : DATA.names[branch.leaf]];
   if (kind === "module") {
     const layers = own.filter((node) => node.kind === "layer").length;
-    lines.push(`${layers} layers, ${own.filter((node) => node.kind === "glue").length} glue`);
+    lines.push(`${layers} layers, ${own.filter((node) => node.kind === "glue").length} functional ops`);
   } else if (own[0].type) lines.push(own[0].type);
   if (kind === "input") return [...lines, "comes from the caller"];
   const where = parts.map(([device, share]) => `${DATA.devices[device].name} ${(100 * share).toFixed(0)} %`);

@@ -1,5 +1,39 @@
 // Draw everything, and listen to the buttons.
 
+/** The search: layers whose names contain what is typed; Enter goes to the next one. */
+function follow(graph) {
+  const field = document.getElementById("find");
+  const count = document.getElementById("count");
+  let [found, place] = [[], 0];
+  const show = () => {
+    const leaf = found.length ? found[place] : null;
+    view.chosen = leaf ?? -1;
+    graph.choose(leaf);
+    view.draw();
+    count.textContent = field.value ? `${found.length ? place + 1 : 0} of ${found.length}` : "";
+  };
+  field.addEventListener("input", () => {
+    const wanted = field.value.trim().toLowerCase();
+    const named = [...DATA.nodes.keys()].filter((node) => DATA.names[node].toLowerCase().includes(wanted));
+    [found, place] = [wanted ? named : [], 0];
+    show();
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") {
+      field.value = "";
+      found = [];
+    } else if (event.key === "Enter" && found.length) {
+      place = (place + (event.shiftKey ? found.length - 1 : 1)) % found.length;
+    } else return;
+    show();
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target === field) return;
+    event.preventDefault();
+    field.focus();
+  });
+}
+
 function main() {
   const part = (name) => document.querySelector(`#${name} .pictures`);
   if (DATA.timelines.length > 1) document.body.classList.add("measured");
@@ -14,6 +48,7 @@ function main() {
       if (scale) graph.resize(Number(scale));
     });
   }
+  follow(graph);
   view.draw();
   let width = innerWidth;
   addEventListener("resize", () => {

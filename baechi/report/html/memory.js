@@ -1,7 +1,8 @@
-// How full each device is, by time, against its limit: a small picture for each device.
+// How full each device is, by time: a small picture for each device, as high as what it holds.
 
 const HIGH = 110;
 const LEFT = 8;
+const NEAR = 1.6; // a limit up to so many times the peak is drawn
 
 class MemoryPicture {
   constructor(number, parent) {
@@ -10,7 +11,9 @@ class MemoryPicture {
     this.live = DATA.timelines[0].live[number];
     this.peak = DATA.timelines[0].peaks[number];
     this.measured = DATA.timelines[1] && DATA.timelines[1].peaks[number];
-    this.top = Math.max(this.device.limit, this.peak, this.measured || 0, 1) * 1.12;
+    const most = Math.max(this.peak, this.measured || 0, 1);
+    const near = this.device.limit <= NEAR * most; // else the limit is far above what there is to see
+    this.top = near ? Math.max(this.device.limit, most) * 1.12 : most * 1.3; // room for the limit's name
     this.parent = html("div", {}, parent);
     this.svg = svg("svg", { role: "img", "aria-label": `memory of ${this.device.name}` }, this.parent);
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
@@ -39,9 +42,22 @@ class MemoryPicture {
     svg("tspan", { class: "soft" }, title, what);
     svg("rect", { class: "row", x: LEFT, y: 22, width: this.width - LEFT, height: HIGH - 24 }, this.svg);
     svg("path", { class: `area ${deviceClass(this.number)}`, d: this.path() }, this.svg);
-    this.level("limit", this.device.limit);
+    this.scale();
+    if (this.device.limit <= this.top) this.level("limit", this.device.limit);
+    else svg("text", { class: "above", x: this.width - 4, y: 32, "text-anchor": "end" }, this.svg, `limit ${bytes(this.device.limit)} ↑`);
     if (this.measured !== undefined) this.level("measured", this.measured);
     this.cursor = svg("line", { class: "cursor", y1: 22, y2: HIGH - 2, visibility: "hidden" }, this.svg);
+  }
+
+  /** Lines at round sizes. */
+  scale() {
+    const unit = 1024 ** Math.max(0, Math.floor(Math.log2(this.top / 2) / 10));
+    for (const tick of ticks(0, this.top / unit, 3).slice(1)) {
+      const y = this.y(tick * unit);
+      if (y < 40) continue; // room for the title
+      svg("line", { class: "axis", x1: LEFT, x2: this.width, y1: y, y2: y }, this.svg);
+      svg("text", { class: "soft", x: LEFT + 3, y: y - 2, "font-size": 9 }, this.svg, bytes(tick * unit).replace(/\.0+ /, " "));
+    }
   }
 
   level(kind, size) {

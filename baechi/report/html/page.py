@@ -84,8 +84,12 @@ def _figures(facts: Facts) -> Iterable[str]:
         off = format_share(facts.measured.makespan_s - facts.step_s, facts.step_s)
         shown.append(("measured step", format_seconds(facts.measured.makespan_s), f"{off} off"))
     used = f"of {len(facts.devices)}"
+    if facts.fewest_devices < len(facts.plan.devices_used):
+        used += f"; as good with {facts.fewest_devices}"
+    shown += [*_against_one(facts), ("devices", str(len(facts.plan.devices_used)), used)]
+    if facts.lower_bound_s:
+        shown.append(("lower bound", format_seconds(facts.lower_bound_s), "by dependencies"))
     shown += [
-        ("devices", str(len(facts.plan.devices_used)), used),
         (
             f"fullest, {fullest.name}",
             format_share(fullest.peak_bytes, fullest.limit_bytes),
@@ -98,10 +102,28 @@ def _figures(facts: Facts) -> Iterable[str]:
         yield f"<div><dt>{escape(name)}</dt><dd>{escape(value)} <small>{escape(note)}</small></dd></div>"
 
 
+def _against_one(facts: Facts) -> Iterable[tuple[str, str, str]]:
+    """How much faster than one device; or that none holds all layers."""
+    one = facts.one_device
+    if one is None or len(facts.plan.devices_used) < 2 or not facts.step_s:
+        return
+    if one.short_bytes:
+        yield "on one device", "no room", f"{one.device} is short of {format_bytes(one.short_bytes)}"
+    else:
+        alone = f"{format_seconds(one.step_s)} on {one.device} alone"
+        yield "against one device", f"{one.step_s / facts.step_s:.2f} ×", alone
+
+
 def _readings(facts: Facts) -> Iterable[str]:
     yield _reading("", facts.reading)
-    if facts.measured_reading is not None:
-        yield _reading("As measured: ", facts.measured_reading)
+    measured = facts.measured_reading
+    if measured is not None and (measured.bound, measured.where) == (
+        facts.reading.bound,
+        facts.reading.where,
+    ):
+        yield f'<p class="reading">As measured: bound by the same. {escape(measured.fullest)}</p>'
+    elif measured is not None:
+        yield _reading("As measured: ", measured)
 
 
 def _reading(which: str, reading: Reading) -> str:

@@ -5,7 +5,8 @@ const COMPUTE = 22;
 const LINK = 9;
 const AXIS = 20;
 const PHASES = ["forward", "backward", "other"];
-const [ROW, NAME, START, END, PHASE, BYTES, CRITICAL, WHERE] = [0, 1, 2, 3, 4, 5, 6, 7];
+const [ROW, NAME, START, END, PHASE, BYTES, CRITICAL, WHERE, CAUSE, WAITS] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+const TURN = 3; // of CAUSE: backward begins when forward has ended
 
 /** The window of time that is shown, and who draws it. */
 const view = {
@@ -13,6 +14,7 @@ const view = {
   from: 0,
   to: 0,
   paper: 0, // width of a page while it is printed
+  chosen: -1, // the layer that was searched for
   drawers: [],
   set(from, to) {
     const width = Math.min(this.end, Math.max(this.end / 1e6, to - from));
@@ -97,7 +99,8 @@ class TimelinePicture {
       const left = Math.max(GUTTER, this.x(span[START]));
       const right = Math.min(this.width, this.x(span[END]));
       const last = found[found.length - 1];
-      const like = last && last.span[PHASE] === span[PHASE] && last.span[CRITICAL] === span[CRITICAL];
+      const same = (one) => [one[PHASE], one[CRITICAL], one[NAME] === view.chosen].join();
+      const like = last && same(last.span) === same(span);
       if (like && right - left < 1 && left - last.right < 0.5) {
         last.right = Math.max(last.right, right);
         last.many = true;
@@ -114,6 +117,7 @@ class TimelinePicture {
     if (span[CRITICAL]) {
       svg("rect", { class: "critical", ...place, y: row.top + row.height - 2.5, height: 2.5 }, this.svg);
     }
+    if (span[NAME] === view.chosen) svg("rect", { class: "chosen", ...place }, this.svg);
     if (row.what || many) return;
     const text = fit(DATA.names[span[NAME]], width - 8);
     svg("text", { class: kind === "forward" ? "on" : "in", x: left + 4, y: row.top + 14 }, this.svg, text);
@@ -149,14 +153,37 @@ class TimelinePicture {
     const box = this.svg.getBoundingClientRect();
     const scale = this.width / box.width;
     const { row, span, us } = this.at((event.clientX - box.left) * scale, (event.clientY - box.top) * scale);
-    this.found.setAttribute("visibility", span ? "visible" : "hidden");
+    const next = row && !span && row.spans.find((one) => one[START] > us);
+    this.frame(span || (next && this.timeline.spans[next[WAITS]]));
     if (!row) return hideTip();
-    if (!span) return showTip(event, [`${row.name} ${row.what}`, `idle at ${time(us)}`]);
+    return showTip(event, span ? this.lines(row, span) : this.idle(row, us, next));
+  }
+
+  /** Draw a frame around a span; around none without one. */
+  frame(span) {
+    const shown = span && span[END] > view.from && span[START] < view.to;
+    this.found.setAttribute("visibility", shown ? "visible" : "hidden");
+    if (!shown) return;
+    const row = this.rows[span[ROW]];
     const left = Math.max(GUTTER, this.x(span[START]));
     const right = Math.min(this.width, this.x(span[END]));
     const place = { x: left, y: row.top, width: Math.max(1, right - left), height: row.height };
     for (const [name, value] of Object.entries(place)) this.found.setAttribute(name, value);
-    return showTip(event, this.lines(row, span));
+  }
+
+  /** Why nothing runs in a row at a time: what its next span waits for. */
+  idle(row, us, next) {
+    const lines = [`${row.name} ${row.what}`.trim(), `idle at ${time(us)}`];
+    if (!next) return [...lines, "nothing more runs here in this step"];
+    lines.push(`${DATA.names[next[NAME]]} is next, in ${time(next[START] - us)}`);
+    if (next[PHASE] === 2) return [...lines, "it is work around the model"];
+    const before = this.timeline.spans[next[WAITS]];
+    if (!before) return [...lines, "it waits for the host, which has not issued it yet"];
+    const what = `${DATA.names[before[NAME]]} (${before[WHERE] || this.rows[before[ROW]].name}, ${PHASES[before[PHASE]]})`;
+    if (before[END] > us) return [...lines, `it waits for ${what}, which ends at ${time(before[END])}`];
+    const after = `${what} has ended`;
+    if (next[CAUSE] === TURN) return [...lines, `${after}: it waits for the loss and the host`];
+    return [...lines, `${after}: it waits for the host to issue it`];
   }
 
   follow() {
@@ -166,7 +193,10 @@ class TimelinePicture {
       this.svg.setPointerCapture(event.pointerId);
     });
     this.svg.addEventListener("pointerup", () => (grabbed = null));
-    this.svg.addEventListener("pointerleave", hideTip);
+    this.svg.addEventListener("pointerleave", () => {
+      this.frame(null);
+      hideTip();
+    });
     this.svg.addEventListener("pointermove", (event) => {
       if (!grabbed) return this.hover(event);
       const each = (grabbed.to - grabbed.from) / (this.svg.getBoundingClientRect().width - GUTTER);
@@ -187,10 +217,13 @@ class TimelinePicture {
 
   key(event) {
     const by = (view.to - view.from) / 4;
-    if (event.key === "+") view.zoom(2);
+    if (event.key === "0") view.zoom(0);
+    else if (event.key === "+") view.zoom(2);
     else if (event.key === "-") view.zoom(0.5);
     else if (event.key === "ArrowLeft") view.set(view.from - by, view.to - by);
     else if (event.key === "ArrowRight") view.set(view.from + by, view.to + by);
+    else return;
+    event.preventDefault();
   }
 }
 

@@ -58,8 +58,8 @@ def einsum_is_whole() -> tuple[Any, ...]:
 
 
 @case(True)
-def a_bare_weight_in_a_composite_makes_it_whole() -> tuple[Any, ...]:
-    """Light work, but on a weight of its own: there is one node that owns both."""
+def a_bare_weight_in_a_composite_is_of_the_op_that_reads_it() -> tuple[Any, ...]:
+    """Light work on a weight of its own: the functional op owns it, and lies with its largest input."""
     scaled = Net(lambda m, x: m.inner(x) * m.scale, inner=linear(), scale=nn.Parameter(torch.ones(4)))
     return Net(lambda m, x: m.a(m.scaled(x)), scaled=scaled, a=linear()), rows()
 

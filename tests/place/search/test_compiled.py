@@ -1,7 +1,10 @@
 """What is compiled does as it says, kept for the next process or not."""
 
+import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 from baechi.place.search.compiled import compiled
 
@@ -15,27 +18,44 @@ def test_without_a_place_to_keep_it() -> None:
     assert double.signatures  # by the compiler, not by Python
 
 
-_SMALL = """
+SEARCH = """
 import sys
-{without}
+if sys.argv[1] == "without":
+    sys.modules["numba"] = None
+from place.graphs import branches, cluster_of
 import baechi
-from baechi.bench.models.layered import cluster_for, layered
 from baechi.place.search import rounds
-rounds.ESTIMATES, rounds.MOVES = 20, 10
-graph = layered(16, seed=3, travel=2.0, training=True)
-plan = baechi.place(graph, cluster_for(graph, 3))
-print(plan.placer, plan.order, sorted(plan.device_of.items()), plan.timeline.makespan_s)
+from baechi.records import Link
+
+rounds.ESTIMATES, rounds.MOVES = 30, 30  # less of everything, with the compiler and without it
+graph = branches(5, 4, training=True)
+for number, name in enumerate(graph):  # layers of many lengths
+    graph.nodes[name]["forward_s"] = 1 + number * 7 % 5
+cluster = cluster_of(400, 400, link=Link(1.0, 1.0), speeds=(1, 0.7))
+for _ in range(2):  # the second one says nothing more
+    plan = baechi.place(graph, cluster)
+print(plan.to_json())
 """
 
 
-def test_the_same_plan_without_the_compiler() -> None:
-    """Where numba is missing, `auto` finds the same plan and says once that it is slower."""
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", _SMALL.format(without=without)], capture_output=True, text=True, check=True
+def test_without_the_compiler() -> None:
+    """Where numba is not installed, the search finds the same plan, and says once what it lacks."""
+    found = {}
+    for how in ("with", "without"):
+        found[how] = subprocess.run(
+            [sys.executable, "-c", SEARCH, how],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        for without in ("", "sys.modules['numba'] = None")
-    ]
-    assert found[0].stdout == found[1].stdout != ""
-    assert "numba" not in found[0].stderr
-    assert found[1].stderr.count("numba is not installed") == 1
+    assert found["with"].stdout == found["without"].stdout and '"bands"' in found["with"].stdout
+    assert found["with"].stderr == ""
+    assert found["without"].stderr.count("pip install 'baechi[search]'") == 1
+
+
+def test_the_package_asks_for_no_compiler() -> None:
+    """`pip install baechi` brings neither numba nor pins of the tests; the extra `search` brings it."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert not [name for name in project["dependencies"] if "numba" in name or "==" in name]
+    assert any("numba" in name for name in project["optional-dependencies"]["search"])

@@ -103,6 +103,22 @@ def tip(page: Any) -> str:
     return str(page.locator("#tip").inner_text()) if page.locator("#tip").is_visible() else ""
 
 
+def tip_covers(page: Any, selector: str) -> int:
+    """How many of some pictures the lines about what is pointed at lie on, or leave the window."""
+    return int(
+        page.evaluate(
+            """(selector) => {
+              const tip = document.querySelector("#tip").getBoundingClientRect();
+              const all = [...document.querySelectorAll(selector)];
+              const boxes = all.map((one) => one.getBoundingClientRect());
+              const meets = boxes.filter((one) => one.top < tip.bottom && tip.top < one.bottom);
+              return meets.length + (tip.bottom - tip.top > 54 ? 1 : 0);
+            }""",
+            selector,
+        )
+    )
+
+
 def hover(page: Any, selector: str, number: int = 0) -> str:
     """Point at the middle of an element; what the tip then says."""
     target = page.locator(selector).nth(number)
@@ -120,7 +136,7 @@ def test_all_pictures_are_drawn(open_page: Any, scheme: str) -> None:
     assert page.locator("#timeline svg").count() == 2
     for kind in ("forward", "backward", "transfer", "critical"):
         assert page.locator(f"#timeline rect.{kind}").count() > 0, kind
-    assert page.locator("#memory svg .area").count() == page.locator("#memory svg .limit").count() == 2
+    assert page.locator("#memory svg .area").count() == 2
     assert page.locator("#memory svg .measured").count() == 2
     names = page.locator("#graph .node").evaluate_all("nodes => nodes.map((node) => node.dataset.name)")
     assert sorted(names) == sorted(plan.graph)
@@ -135,14 +151,120 @@ def test_hover(open_page: Any) -> None:
     assert said.startswith("fork") and "forward on d0" in said and "1.00 s, from 0.0 µs to 1.00 s" in said
     said = hover(page, "#timeline rect.transfer.d1")
     assert said.startswith("fork") and "transfer, forward on d0>d1" in said and "3 B" in said
-    assert "idle at" in hover(page, "#timeline .row", 3)
     said = hover(page, "#memory .area")
     assert re.search(r"^d0: \d+ B at .*\nlimit 400 B", said)
+    assert tip_covers(page, "#memory svg") == 0
     said = hover(page, "#graph .node")
     assert said.startswith("fork") and "forward 1.00 s, backward 1.00 s" in said and "weights 5 B" in said
     assert page.locator("#graph .link.near").count() == 4
     page.mouse.move(2, 2)
     assert tip(page) == "" and page.locator("#graph .link.near").count() == 0
+
+
+def gaps() -> Plan:
+    """Four layers, one after the other, on two devices in turn; a transfer takes four seconds."""
+    nodes = {f"l{n}": {"forward_s": 3, "output_bytes": 4} for n in range(4)}
+    graph = graph_of(nodes, [(f"l{n}", f"l{n + 1}", 4) for n in range(3)])
+    return Plan(graph, cluster_of(99, 10**9), {f"l{n}": f"d{n % 2}" for n in range(4)})
+
+
+def test_a_gap_says_what_it_waits_for(open_page: Any) -> None:
+    """While a row is idle: the next span, what that waits for, until when; the waited-for span is framed."""
+    page = open_page(report.to_html(gaps()))
+    box = page.locator("#timeline svg").bounding_box()
+    end = page.evaluate("view.to")
+
+    def at(second: float, row: int) -> str:
+        """What is said of a row at a second."""
+        x = 128 + (box["width"] - 128) * second * 1e6 / end
+        middle = page.evaluate(
+            f"document.querySelectorAll('#timeline .row')[{row}].getBoundingClientRect().top + 5"
+        )
+        page.mouse.move(box["x"] + x, middle)
+        return tip(page)
+
+    assert at(5, 0).split("\n") == [
+        "d0",
+        "idle at 5.00 s",
+        "l2 is next, in 9.00 s",
+        "it waits for l1 (d1>d0, forward), which ends at 14.00 s",
+    ]
+    frame = page.locator("#timeline .found").bounding_box()
+    arriving = page.locator("#timeline rect.transfer.d0").bounding_box()
+    assert frame["x"] == pytest.approx(arriving["x"], abs=2) and frame["y"] == pytest.approx(
+        arriving["y"], abs=2
+    )
+    assert "it waits for l0 (d0>d1, forward), which ends at 7.00 s" in at(2, 2)
+    assert at(20, 0).endswith("nothing more runs here in this step")
+    assert tip_covers(page, "#timeline svg") == 0
+
+
+def test_memory_is_as_high_as_what_is_there(open_page: Any) -> None:
+    """A device far below its limit is drawn large, with the limit as a word; a full one with its line."""
+    page = open_page(report.to_html(gaps()))
+    assert page.locator("#memory svg .above").all_text_contents() == ["limit 99 B ↑", "limit 953.67 MiB ↑"]
+    heights = page.evaluate(
+        "[...document.querySelectorAll('#memory .area')].map((one) => one.getBBox().height)"
+    )
+    assert min(heights) > 50
+    plan = odd_plan()
+    peaks = plan.timeline.peak_bytes
+    full = cluster_of(peaks["d0"] + 9, 2 * peaks["d1"])
+    page = open_page(report.to_html(Plan(plan.graph, full, plan.device_of)))
+    assert page.locator("#memory svg line.limit").count() == page.locator("#memory svg .above").count() == 1
+
+
+def test_search(open_page: Any) -> None:
+    """A layer that is folded away is found, opened, marked and brought into view; its spans are framed."""
+    page = open_page(report.to_html(many_blocks()))
+    page.keyboard.press("/")
+    page.keyboard.type("blocks.57.")
+    assert page.locator("#count").inner_text() == "1 of 3"
+    chosen = page.locator("#graph .node.chosen")
+    assert chosen.get_attribute("data-name") == "model.blocks.57.norm"
+    around, box = page.locator("#graph .pictures").bounding_box(), chosen.bounding_box()
+    assert around["y"] <= box["y"] and box["y"] + box["height"] <= around["y"] + around["height"]
+    assert page.locator("#timeline rect.chosen").count() == 1
+    page.keyboard.press("Enter")
+    assert page.locator("#graph .node.chosen").get_attribute("data-name") == "model.blocks.57.inner"
+    page.keyboard.press("Shift+Enter")
+    assert page.locator("#count").inner_text() == "1 of 3"
+    page.keyboard.press("Escape")
+    assert page.locator("#graph .node.chosen").count() == page.locator("#timeline rect.chosen").count() == 0
+
+
+def test_keys(open_page: Any) -> None:
+    """Layers take the focus, say what they are, open and fold by Enter; the timeline moves by keys."""
+    page = open_page(report.to_html(many_blocks()))
+    before = page.locator("#graph .node").count()
+    page.locator("#graph .node.module").first.focus()
+    assert "layers, 0 functional ops" in tip(page)
+    page.keyboard.press("Enter")
+    opened = page.locator("#graph .node").count()
+    assert opened > before
+    assert page.evaluate("document.activeElement.classList.contains('node')")
+    page.keyboard.press("Enter")
+    assert page.locator("#graph .node").count() != opened
+    page.locator("#timeline svg").focus()
+    whole = page.evaluate("view.to - view.from")
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("view.from") > 0
+    page.keyboard.press("0")
+    assert page.evaluate("view.to - view.from") == whole
+
+
+@pytest.mark.parametrize("width", [800, 1400])
+def test_open_all_fits(open_page: Any, width: int) -> None:
+    """All layers beside each other are no wider than the picture."""
+    names = [f"wide.{n}" for n in range(70)]
+    graph = graph_of({name: {"module": name, "forward_s": 1} for name in names})
+    page = open_page(report.to_html(Plan(graph, cluster_of(9), dict.fromkeys(names, "d0"))), width=width)
+    page.get_by_role("button", name="open all").click()
+    assert page.locator("#graph .node").count() == 70
+    assert page.evaluate(
+        "(one => one.scrollWidth <= one.clientWidth)(document.querySelector('#graph .pictures'))"
+    )
 
 
 def test_zoom_and_move(open_page: Any) -> None:
@@ -191,7 +313,7 @@ def test_folding(open_page: Any) -> None:
     assert count() == 300 and page.evaluate(OVERLAPS) == 0
     page.locator("#graph .node.layer").first.click()
     assert count() == 298
-    assert "3 layers, 0 glue\nd0" in hover(page, "#graph .node.module")
+    assert "3 layers, 0 functional ops\nd0" in hover(page, "#graph .node.module")
 
 
 def test_circles_of_modules(open_page: Any) -> None:

@@ -2,11 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
+from place.graphs import cluster_of
 from report.html.odd import ODD, measured_step, odd_plan
 
 from baechi import report
+from baechi.records import Candidate, Link, Plan
 from baechi.report.facts import Facts
 from baechi.report.html.data import page_data
 
@@ -14,7 +17,7 @@ from baechi.report.html.data import page_data
 class _Page(HTMLParser):
     """Notes elements that are open, those that load something, and all text outside of scripts."""
 
-    VOID = frozenset({"meta", "br", "hr"})
+    VOID = frozenset({"meta", "br", "hr", "input"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -82,6 +85,40 @@ def test_what_stands_without_scripts() -> None:
     ):
         assert words in text
     assert "measured step" not in _Page(report.to_html(plan)).text
+
+
+def test_the_header() -> None:
+    """Against one device, the bound by dependencies, whether fewer devices would do; in the text as well."""
+    plan = odd_plan()
+    facts = Facts(plan)
+    assert facts.one_device is not None
+    page, text = _Page(report.to_html(plan)).text, report.to_text(plan)
+    speed = f"{facts.one_device.step_s / facts.step_s:.2f}"
+    assert f"against one device{speed} ×" in page and f"{speed} times as fast as d0 alone" in text
+    assert f"lower bound{facts.lower_bound_s:.2f} s by dependencies" in page
+    assert f"Dependencies alone take {facts.lower_bound_s:.2f} s." in text
+    whole = Plan(plan.graph, cluster_of(400, 400), plan.device_of)
+    slow = cluster_of(400, 400, link=Link(latency_s=50.0))
+    assert "as good with" not in _Page(report.to_html(whole)).text
+    assert "as good with 1" in _Page(report.to_html(Plan(plan.graph, slow, plan.device_of))).text
+    assert "no room" in _Page(report.to_html(Plan(plan.graph, cluster_of(100, 60), plan.device_of))).text
+
+
+def test_the_terms_are_those_of_the_docs() -> None:
+    """Functional ops; "glue" is only in names of nodes."""
+    assert "glue" not in _Page(report.to_html(odd_plan())).text
+    assert "functional ops" in report.to_text(odd_plan())
+
+
+def test_no_list_twice() -> None:
+    """Candidates that look alike are one row; a measured verdict like the predicted one is not repeated."""
+    plan = odd_plan()
+    twice = replace(
+        plan, candidates=(Candidate("bands", 3.0), Candidate("bands", 3.0), Candidate("chain", 4.0))
+    )
+    page = _Page(report.to_html(twice, measured_step(plan))).text
+    assert page.count("bands") == 1 and page.count(Facts(plan).reading.why) == 1
+    assert "As measured: bound by the same." in page
 
 
 def test_spans_and_rows() -> None:

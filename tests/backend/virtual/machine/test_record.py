@@ -30,6 +30,7 @@ def test_a_step_has_layers_and_phases(trained: tuple[Timeline, Timeline]) -> Non
     """Spans name the layer, also in backward, and say whether they are of the model or around it."""
     spans = trained[0].spans
     assert [(span.layer, span.where, span.phase, span.start_s, span.end_s) for span in spans] == [
+        ("", "cpu:1", "other", 0.0, 2.0),  # what it still did for the caller when the step began
         ("copy", "cpu:1>cpu:0", "forward", 2.0, 4.0),
         ("0/mm", "cpu:0", "forward", 4.0, 12.0),  # 2 + 4 read, 2 written
         ("1/relu", "cpu:0", "forward", 12.0, 16.0),
@@ -49,6 +50,7 @@ def test_a_step_has_layers_and_phases(trained: tuple[Timeline, Timeline]) -> Non
 def test_a_stay_in_a_layer_is_one_span(trained: tuple[Timeline, Timeline]) -> None:
     """`last_step` shows layers, not kernels; what is around the model has no name."""
     assert [(s.layer, s.where, s.phase, s.start_s, s.end_s) for s in trained[1].spans] == [
+        ("", "cpu:1", "other", 0.0, 2.0),
         ("", "cpu:1>cpu:0", "forward", 2.0, 4.0),
         ("0", "cpu:0", "forward", 4.0, 12.0),
         ("1", "cpu:0", "forward", 12.0, 16.0),

@@ -1,0 +1,135 @@
+"""Records in one line, or in a few: what `distribute` says at its end, and what `repr` returns."""
+
+from itertools import groupby
+
+from baechi.records.abstract import AbstractRecord
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
+from baechi.report.fewer_devices import on_one_device
+from baechi.units import format_bytes, format_seconds, format_share
+
+_NAMED = 3
+"""So many devices are named in a line; of more, their number."""
+
+_LINES = 8
+
+
+def summary(plan: Plan) -> str:
+    """One line about a plan: its devices, its step beside that of one device, the fullest device.
+
+    Args:
+        plan: the plan; it is simulated if it was not yet, and once more on one device of each kind.
+    """
+    used, timeline = plan.devices_used, plan.timeline
+    where = " and ".join(used) if len(used) < _NAMED else ", ".join(used)
+    where = where if len(used) <= _NAMED else f"{len(used)} of {len(plan.cluster)} devices"
+    parts = [f"step {format_seconds(timeline.makespan_s)}{_against_one(plan)}"]
+    if timeline.peak_bytes and used:
+        full = {
+            d.name: timeline.peak_bytes.get(d.name, 0) / max(1, d.memory_bytes) for d in plan.cluster.devices
+        }
+        parts.append(f"fullest {_memory(plan, max(used, key=full.__getitem__))}")
+    return f"{_model(plan.graph)} on {where or 'no device'}: {', '.join(parts)}"
+
+
+def describe(record: AbstractRecord) -> str:
+    """A record in a few lines, without simulating anything.
+
+    Args:
+        record: a plan, cluster, layer graph or timeline.
+    """
+    if isinstance(record, Plan):
+        lines = _plan(record)
+    elif isinstance(record, Cluster):
+        lines = _cluster(record)
+    elif isinstance(record, LayerGraph):
+        lines = _graph(record)
+    elif isinstance(record, Timeline):
+        lines = _timeline(record)
+    else:
+        return object.__repr__(record)
+    return "\n  ".join(lines)
+
+
+def _against_one(plan: Plan) -> str:
+    """What the step would be on one device."""
+    if len(plan.devices_used) < 2:
+        return ""
+    one = on_one_device(plan)
+    if one is None:
+        return ""
+    if one.short_bytes:
+        return f" (no single device holds it: {one.device} is short of {format_bytes(one.short_bytes)})"
+    return f" instead of {format_seconds(one.step_s)} on one device"
+
+
+def _plan(plan: Plan) -> list[str]:
+    where = f"{len(plan.devices_used)} of {len(plan.cluster)} devices"
+    lines = [f"Plan by {plan.placer}: {_model(plan.graph)} on {where}"]
+    known = plan.dry is not None or "timeline" in vars(plan)
+    if known:
+        lines[0] += f", step {format_seconds(plan.timeline.makespan_s)} ({plan.timeline.source})"
+    devices = []
+    for device in plan.cluster.devices:
+        layers, operations = _counts(plan.graph, plan.order_on(device.name))
+        held = _memory(plan, device.name) if known else f"{device.name}, {format_bytes(device.memory_bytes)}"
+        devices.append(f"{held}: {layers} layers, {operations} functional ops")
+    return [*lines, *_few(devices, "devices")]
+
+
+def _cluster(cluster: Cluster) -> list[str]:
+    lines = [f"Cluster of {len(cluster)} device{'s' * (len(cluster) > 1)}{', emulated' * cluster.emulated}"]
+    devices = []
+    for (kind, size), group in groupby(cluster.devices, lambda device: (device.kind, device.memory_bytes)):
+        names = [device.name for device in group]
+        which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        devices.append(f"{which}: {kind}, {format_bytes(size)}")
+    links = f"links: {_rate(cluster)}"
+    if cluster.links:
+        links += f"; {len(cluster.links)} pairs have their own"
+    return [*lines, *_few(devices, "kinds"), links]
+
+
+def _rate(cluster: Cluster) -> str:
+    link = cluster.link
+    return f"{format_bytes(link.bytes_per_s)}/s after {format_seconds(link.latency_s)}"
+
+
+def _graph(graph: LayerGraph) -> list[str]:
+    layers, operations = _counts(graph, tuple(graph.placed()))
+    inputs = len(graph) - layers - operations
+    mode = "training" if graph.training else "inference"
+    weights = format_bytes(graph.total("param_bytes") + graph.total("buffer_bytes"))
+    times = "measured" if graph.graph.get("measured") else "estimated"
+    return [
+        f"LayerGraph of {_model(graph)}, {mode}",
+        f"{layers} layers, {operations} functional ops, {inputs} inputs, {graph.number_of_edges()} edges",
+        f"{weights} of weights; times are {times}",
+    ]
+
+
+def _timeline(timeline: Timeline) -> list[str]:
+    peaks = [f"{name}: peak {format_bytes(size)}" for name, size in timeline.peak_bytes.items()]
+    step = format_seconds(timeline.makespan_s)
+    return [f"Timeline, {timeline.source}: step {step}, {len(timeline.spans)} spans", *_few(peaks, "devices")]
+
+
+def _counts(graph: LayerGraph, names: tuple[str, ...]) -> tuple[int, int]:
+    """How many of some nodes are layers, and how many functional ops."""
+    layers = sum([graph.costs(name).kind == "layer" for name in names])
+    return layers, len(names) - layers
+
+
+def _model(graph: LayerGraph) -> str:
+    return str(graph.graph.get("model", "model"))
+
+
+def _memory(plan: Plan, name: str) -> str:
+    peak, limit = plan.timeline.peak_bytes.get(name, 0), plan.cluster.device(name).memory_bytes
+    return f"{name}, {format_bytes(peak)} of {format_bytes(limit)} ({format_share(peak, limit)})"
+
+
+def _few(lines: list[str], what: str) -> list[str]:
+    return lines if len(lines) <= _LINES else [*lines[:_LINES], f"and {len(lines) - _LINES} more {what}"]

@@ -1,0 +1,150 @@
+"""The how-tos run with the real packages, and train what they train without baechi."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from docs.pages import page
+from torch import Tensor, distributed, nn
+from torch.utils.data import DataLoader
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import baechi
+
+lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
+
+SECTIONS = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page("docs/how-to.md"), re.DOTALL | re.MULTILINE)
+PROGRAMS = {
+    title: re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for title, text in SECTIONS
+}
+
+
+class Towers(nn.Module):
+    """Two branches, joined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Sequential(nn.Linear(6, 8), nn.ReLU())
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([self.first(x), self.second(x)], 1))
+
+
+class Lit(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    """The same, as Lightning has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = Towers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.towers(x)
+
+    def training_step(self, x: Tensor, index: int) -> Tensor:
+        loss = loss_of(self(x))
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+def loss_of(out: Tensor) -> Tensor:
+    return (out - 1).square().mean()
+
+
+def given(distribute: Callable[..., nn.Module]) -> dict[str, Any]:
+    """What the programs take for granted, the same each time."""
+    torch.manual_seed(0)
+    sizes = dict(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=32
+    )
+    ids = torch.randint(32, (4, 6))
+    x = torch.randn(12, 6)
+    return {
+        "baechi": SimpleNamespace(distribute=distribute),
+        "torch": torch,
+        "model": Towers(),
+        "lightning_module": Lit(),
+        "language_model": LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0)),
+        "rows": [{"input_ids": row, "labels": row} for row in ids],
+        "sentences": Sentences(ids),
+        "batch": x[:4],
+        "loader": DataLoader(x, batch_size=3),
+        "loss_of": loss_of,
+        "no_gpu": True,
+        "backend": "eager",
+    }
+
+
+class Sentences:
+    """Sentences that are their own labels."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.ids = ids
+
+    def __getitem__(self, which: slice) -> dict[str, Tensor]:
+        return {"input_ids": self.ids[which], "labels": self.ids[which]}
+
+
+def spread(model: nn.Module, batch: Any, **options: Any) -> nn.Module:
+    """Distribute over two emulated devices, both of which are used."""
+    return baechi.distribute(model, batch, cluster=baechi.Cluster.virtual(2), placer="round-robin", **options)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone, for DDP."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def trained(program: str, distribute: Callable[..., nn.Module]) -> nn.Module:
+    names = given(distribute)
+    torch.manual_seed(1)
+    exec(program, names)
+    model: nn.Module = names["model"]
+    return model
+
+
+@pytest.mark.parametrize("title", PROGRAMS)
+def test_how_to(title: str, group: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights after the program are those that it makes of the plain model."""
+    monkeypatch.chdir(tmp_path)
+    (program,) = PROGRAMS[title]
+    plain = trained(program, lambda model, batch, **options: model)
+    model = trained(program, spread)
+    assert len(baechi.plan_of(model).devices_used) == 2
+    expected, found = plain.state_dict(), model.state_dict()
+    assert expected.keys() == found.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name].cpu(), weight, rtol=1e-5, atol=1e-6, msg=name)
+    begun = given(lambda model: model)
+    untrained = begun["language_model"] if "Trainer of" in title else begun["model"]
+    if isinstance(plain, type(untrained)):
+        assert any(
+            not torch.equal(a, b) for a, b in zip(plain.parameters(), untrained.parameters(), strict=True)
+        )
+
+
+def test_each_kind_has_one() -> None:
+    """What people ask for is there."""
+    said = " ".join(PROGRAMS)
+    for kind in (
+        "Checkpoints",
+        "Mixed",
+        "accumulation",
+        "checkpointing",
+        "compile",
+        "Parallel",
+        "Trainer",
+        "Lightning",
+        "accelerate",
+    ):
+        assert kind in said, kind
