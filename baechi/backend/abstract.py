@@ -43,6 +43,14 @@ class AbstractBackend(ABC):
         """
 
     @abstractmethod
+    def finder(self, place: str) -> Callable[[torch.Tensor], bool]:
+        """A function that says whether a tensor lies at a place, as `place_of` does, but sooner.
+
+        Args:
+            place: a device's name.
+        """
+
+    @abstractmethod
     def torch_device(self, place: str) -> torch.device | None:
         """A place as torch's functions take it; None if it makes no difference to them.
 
@@ -262,6 +270,14 @@ class AbstractBackend(ABC):
 
         Returns:
             A context manager. If it yields a function, call that inside with the layer's result.
+        """
+
+    @abstractmethod
+    def is_bare(self, place: str) -> bool:
+        """Whether `at` and `spend` do nothing at a place, in the step that this thread is in.
+
+        Args:
+            place: a device's name.
         """
 
     @abstractmethod

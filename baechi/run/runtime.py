@@ -26,6 +26,7 @@ from baechi.run.launch.launcher import AbstractLauncher
 from baechi.run.launch.schedule import Schedule
 from baechi.run.launch.switch import reordering_is_off
 from baechi.run.launch.thread_launcher import ThreadLauncher
+from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.reach import reach_aside
 from baechi.run.step.step import Step
@@ -36,6 +37,14 @@ BINDING = "_baechi"
 """The attribute of a module that holds its `Binding`."""
 
 Reorder = bool | Literal["host", "threads"]
+
+
+class _Thread(threading.local):
+    """What a thread has open."""
+
+    glue: GlueMode | None = None
+    backward: int | None = None
+    """The backward until whose end the step lasts; None for a step of a call."""
 
 
 class Runtime:
@@ -64,6 +73,9 @@ class Runtime:
         self.settled = True
         self.session: object = None
         self.optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+        self.layers: dict[str, LayerFacts] = {}
+        self.full: list[str] = []
+        """The layers and functional ops that took the full path in the last step; see `run.steady`."""
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = _readers_and_writers(plan)
         self.readers = dict(_readers(plan))
@@ -71,7 +83,7 @@ class Runtime:
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
         self.measure: Callable[[], Timeline] | None = None
         self._hooks = HookWatch()
-        self._thread = threading.local()
+        self._thread = _Thread()
 
     @property
     def glue(self) -> GlueMode | None:
@@ -79,21 +91,26 @@ class Runtime:
 
         Reading it closes a step that `step_until_backward_ends` opened for a backward that is over.
         """
-        glue: GlueMode | None = getattr(self._thread, "glue", None)
-        backward = getattr(self._thread, "backward", None)
-        if backward is not None and backward != current_graph_task_id():
+        thread = self._thread
+        if thread.backward is not None and thread.backward != current_graph_task_id():
             self._close_backward()
             return None
-        return glue
+        return thread.glue
 
-    def only_reads(self, module: str, *, training: bool) -> bool:
-        """Whether a layer is known to write nothing that other code reads.
+    def facts_of(self, module: nn.Module, seat: tuple[str, str]) -> LayerFacts:
+        """What is known of a layer from call to call.
 
         Args:
-            module: its module.
-            training: whether it is in training mode now. A capture for inference does not cover that.
+            module: the layer.
+            seat: its name, and the device where it runs.
         """
-        return module in self._only_read and (self._in_training or not training)
+        name, device = seat
+        facts = self.layers.get(name)
+        if facts is None:
+            reads, here = name in self._only_read, self.backend.finder(device)
+            flags = {"reaches": name in self.reaching, "reads": reads, "in_training": self._in_training}
+            facts = self.layers[name] = LayerFacts(module, name, device, here, **flags)
+        return facts
 
     @cached_property
     def order(self) -> LaunchOrder:
@@ -132,7 +149,10 @@ class Runtime:
         try:
             with self.backend.step() as self.measure:
                 self._thread.glue = glue
+                step.aside = glue.off
                 step.schedule = schedule = self.schedule(glue)
+                step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])
+                step.swift = step.short and schedule is None
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
                     with glue, entrances_watched(glue):
@@ -142,6 +162,7 @@ class Runtime:
                             with self._hooks.watched(root):
                                 yield from self._scheduled(step, schedule)
                 finally:
+                    self.full = step.full
                     step.close()
         finally:
             self._thread.glue = None
@@ -168,17 +189,19 @@ class Runtime:
             self._thread.glue = GlueMode(Step(self.backend, self))
             self._thread.backward = current_graph_task_id()
             call_after_backward(functools.partial(self._backward_ended, threading.get_ident()))
-        glue: GlueMode = self._thread.glue
+        glue = self._thread.glue
+        assert glue is not None
         if glue.step.inside is None and glue not in function_modes():
             glue.__enter__()  # type: ignore[no-untyped-call]
 
     def _backward_ended(self, thread: int) -> None:
         # The engine may call this in another thread. Then the next read of `glue` closes the step.
-        if thread == threading.get_ident() and getattr(self._thread, "backward", None) is not None:
+        if thread == threading.get_ident() and self._thread.backward is not None:
             self._close_backward()
 
     def _close_backward(self) -> None:
-        self._thread.glue.leave()
+        if self._thread.glue is not None:
+            self._thread.glue.leave()
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":

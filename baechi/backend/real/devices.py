@@ -51,6 +51,7 @@ class TorchDevices(AbstractBackend):
         self.names = tuple(names)
         self._streams = TorchStreams(names, driver)
         self._driver = driver
+        self._said: dict[torch.device, str] = {}
         self._clock: StepClock | None = None
         self._generator = OneGenerator(self.generators())
         self._trusted: dict[tuple[str, str], bool] = {}
@@ -60,13 +61,22 @@ class TorchDevices(AbstractBackend):
         }
 
     def place_of(self, tensor: torch.Tensor) -> str:
-        device = str(tensor.device)
-        parts = self._parts.get(device)
+        torch_device = tensor.device
+        device = self._said.get(torch_device)
+        if device is None:
+            device = self._said[torch_device] = str(torch_device)
+        parts = self._parts.get(device) if self._parts else None
         if parts:
             mark = mark_of(tensor)
             if mark is not None and mark.place in parts:
                 return mark.place
         return device
+
+    def finder(self, place: str) -> Callable[[torch.Tensor], bool]:
+        if self._parts:
+            return lambda tensor: self.place_of(tensor) == place
+        device = self._streams.device(place)
+        return lambda tensor: tensor.device == device
 
     def torch_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)
@@ -263,6 +273,11 @@ class TorchDevices(AbstractBackend):
     def _timed_at(self, clock: StepClock, place: str, layer: str) -> Iterator[Callable[[Any], None]]:
         with self._streams.at(place), clock.layer(place, layer) as note:
             yield note
+
+    def is_bare(self, place: str) -> bool:
+        device = self._streams.device(place)
+        watched = self._clock is not None or self._generator.knows(device)
+        return not watched and not self._streams.has_streams(device)
 
     def enter_layer(self, layer: str) -> str:
         return ""

@@ -12,12 +12,15 @@ from torch.overrides import TorchFunctionMode
 from baechi.cost.anchor import anchor
 from baechi.run.deferred.call import Call
 from baechi.run.launch.schedule import Schedule
+from baechi.run.steady.arguments import plain_tensors
+from baechi.run.steady.functions import FunctionFacts, function_facts
+from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import (
+    ASKED_BY_NAME,
     QUESTIONS,
     described,
-    function_name,
     touched,
     written_in_place,
 )
@@ -49,11 +52,17 @@ class GlueMode(TorchFunctionMode):
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
-        rule = rule_of(name)
+        facts, schedule = function_facts(func), self.step.schedule
+        if schedule is None or not schedule.waiting:
+            if facts.asks:
+                return func(*args, **kwargs)
+            if facts.short and self.step.short:
+                given = plain_tensors(args, kwargs)
+                if given:
+                    return self._shortly(func, facts, given, args, kwargs)
+        name, rule = facts.name, facts.rule
         if rule.takes_device:
             args, kwargs = self._stay(args, kwargs)
-        schedule = self.step.schedule
         if schedule is not None and schedule.waiting:
             return self._when_something_waits(schedule, func, name, rule, args, kwargs)
         if rule.query or rule.keeps_arguments:
@@ -61,6 +70,36 @@ class GlueMode(TorchFunctionMode):
                 self.step.forget(args[0])
             return func(*args, **self._gradients_there(args, kwargs))
         return self._run(func, name, self.step.next_turn(), args, kwargs)
+
+    def _shortly(
+        self, func: Any, facts: FunctionFacts, given: list[torch.Tensor], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a function whose arguments are plain; what comes back is the same as by `_run`."""
+        step, backend = self.step, self.step.backend
+        place: str | None = backend.place_of(given[0])
+        mixed = place not in backend.names
+        if not mixed:
+            for tensor in given:
+                if backend.place_of(tensor) != place:
+                    mixed = True
+                    break
+        if mixed:
+            place, mixed = self._place(func, facts.name, args, kwargs, given)
+            if place is None or not mixed:
+                return self._run(func, facts.name, step.next_turn(), args, kwargs)
+        assert place is not None
+        turn, loans = step.next_turn(), None
+        if facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs):
+            step.may_write(touched(func, facts.name, args, kwargs))
+        if mixed:
+            (args, kwargs), loans = lend_plain(step, (args, kwargs), place, backend.finder(place))
+        result = func(*args, **kwargs) if place in step.bare else self._at(place, func, args, kwargs)
+        if loans is not None:
+            result = loans.settle(result, written=bool(facts.rule.writes))
+        step.stamp(result, place, turn, renew=result is given[0])
+        if step.schedule is not None:
+            step.schedule.launcher.note(result)
+        return result
 
     def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Drop the device of `x.to(y.device)`: the code was written for one device, so `x` stays.
@@ -135,6 +174,7 @@ class GlueMode(TorchFunctionMode):
         return schedule.glue(call, given, written)
 
     def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        self.step.full.append(name)
         given = list(tensors_in(args, kwargs))
         rule = rule_of(name)
         place, mixed = self._place(func, name, args, kwargs, given)
