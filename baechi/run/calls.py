@@ -111,7 +111,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         result = run(*args, **kwargs)
         if step.schedule is not None:
             step.schedule.finish()
-        return step.bring_home(result, (args, kwargs))
+        with runtime.aside():
+            return step.bring_home(result, (args, kwargs))
 
 
 def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from baechi.run.launch.launcher import AbstractLauncher
 from baechi.run.launch.schedule import Schedule
 from baechi.run.launch.switch import reordering_is_off
 from baechi.run.launch.thread_launcher import ThreadLauncher
+from baechi.run.plan_facts import readers_and_writers, receivers
 from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.reach import reach_aside
@@ -77,8 +78,8 @@ class Runtime:
         self.full: list[str] = []
         """The layers and functional ops that took the full path in the last step; see `run.steady`."""
         self._in_training = plan.graph.training
-        self._only_read, self.writes_given = _readers_and_writers(plan)
-        self.readers = dict(_readers(plan))
+        self._only_read, self.writes_given = readers_and_writers(plan)
+        self.readers = dict(receivers(plan))
         reaching = [node for node, costs in plan.graph.placed_costs() if costs.reaches]
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
         self.measure: Callable[[], Timeline] | None = None
@@ -137,6 +138,12 @@ class Runtime:
         aside = functools.partial(_modes_off, glue)
         return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, backend.draw_at, spend)
 
+    def aside(self) -> AbstractContextManager[None]:
+        """Within this context the glue mode of the open step is off: what runs is no code of the model."""
+        glue = self._thread.glue
+        assert glue is not None
+        return glue.off()
+
     @contextmanager
     def step(self, root: nn.Module) -> Iterator[Step]:
         """Open a step in this thread.
@@ -149,7 +156,6 @@ class Runtime:
         try:
             with self.backend.step() as self.measure:
                 self._thread.glue = glue
-                step.aside = glue.off
                 step.schedule = schedule = self.schedule(glue)
                 step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])
                 step.swift = step.short and schedule is None
@@ -262,38 +268,3 @@ def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runt
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     runtime.settled = False  # copies and pickles lose the marks that say where weights lie
     return runtime
-
-
-def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
-    """Modules that write nothing that others read, and modules that write only their arguments.
-
-    A module that did not run during capture is in neither set.
-    """
-    writes: dict[str, set[str]] = {}
-    for node, costs in plan.graph.placed_costs():
-        if not costs.unread:
-            kinds = writes.setdefault(plan.graph.module_of(node), set())
-            if costs.writes:
-                kinds.add(costs.writes)
-    only_read = frozenset(module for module, kinds in writes.items() if not kinds)
-    return only_read, frozenset(module for module, kinds in writes.items() if kinds == {"given"})
-
-
-def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """By layer, the other devices that read its output, in the code's order of reading.
-
-    These outputs are sent ahead. A view of an output, or one of several outputs, is sent when it is used.
-    So is an output that the host reads, since the host would block until it arrives.
-    """
-    on_host, graph = plan.cluster.on_host, plan.graph
-    for node in plan.graph.placed():
-        own = plan.device_of[node]
-        edges = {reader: graph.edge_costs(node, reader) for reader in graph.successors(node)}
-        reading = [
-            plan.device_of[reader]
-            for reader, costs in edges.items()
-            if not costs.order_only and not costs.on_demand
-        ]
-        others = tuple(dict.fromkeys([d for d in reading if d != own and d not in on_host]))
-        if others:
-            yield node, others

@@ -1,6 +1,7 @@
 """Lending plain arguments: as `Step.lend`, without a search for objects, and for views that are written."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,26 +26,34 @@ def lend_plain(
     Returns:
         The arguments on the device, and the record of copies.
     """
-    loans = Loans(step.backend, lambda view, copied: step.know(place, view, copied))
-    lent: dict[int, torch.Tensor] = {}
+    loans = Loans(step.backend, partial(step.know, place))
+    lending = _Lending(step, place, lies_here, loans)
+    args, kwargs = values
+    return (tuple(map(lending.bring, args)), {key: lending.bring(kwargs[key]) for key in kwargs}), loans
 
-    def bring(value: Any) -> Any:
+
+class _Lending:
+    """Brings the tensors of one call. (A closure that calls itself would be garbage that holds them.)"""
+
+    __slots__ = ("_copies", "_lies_here", "_loans", "_place", "_step")
+
+    def __init__(
+        self, step: Step, place: str, lies_here: Callable[[torch.Tensor], bool], loans: Loans
+    ) -> None:
+        self._step, self._place, self._lies_here, self._loans = step, place, lies_here, loans
+        self._copies: dict[int, torch.Tensor] = {}
+
+    def bring(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            if lies_here(value):
-                return value
-            copied = lent.get(id(value))
-            if copied is None:
-                copied = lent[id(value)] = step.bring(value, place)
-                if copied is not value:
-                    loans.note(value, copied)
-            return copied
+            return value if self._lies_here(value) else self._copy_of(value)
         if type(value) is tuple or type(value) is list:
-            items = [bring(item) for item in value]
-            return tuple(items) if type(value) is tuple else items
+            return type(value)([self.bring(item) for item in value])
         return value
 
-    args, kwargs = values
-    return (
-        tuple([bring(value) for value in args]),
-        {key: bring(value) for key, value in kwargs.items()},
-    ), loans
+    def _copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        copied = self._copies.get(id(tensor))
+        if copied is None:
+            copied = self._copies[id(tensor)] = self._step.bring(tensor, self._place)
+            if copied is not tensor:
+                self._loans.note(tensor, copied)
+        return copied

@@ -2,8 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +49,6 @@ class Step:
         self.backend = backend
         self.runtime = runtime
         self.schedule: Schedule | None = None
-        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
-        """A context in which the glue mode is off: what the runtime does is no functional op of the model."""
         self.inside: str | None = None
         """The device of the layer that runs now; None between layers."""
         self.short = short_way_is_open()
@@ -179,10 +176,7 @@ class Step:
         first = next(tensors_in(inputs), None)
         if first is None:
             return result
-        with self.aside():
-            return self._all_home(result, self.backend.place_of(first))
-
-    def _all_home(self, result: Any, home: str) -> Any:
+        home = self.backend.place_of(first)
         if torch.is_inference_mode_enabled():  # as on one device, outputs are inference tensors
             return map_tensors(lambda tensor: self._moved(tensor, home), result)
         return map_tensors(lambda tensor: self.bring(tensor, home), result)
