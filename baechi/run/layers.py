@@ -12,12 +12,12 @@ from baechi.run.deferred.call import Call
 from baechi.run.foresee.fake_watch import refuse_if_foreseeing
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat
-from baechi.run.state.contents import Contents
 from baechi.run.steady.arguments import plain_tensors
+from baechi.run.steady.call_contents import contents_of
 from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.plain_loans import Plain, lend_plain
-from baechi.run.step.reach import Reach, hidden_elsewhere, hides_elsewhere, reach_aside
+from baechi.run.step.reach import ModesAside, Reach, ReachAside, hidden_elsewhere, hides_elsewhere
 from baechi.run.step.step import Step
 from baechi.run.weights.match import has_weights
 from baechi.torchlib.modules.intercept import original_forward
@@ -49,16 +49,17 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
     launch = functools.partial(_launch, module, runtime, glue, seat, call, turn)
     if schedule.may_launch(call):
         return schedule.launch_here(call, launch, args, kwargs)
-    there = runtime.backend.kernel_device(seat[1])
-    contents = Contents(module, args, kwargs)
-    foresee = functools.partial(runtime.foresight.layer, module, seat[0], there, args, kwargs, contents.state)
-    writes = runtime.facts_of(module, seat).writes(module)
-    keeps = tuple(module.buffers()) if writes else ()
-    return schedule.layer(
-        Call(call, launch, args, kwargs, foresee, seat[1], turn, keeps, contents),
-        cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
-        writes=writes,
-    )
+    with ModesAside(glue):
+        facts, there = runtime.facts_of(module, seat), runtime.backend.kernel_device(seat[1])
+        contents = contents_of(facts, module, args, kwargs, short=step.short)
+        foresee = functools.partial(runtime.foresight.layer, module, seat[0], there, args, kwargs, contents)
+        writes = facts.writes(module)
+        keeps = tuple(module.buffers()) if writes else ()
+        return schedule.layer(
+            Call(call, launch, args, kwargs, foresee, seat[1], turn, keeps, contents),
+            cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
+            writes=writes,
+        )
 
 
 def _inside_another(
@@ -76,7 +77,7 @@ def _inside_another(
     assert place is not None
     if not has_weights(module):
         return original_forward(module)(*args, **kwargs)
-    with reach_aside():
+    with ReachAside():
         result = _launch(module, runtime, glue, seat, call, turn, args, kwargs)
         return map_tensors(lambda tensor: glue.step.bring(tensor, place), result)
 

@@ -29,7 +29,7 @@ from baechi.run.launch.thread_launcher import ThreadLauncher
 from baechi.run.plan_facts import readers_and_writers, receivers
 from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.glue import GlueMode
-from baechi.run.step.reach import reach_aside
+from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
@@ -135,7 +135,7 @@ class Runtime:
         launcher: AbstractLauncher = ThreadLauncher(backend) if threads else HostLauncher()
         work: HostWork = "waiting_layer_threads" if threads else "waiting_layer"
         spend = functools.partial(backend.spend, work, backend.host)
-        aside = functools.partial(_modes_off, glue)
+        aside = functools.partial(ModesAside, glue)
         return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, backend.draw_at, spend)
 
     def aside(self) -> AbstractContextManager[None]:
@@ -239,13 +239,6 @@ class Binding:
         """Name and device of a layer."""
         assert self.device is not None
         return self.name, self.device
-
-
-@contextmanager
-def _modes_off(glue: GlueMode) -> Iterator[None]:
-    """Take the modes off: a layer launched in this context belongs to no code that runs around it."""
-    with glue.off(), reach_aside():
-        yield
 
 
 def bind(module: nn.Module, binding: Binding) -> None:

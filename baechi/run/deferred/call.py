@@ -8,6 +8,7 @@ import torch
 
 from baechi.run.foresee.outcome import Outcome
 from baechi.run.state.contents import Contents
+from baechi.run.steady.call_contents import KnownContents
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +53,4 @@ class Call:
     place: str | None
     number: int
     keeps: tuple[torch.Tensor, ...] = ()
-    contents: Contents | None = None
+    contents: Contents | KnownContents | None = None

@@ -105,7 +105,7 @@ class Schedule:
         return result
 
     def layer(self, call: Call, *, cannot_wait: Callable[[], str], writes: bool) -> Any:
-        """Launch a layer that the host has reached, or let it wait.
+        """Launch a layer that the host has reached, or let it wait. The glue mode is off.
 
         Args:
             call: the layer.
@@ -115,26 +115,25 @@ class Schedule:
         Returns:
             What it returns, or deferred values.
         """
-        with self._aside():
-            # Skipping layers that the code passed over may wake tasks, and bring this layer's turn.
-            turn = self.turns.is_up(call.name)
-            self.pending.wake(self.turns.skip())
-            turn = turn or self.turns.is_up(call.name)
-            given = list(tensors_in(call.args, call.kwargs))
-            needs = self._needs_of_layer(call, given)
-            reason, outcome = "", None
-            if needs or not turn:
-                reason = cannot_wait() or must_keep_code_order(self._modes)
-                outcome = None if reason else call.foresee()
-                if outcome is not None:
-                    result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=turn)
-                    return result
-                reason = reason or "only running it tells what it returns"
-                self.forced.append(Forced(call.name, reason, user_line()))
-                self.pending.force(needs)
-            if writes:
-                self._before_write(call, given)
-            return self.launch_here(call.name, call.run, call.args, call.kwargs)
+        # Skipping layers that the code passed over may wake tasks, and bring this layer's turn.
+        turn = self.turns.is_up(call.name)
+        self.pending.wake(self.turns.skip())
+        turn = turn or self.turns.is_up(call.name)
+        given = list(tensors_in(call.args, call.kwargs))
+        needs = self._needs_of_layer(call, given)
+        reason, outcome = "", None
+        if needs or not turn:
+            reason = cannot_wait() or must_keep_code_order(self._modes)
+            outcome = None if reason else call.foresee()
+            if outcome is not None:
+                result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=turn)
+                return result
+            reason = reason or "only running it tells what it returns"
+            self.forced.append(Forced(call.name, reason, user_line()))
+            self.pending.force(needs)
+        if writes:
+            self._before_write(call, given)
+        return self.launch_here(call.name, call.run, call.args, call.kwargs)
 
     def glue(self, call: Call, given: list[torch.Tensor], written: list[torch.Tensor]) -> Any:
         """Run a functional op (glue) that the code has reached, or let it wait.
