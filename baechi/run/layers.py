@@ -12,6 +12,7 @@ from baechi.run.deferred.call import Call
 from baechi.run.foresee.fake_watch import refuse_if_foreseeing
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat
+from baechi.run.state.caller_state import CallerState
 from baechi.run.steady.arguments import plain_tensors
 from baechi.run.steady.call_contents import contents_of
 from baechi.run.steady.layers import LayerFacts
@@ -52,11 +53,14 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
     with ModesAside(glue):
         facts, there = runtime.facts_of(module, seat), runtime.backend.kernel_device(seat[1])
         contents = contents_of(facts, module, args, kwargs, short=step.short)
-        foresee = functools.partial(runtime.foresight.layer, module, seat[0], there, args, kwargs, contents)
+        caller = CallerState.now()
+        foresee = functools.partial(
+            runtime.foresight.layer, module, seat[0], there, args, kwargs, contents, caller
+        )
         writes = facts.writes(module)
         keeps = tuple(module.buffers()) if writes else ()
         return schedule.layer(
-            Call(call, launch, args, kwargs, foresee, seat[1], turn, keeps, contents),
+            Call(call, launch, args, kwargs, foresee, seat[1], turn, keeps, contents, caller),
             cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
             writes=writes,
         )

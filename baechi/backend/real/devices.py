@@ -5,7 +5,6 @@ not tell these apart, so a mark on a tensor's storage names its part. A tensor w
 outside the model: it lies on the GPU, but in no part.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from baechi.backend.abstract import AbstractBackend
-from baechi.backend.flag import Flag
+from baechi.backend.flag import Flag, LockFlag
 from baechi.backend.real import timing
 from baechi.backend.real.driver import DRIVER, Driver
 from baechi.backend.real.one_generator import OneGenerator
@@ -240,7 +239,7 @@ class TorchDevices(AbstractBackend):
         return time.perf_counter()
 
     def flag(self) -> Flag:
-        return threading.Event()
+        return LockFlag()
 
     def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         del position

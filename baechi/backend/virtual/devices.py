@@ -5,7 +5,6 @@ that is all: the numbers are right, and nothing is timed, counted or checked.
 """
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from baechi.backend.abstract import AbstractBackend
-from baechi.backend.flag import Flag
+from baechi.backend.flag import Flag, LockFlag
 from baechi.backend.thread import started
 from baechi.backend.virtual import current
 from baechi.backend.virtual.inside import InFunctionalOp, InLayer, emulated_step
@@ -190,7 +189,7 @@ class VirtualDevices(AbstractBackend):
     def flag(self) -> Flag:
         emulator = current.at_work()
         if emulator is None:
-            return threading.Event()
+            return LockFlag()
         return VirtualFlag(emulator.run_token, lambda: emulator.thread.host)
 
     def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:

@@ -53,6 +53,7 @@ class Foresight:
         args: Any,
         kwargs: Any,
         contents: Contents | KnownContents,
+        caller: CallerState | None = None,
     ) -> Outcome | None:
         """Infer the outcome of a layer call. Nothing is computed.
 
@@ -63,9 +64,10 @@ class Foresight:
             args: its positional arguments.
             kwargs: its keyword arguments.
             contents: what it and its arguments hold.
+            caller: the settings of its caller, if they were read already.
         """
         if isinstance(contents, KnownContents):
-            known, key = contents.held.outcomes, (contents.looks, CallerState.now())
+            known, key = contents.held.outcomes, (contents.looks, caller or CallerState.now())
             if key not in known:
                 if len(known) >= _KEPT_BY_A_LAYER:
                     known.clear()

@@ -11,8 +11,8 @@ from the tasks that wait to write memory that it reads (`storage_use`). A task n
 reached after it. So launching in the code's order is always possible, and there is no deadlock.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from baechi.run.deferred.storage_use import needs_to_read, needs_to_write, note_
 from baechi.run.deferred.task import WAITS, Task
 from baechi.run.deferred.tensor import is_deferred
 from baechi.run.foresee.outcome import Outcome
+from baechi.run.launch.around import Around
 from baechi.run.launch.code_order import casts_weights, modes, must_keep_code_order
 from baechi.run.launch.launcher import AbstractLauncher
 from baechi.run.launch.pending import Pending
@@ -267,7 +268,7 @@ class Schedule:
         if call.contents is not None:  # a layer's code may read context variables: it gets those of now
             run = partial(copy_context().run, run)
         contents = call.contents or Contents(call.args, call.kwargs)
-        around = partial(_both, CallerState.now().restored, partial(contents.restored, call.name))
+        around = partial(Around, call.caller or CallerState.now(), contents, call.name)
         # Placeholders name the task, and `finish` names the placeholders: so `finish` is set after both.
         task = Task(self, call.number, call.name, layer, run, None, around=around)
         result, values = stand_ins(task, call, outcome, distinct)
@@ -284,14 +285,6 @@ class Schedule:
             self._spend()
         self.pending.wait(task, needs, in_turn=in_turn)
         return result, task
-
-
-@contextmanager
-def _both(
-    caller: Callable[[], AbstractContextManager[None]], found: Callable[[], AbstractContextManager[None]]
-) -> Iterator[None]:
-    with caller(), found():
-        yield
 
 
 def _distinct(given: Iterable[torch.Tensor]) -> list[torch.Tensor]:

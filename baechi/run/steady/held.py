@@ -43,12 +43,12 @@ class Held:
         self._lists: list[tuple[list[Any], tuple[Any, ...]]] = []
         self._others: list[tuple[Any, Any]] = []
         for table, content in contents.found:
-            if type(table) is list:
+            if not content and isinstance(table, (dict, list, set)):
+                self._empty.append(table)
+            elif type(table) is list:
                 self._lists.append((table, tuple([_reference(value) for value in content])))
             elif not isinstance(table, dict):
                 self._others.append((table, content))
-            elif not content:
-                self._empty.append(table)
             else:
                 values = tuple([_reference(value) for value in content.values()])
                 kept = self._weights if any(map(_is_reference, values)) else self._filled
@@ -99,7 +99,7 @@ class Held:
 
     def _noted(self) -> Iterator[tuple[Any, Any]]:
         for table in self._empty:
-            yield table, {}
+            yield table, type(table)() if type(table) in (list, set) else {}
         for table, names, values in (*self._filled, *self._weights):
             yield table, dict(zip(names, map(_meant, values), strict=True))
         for items, values in self._lists:
