@@ -13,7 +13,7 @@ from baechi.run.foresee.fake_watch import refuse_if_foreseeing
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat
 from baechi.run.state.caller_state import CallerState
-from baechi.run.steady.arguments import plain_tensors
+from baechi.run.steady.arguments import has_list, plain_tensors
 from baechi.run.steady.call_contents import contents_of
 from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.glue import GlueMode
@@ -100,12 +100,13 @@ def _launch(
     facts = runtime.facts_of(module, seat)
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
-        tensors = plain_tensors(args, kwargs) if step.short and seat[0] not in runtime.reaching else None
-        if tensors is None or not _has_short_way(facts, module, tensors):
+        tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
+        here = tensors is not None and all(map(facts.lies_here, tensors))
+        if here or (tensors is not None and _may_be_copies(facts, module, args, kwargs, tensors)):
+            result = _shortly(module, runtime, step, facts, call, turn, (args, kwargs), here=here)
+        else:
             step.full.append(call)
             result = _in_full(module, runtime, step, seat, call, turn, args, kwargs)
-        else:
-            result = _shortly(module, runtime, step, facts, call, turn, (args, kwargs), tensors)
         schedule = step.schedule
         if schedule is None or not schedule.pending.launching:
             step.send_ahead(call, result)
@@ -129,14 +130,13 @@ def _shortly(
     call: str,
     turn: int,
     values: Plain,
-    tensors: list[torch.Tensor],
+    *,
+    here: bool,
 ) -> Any:
     """Run a layer whose arguments are plain; what comes back is the same as by `_in_full`."""
-    place, lies_here, loans = facts.place, facts.lies_here, None
-    for tensor in tensors:
-        if not lies_here(tensor):
-            values, loans = lend_plain(step, values, place, lies_here)
-            break
+    place, loans = facts.place, None
+    if not here:
+        values, loans = lend_plain(step, values, place, facts.lies_here)
     args, kwargs = values
     if facts.writes(module):
         step.may_write(values, list(facts.weights(module)))
@@ -158,11 +158,13 @@ def _shortly(
     return loans.settle(result)
 
 
-def _has_short_way(facts: LayerFacts, module: nn.Module, tensors: list[torch.Tensor]) -> bool:
-    """Whether a layer that may write is lent no two tensors: they may be views of one memory."""
-    if len(tensors) < 2 or not facts.writes(module):
-        return True
-    return all(facts.lies_here(tensor) for tensor in tensors)
+def _may_be_copies(
+    facts: LayerFacts, module: nn.Module, args: Any, kwargs: Any, tensors: list[torch.Tensor]
+) -> bool:
+    """Whether it makes no difference to the layer that some of its plain arguments are copies."""
+    # several tensors may be views of one memory, and see what is written; and a list may be added to
+    writes = len(tensors) > 1 and facts.writes(module)
+    return not writes and not has_list(args) and not has_list(kwargs.values())
 
 
 def _in_full(

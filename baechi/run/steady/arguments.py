@@ -4,6 +4,7 @@ Objects, dicts and `torch.device`s are not plain: the full path looks into the f
 the third.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,6 +28,15 @@ def plain_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.T
     if not _collect(args, found) or (kwargs and not _collect(tuple(kwargs.values()), found)):
         return None
     return found
+
+
+def has_list(values: Iterable[Any]) -> bool:
+    """Whether there is a list among plain values: a layer may put something into it.
+
+    Args:
+        values: plain values.
+    """
+    return any(type(value) is list or (type(value) is tuple and has_list(value)) for value in values)
 
 
 def _collect(values: list[Any] | tuple[Any, ...], found: list[torch.Tensor]) -> bool:
