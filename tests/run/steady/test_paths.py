@@ -64,11 +64,7 @@ def test_both_paths_do_the_same(architecture: Architecture, training: bool, reor
         assert_same(one, other)
     assert short_launched == launched
     assert short_counters == counters
-    ran = [
-        [(span.kind, span.layer, span.where, span.phase) for span in one.spans]
-        for one in (short_timeline, timeline)
-    ]
-    assert Counter(ran[0]) == Counter(ran[1])
+    assert ran_in(short_timeline) == ran_in(timeline)
     assert short_timeline.peak_bytes == timeline.peak_bytes
     assert len(all_full.full) > len(runtime.full)
 
@@ -204,7 +200,7 @@ def test_what_waits_is_learned_again(change: str, reorder: str, monkeypatch: pyt
     both()
     counted.taken()
     both()
-    # a step puts a hook of its own beside a user's, so a hooked layer is searched at each step; it never waits
+    # a step puts a hook of its own beside a user's: a hooked layer, which never waits, is searched each time
     assert counted.taken() == (int(change == "hook"), 0)
 
 
