@@ -33,13 +33,18 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def place_of(self, tensor: torch.Tensor) -> str:
-        """Where a tensor lies.
+        """Where a tensor lies: a device's name, or another place.
 
         Args:
             tensor: any tensor.
+        """
 
-        Returns:
-            A device's name, or another place.
+    @abstractmethod
+    def finder(self, place: str) -> Callable[[torch.Tensor], bool]:
+        """A function that says whether a tensor lies at a place, as `place_of` does, but sooner.
+
+        Args:
+            place: a device's name.
         """
 
     @abstractmethod
@@ -207,14 +212,11 @@ class AbstractBackend(ABC):
 
     @abstractmethod
     def copy_s(self, tensor: torch.Tensor, place: str) -> float:
-        """Time a copy to a place, alone, on the streams of both ends.
+        """Seconds of a copy to a place, alone, on the link; without the host's time to ask for it.
 
         Args:
             tensor: any tensor.
             place: a device's name, or the host.
-
-        Returns:
-            Seconds on the link: without those that the host takes to ask for it.
         """
 
     @abstractmethod
@@ -274,6 +276,14 @@ class AbstractBackend(ABC):
 
         Returns:
             A context manager. If it yields a function, call that inside with the layer's result.
+        """
+
+    @abstractmethod
+    def is_bare(self, place: str) -> bool:
+        """Whether `at` and `spend` do nothing at a place, in the step that this thread is in.
+
+        Args:
+            place: a device's name.
         """
 
     @abstractmethod

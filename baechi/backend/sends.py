@@ -23,6 +23,8 @@ def note_sent(tensor: torch.Tensor, backend: AbstractBackend, source: str, strea
     if mark is None:  # an input of the model, or made outside of it
         mark = Mark(source)
         set_mark(tensor, mark)
+    if mark.sent is None:
+        mark.sent = {}
     mark.sent[stream] = left
 
 
@@ -38,7 +40,7 @@ def wait_for_readers(tensor: torch.Tensor, backend: AbstractBackend) -> None:
         stream = backend.compute_stream(backend.place_of(tensor))
         for event in mark.sent.values():
             backend.wait(stream, event)
-        mark.sent.clear()
+        mark.sent = None
 
 
 def wait_for_sends(backend: AbstractBackend, place: str) -> None:

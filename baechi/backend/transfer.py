@@ -37,7 +37,7 @@ from baechi.backend.sends import note_sent
 from baechi.records.device import HostWork
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
-from baechi.torchlib.tensors.layout import over, real_device
+from baechi.torchlib.tensors.layout import real_device
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +85,7 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
     # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant
     with without_transforms(), backend.at(way.source):
         copied = _send(tensor, way, "gradient_transfer")
-        way.token = _Depart.apply(tensor, way)  # type: ignore[no-untyped-call]
+        way.token = _departed(tensor, way)
     return copied, way
 
 
@@ -104,7 +104,7 @@ def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
     if token is None or not torch.is_grad_enabled():
         return copied
     with without_transforms(), way.backend.at(way.target):
-        arrived: torch.Tensor = _Arrive.apply(token, copied, way)  # type: ignore[no-untyped-call]
+        arrived: torch.Tensor = _arrived(token, [copied], way)
     return arrived
 
 
@@ -197,8 +197,8 @@ class _Depart(torch.autograd.Function):
         ctx.way = way
         with without_dispatch_modes():
             # the token: strides of zero give it the shape of the copy for one element of memory
-            one = torch.empty(1, dtype=tensor.dtype, device=real_device(tensor))
-            return over(one, tensor.shape, (0,) * tensor.dim())
+            still = (0,) * tensor.dim()
+            return torch.empty_strided(tensor.shape, still, dtype=tensor.dtype, device=real_device(tensor))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
@@ -216,11 +216,10 @@ class _Arrive(torch.autograd.Function):
     """The target's end: the copy, as its consumers see it. In backward their gradient leaves from here."""
 
     @staticmethod
-    def forward(ctx: Any, token: torch.Tensor, copied: torch.Tensor, way: Way) -> torch.Tensor:
+    def forward(ctx: Any, token: torch.Tensor, box: list[torch.Tensor], way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
-        with without_dispatch_modes():  # shares the copy's memory, but is no view: it may be written in place
-            return over(copied, copied.shape, copied.stride(), int(copied.storage_offset()))
+        return box.pop()  # in a box it is no input, so it becomes the output itself, and no view of it
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
@@ -239,6 +238,11 @@ class _Arrive(torch.autograd.Function):
         ):  # it reads this node's output at once, before `_Depart` has waited
             _receive(sent, way.backend, way.source, way.back.arrived)
         return sent, None, None
+
+
+# by the class of C: torch's own `apply` looks for transforms, and ours for waiting values; there are none
+_departed: Any = super(torch.autograd.Function, _Depart).apply
+_arrived: Any = super(torch.autograd.Function, _Arrive).apply
 
 
 class _Transfer(torch.autograd.Function):

@@ -1,12 +1,18 @@
 """What the runtime takes of this machine's host (`HostCosts`), beside the figures that are shipped."""
 
+import time
 from dataclasses import asdict
+from statistics import median
+from typing import Any
 
+import torch
 from rich.table import Table
 
 from baechi.bench.figures import Figures, table_of
 from baechi.measure import host
 from baechi.records.device import HostCosts
+
+_PAIRS = 100
 
 
 def measure(*, quick: bool = False) -> Figures:
@@ -16,18 +22,52 @@ def measure(*, quick: bool = False) -> Figures:
         quick: one round of small models.
     """
     costs = host(rounds=1, layers=20) if quick else host()
-    return Figures((table(costs),), asdict(costs))
+    pair_s = bare_pair_s(rounds=1 if quick else 30)
+    return Figures((table(costs, pair_s),), {**asdict(costs), "bare_pair_s": pair_s})
 
 
-def table(costs: HostCosts) -> Table:
+class _Bare(torch.autograd.Function):
+    """Does nothing: what any `autograd.Function` costs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+def bare_pair_s(*, rounds: int = 30) -> float:
+    """What two calls of an empty `autograd.Function` take, to measure a transfer by, which makes two.
+
+    Args:
+        rounds: how often a chain of them is timed.
+
+    Returns:
+        Seconds of processor time of a pair.
+    """
+    x, taken_s = torch.ones(2, 4, requires_grad=True), []
+    for _ in range(rounds):
+        begun_s, made = time.process_time(), x
+        for _ in range(2 * _PAIRS):
+            made = _Bare.apply(made)  # type: ignore[no-untyped-call]
+        taken_s.append((time.process_time() - begun_s) / _PAIRS)
+    return median(taken_s)
+
+
+def table(costs: HostCosts, pair_s: float) -> Table:
     """The figures as a table.
 
     Args:
         costs: what was measured.
+        pair_s: seconds of a bare pair.
     """
-    shown = table_of("What the runtime takes of the host, in microseconds", ("each",), ("here", "as shipped"))
+    title = f"What the runtime takes of the host, in microseconds; a bare pair takes {pair_s * 1e6:.1f}"
+    shown = table_of(title, ("each",), ("here", "in bare pairs", "as shipped"))
     usual = asdict(HostCosts.usual())
     for name, seconds in asdict(costs).items():
         what = name.removesuffix("_s").replace("_", " ")
-        shown.add_row(what, f"{seconds * 1e6:.1f}", f"{usual[name] * 1e6:.1f}")
+        here, pairs = f"{seconds * 1e6:.1f}", f"{seconds / pair_s:.1f}"
+        shown.add_row(what, here, pairs, f"{usual[name] * 1e6:.1f}")
     return shown

@@ -1,7 +1,7 @@
 """What the runtime costs the host for each layer call, beside accelerate's hooks, in one run.
 
-Two hundred tiny layers in a chain, so that next to nothing is computed. Times are medians over many
-runs, each way in turn within a round, so that noise hits all of them.
+Two hundred tiny layers in a chain, so that next to nothing is computed. Processor times are medians over
+many runs, each way in turn within a round, so that noise hits all of them.
 """
 
 import random
@@ -25,6 +25,7 @@ from baechi.verbs.profiling import profile
 
 LAYERS = 200
 FEATURES = 4
+_HOOKS = "accelerate's hooks"
 
 
 class Ladder(nn.Module):
@@ -60,12 +61,14 @@ class HostCost:
 
     Args:
         name: which way.
-        call_s: seconds of host time added for each layer call.
+        call_s: seconds of processor time added for each layer call.
+        times_hooks: by how many times that is what accelerate's hooks add; None where these were not run.
         waited: layers that waited, of all.
     """
 
     name: str
     call_s: float
+    times_hooks: float | None
     waited: int
 
 
@@ -90,17 +93,18 @@ def host_costs(*, rounds: int = 30) -> list[HostCost]:
     """
     x = torch.ones(2, FEATURES)
     cluster = Cluster.virtual(2)
-    graph = profile(Ladder(LAYERS // 2), x, cluster=cluster, training=True, source="estimate")
     ways: list[tuple[str, nn.Module]] = [("plain", Ladder(LAYERS // 2))]
-    plans: list[tuple[str, int | None, Reorder]] = [
-        ("baechi, nothing waits", None, True),
-        ("baechi, waiting, launched by the host", 0, "host"),
-        ("baechi, waiting, launched by threads", 0, "threads"),
+    plans: list[tuple[str, bool, int | None, Reorder]] = [
+        ("baechi, nothing waits", True, None, True),
+        ("baechi, nothing waits, captured in evaluation", False, None, True),
+        ("baechi, waiting, launched by the host", True, 0, "host"),
+        ("baechi, waiting, launched by threads", True, 0, "threads"),
     ]
-    for name, seed, reorder in plans:
+    for name, training, seed, reorder in plans:
+        graph = profile(Ladder(LAYERS // 2), x, cluster=cluster, training=training, source="estimate")
         ways.append((name, assign(Ladder(LAYERS // 2), _plan(graph, cluster, seed), reorder=reorder)))
     if find_spec("accelerate") is not None:
-        ways.append(("accelerate's hooks", _hooked(Ladder(LAYERS // 2))))
+        ways.append((_HOOKS, _hooked(Ladder(LAYERS // 2))))
     seconds: dict[str, list[float]] = {name: [] for name, _ in ways}
     for number in range(rounds + 3):
         for name, model in ways:
@@ -108,10 +112,11 @@ def host_costs(*, rounds: int = 30) -> list[HostCost]:
             if number >= 3:  # the first ones fill caches
                 seconds[name].append(taken_s)
     plain_s = median(seconds["plain"])
-    waited = {name: _waited(model) for name, model in ways}
+    added_s = {name: (median(seconds[name]) - plain_s) / LAYERS for name, _ in ways if name != "plain"}
+    hooks_s = added_s.get(_HOOKS)
     return [
-        HostCost(name, (median(seconds[name]) - plain_s) / LAYERS, waited[name])
-        for name, _ in ways
+        HostCost(name, added_s[name], added_s[name] / hooks_s if hooks_s else None, _waited(model))
+        for name, model in ways
         if name != "plain"
     ]
 
@@ -123,9 +128,10 @@ def table(costs: list[HostCost]) -> Table:
         costs: what was measured.
     """
     title = f"Host time added to each of {LAYERS} layer calls"
-    shown = table_of(title, ("",), ("microseconds", "layers that waited"))
+    shown = table_of(title, ("",), ("microseconds", "times the hooks", "layers that waited"))
     for cost in costs:
-        shown.add_row(cost.name, f"{cost.call_s * 1e6:.1f}", str(cost.waited))
+        times = "" if cost.times_hooks is None else f"{cost.times_hooks:.2f}"
+        shown.add_row(cost.name, f"{cost.call_s * 1e6:.1f}", times, str(cost.waited))
     return shown
 
 
@@ -156,9 +162,9 @@ def _hooked(model: nn.Module) -> nn.Module:
 
 
 def _timed(model: nn.Module, x: torch.Tensor) -> float:
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     model(x)
-    return time.perf_counter() - start_s
+    return time.process_time() - start_s
 
 
 def _waited(model: nn.Module) -> int:

@@ -4,7 +4,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -26,8 +26,10 @@ from baechi.run.launch.launcher import AbstractLauncher
 from baechi.run.launch.schedule import Schedule
 from baechi.run.launch.switch import reordering_is_off
 from baechi.run.launch.thread_launcher import ThreadLauncher
+from baechi.run.plan_facts import readers_and_writers, receivers
+from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.glue import GlueMode
-from baechi.run.step.reach import reach_aside
+from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
@@ -36,6 +38,14 @@ BINDING = "_baechi"
 """The attribute of a module that holds its `Binding`."""
 
 Reorder = bool | Literal["host", "threads"]
+
+
+class _Thread(threading.local):
+    """What a thread has open."""
+
+    glue: GlueMode | None = None
+    backward: int | None = None
+    """The backward until whose end the step lasts; None for a step of a call."""
 
 
 class Runtime:
@@ -64,14 +74,17 @@ class Runtime:
         self.settled = True
         self.session: object = None
         self.optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+        self.layers: dict[str, LayerFacts] = {}
+        self.full: list[str] = []
+        """The layers and functional ops that took the full path in the last step; see `run.steady`."""
         self._in_training = plan.graph.training
-        self._only_read, self.writes_given = _readers_and_writers(plan)
-        self.readers = dict(_readers(plan))
+        self._only_read, self.writes_given = readers_and_writers(plan)
+        self.readers = dict(receivers(plan))
         reaching = [node for node, costs in plan.graph.placed_costs() if costs.reaches]
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
         self.measure: Callable[[], Timeline] | None = None
         self._hooks = HookWatch()
-        self._thread = threading.local()
+        self._thread = _Thread()
 
     @property
     def glue(self) -> GlueMode | None:
@@ -79,21 +92,26 @@ class Runtime:
 
         Reading it closes a step that `step_until_backward_ends` opened for a backward that is over.
         """
-        glue: GlueMode | None = getattr(self._thread, "glue", None)
-        backward = getattr(self._thread, "backward", None)
-        if backward is not None and backward != current_graph_task_id():
+        thread = self._thread
+        if thread.backward is not None and thread.backward != current_graph_task_id():
             self._close_backward()
             return None
-        return glue
+        return thread.glue
 
-    def only_reads(self, module: str, *, training: bool) -> bool:
-        """Whether a layer is known to write nothing that other code reads.
+    def facts_of(self, module: nn.Module, seat: tuple[str, str]) -> LayerFacts:
+        """What is known of a layer from call to call.
 
         Args:
-            module: its module.
-            training: whether it is in training mode now. A capture for inference does not cover that.
+            module: the layer.
+            seat: its name, and the device where it runs.
         """
-        return module in self._only_read and (self._in_training or not training)
+        name, device = seat
+        facts = self.layers.get(name)
+        if facts is None:
+            reads, here = name in self._only_read, self.backend.finder(device)
+            flags = {"reaches": name in self.reaching, "reads": reads, "in_training": self._in_training}
+            facts = self.layers[name] = LayerFacts(module, name, device, here, **flags)
+        return facts
 
     @cached_property
     def order(self) -> LaunchOrder:
@@ -117,8 +135,14 @@ class Runtime:
         launcher: AbstractLauncher = ThreadLauncher(backend) if threads else HostLauncher()
         work: HostWork = "waiting_layer_threads" if threads else "waiting_layer"
         spend = functools.partial(backend.spend, work, backend.host)
-        aside = functools.partial(_modes_off, glue)
+        aside = functools.partial(ModesAside, glue)
         return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, backend.draw_at, spend)
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Within this context the glue mode of the open step is off: what runs is no code of the model."""
+        glue = self._thread.glue
+        assert glue is not None
+        return glue.off()
 
     @contextmanager
     def step(self, root: nn.Module) -> Iterator[Step]:
@@ -133,6 +157,8 @@ class Runtime:
             with self.backend.step() as self.measure:
                 self._thread.glue = glue
                 step.schedule = schedule = self.schedule(glue)
+                step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])
+                step.swift = step.short and schedule is None
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
                     with glue, entrances_watched(glue):
@@ -142,6 +168,7 @@ class Runtime:
                             with self._hooks.watched(root):
                                 yield from self._scheduled(step, schedule)
                 finally:
+                    self.full = step.full
                     step.close()
         finally:
             self._thread.glue = None
@@ -168,17 +195,19 @@ class Runtime:
             self._thread.glue = GlueMode(Step(self.backend, self))
             self._thread.backward = current_graph_task_id()
             call_after_backward(functools.partial(self._backward_ended, threading.get_ident()))
-        glue: GlueMode = self._thread.glue
+        glue = self._thread.glue
+        assert glue is not None
         if glue.step.inside is None and glue not in function_modes():
             glue.__enter__()  # type: ignore[no-untyped-call]
 
     def _backward_ended(self, thread: int) -> None:
         # The engine may call this in another thread. Then the next read of `glue` closes the step.
-        if thread == threading.get_ident() and getattr(self._thread, "backward", None) is not None:
+        if thread == threading.get_ident() and self._thread.backward is not None:
             self._close_backward()
 
     def _close_backward(self) -> None:
-        self._thread.glue.leave()
+        if self._thread.glue is not None:
+            self._thread.glue.leave()
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
@@ -212,13 +241,6 @@ class Binding:
         return self.name, self.device
 
 
-@contextmanager
-def _modes_off(glue: GlueMode) -> Iterator[None]:
-    """Take the modes off: a layer launched in this context belongs to no code that runs around it."""
-    with glue.off(), reach_aside():
-        yield
-
-
 def bind(module: nn.Module, binding: Binding) -> None:
     """Link a module to a runtime."""
     module.__dict__[BINDING] = binding
@@ -239,38 +261,3 @@ def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runt
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
     runtime.settled = False  # copies and pickles lose the marks that say where weights lie
     return runtime
-
-
-def _readers_and_writers(plan: Plan) -> tuple[frozenset[str], frozenset[str]]:
-    """Modules that write nothing that others read, and modules that write only their arguments.
-
-    A module that did not run during capture is in neither set.
-    """
-    writes: dict[str, set[str]] = {}
-    for node, costs in plan.graph.placed_costs():
-        if not costs.unread:
-            kinds = writes.setdefault(plan.graph.module_of(node), set())
-            if costs.writes:
-                kinds.add(costs.writes)
-    only_read = frozenset(module for module, kinds in writes.items() if not kinds)
-    return only_read, frozenset(module for module, kinds in writes.items() if kinds == {"given"})
-
-
-def _readers(plan: Plan) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """By layer, the other devices that read its output, in the code's order of reading.
-
-    These outputs are sent ahead. A view of an output, or one of several outputs, is sent when it is used.
-    So is an output that the host reads, since the host would block until it arrives.
-    """
-    on_host, graph = plan.cluster.on_host, plan.graph
-    for node in plan.graph.placed():
-        own = plan.device_of[node]
-        edges = {reader: graph.edge_costs(node, reader) for reader in graph.successors(node)}
-        reading = [
-            plan.device_of[reader]
-            for reader, costs in edges.items()
-            if not costs.order_only and not costs.on_demand
-        ]
-        others = tuple(dict.fromkeys([d for d in reading if d != own and d not in on_host]))
-        if others:
-            yield node, others

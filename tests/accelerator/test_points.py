@@ -523,8 +523,8 @@ def test_a_foreseen_layer_issues_nothing(toy: ToyMachine) -> None:
     x = noise(4, 8).to("toy:0")
     toy.restart()
     toy.keep_issued()
-    state = Contents(layer, x).state
-    outcome = foresight.layer(layer, "layer", torch.device("toy:1"), (x,), {}, state)
+    contents = Contents(layer, x)
+    outcome = foresight.layer(layer, "layer", torch.device("toy:1"), (x,), {}, contents)
     assert outcome is not None and str(outcome.metas[0].device) == "toy:1"
     assert toy.issued() == [] and toy.waits() == ["restart"] * len(toy.waits())
     assert type(layer[0].running_mean) is Tensor and int(layer[0].num_batches_tracked) == 0

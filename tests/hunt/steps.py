@@ -3,12 +3,14 @@
 import copy
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from baechi.run.steady.paths import full_path_only
 
 from .leaves import attributes, leaves
 from .recipe import Recipe
@@ -56,7 +58,7 @@ def run(model: nn.Module, recipe: Recipe, way: Way, world: World) -> Left:
     weights = [*model.parameters()]
     optimizer = torch.optim.SGD(weights, 0.05) if way.caller == "optimizer" and weights else None
     model.train(way.training)
-    with _collections_counted(left):
+    with full_path_only() if way.full else nullcontext(), _collections_counted(left):
         for number in range(1, way.steps + 1):
             if way.caller == "alternates" and number == 2:
                 model.train(not way.training)

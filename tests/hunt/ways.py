@@ -4,7 +4,7 @@ A later capability joins by a function in `RUNNERS` and a name in `draw`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -34,6 +34,7 @@ class Way:
         caller: what the caller does.
         steps: how many.
         runner: what distributes the model; a name in `RUNNERS`.
+        full: whether every call takes the full path.
     """
 
     placer: str = "random:0"
@@ -44,6 +45,7 @@ class Way:
     caller: str = "plain"
     steps: int = 2
     runner: str = "planned"
+    full: bool = False
 
 
 Runner = Callable[[nn.Module, baechi.LayerGraph, Way, World], tuple[nn.Module, baechi.Cluster]]
@@ -74,4 +76,6 @@ def draw(seed: int) -> tuple[Way, ...]:
         placer = chance.choice(PLACERS) if real else f"random:{chance.randrange(1000)}"
         placer = "auto" if seed % 200 == 7 else placer
         ways.append(Way(placer, chance.choice((2, 3, 3)), reorder, training, chance.random() < 0.9, caller))
+    if Random(f"full path {seed}").random() < 0.2:  # beside the first way, which may take the short one
+        ways[1] = replace(ways[0], full=True)
     return tuple(ways)

@@ -5,19 +5,18 @@ not tell these apart, so a mark on a tensor's storage names its part. A tensor w
 outside the model: it lies on the GPU, but in no part.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from baechi.backend.abstract import AbstractBackend
-from baechi.backend.flag import Flag
+from baechi.backend.flag import Flag, LockFlag
 from baechi.backend.real import timing
+from baechi.backend.real.copies import Copies
 from baechi.backend.real.driver import DRIVER, Driver
 from baechi.backend.real.one_generator import OneGenerator
-from baechi.backend.real.p2p_check import is_trusted
 from baechi.backend.real.step_clock import StepClock
 from baechi.backend.real.streams import TorchStreams
 from baechi.backend.thread import started
@@ -28,11 +27,7 @@ from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.private.transforms import without_transforms
 from baechi.torchlib.random_state import has_generator
 from baechi.torchlib.tensors.blank_memory import blank_tensors
-from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
-
-_BEHIND_S = 200e-6
-"""More than the host takes to ask for a copy."""
 
 
 class TorchDevices(AbstractBackend):
@@ -53,22 +48,32 @@ class TorchDevices(AbstractBackend):
         self.names = tuple(names)
         self._streams = TorchStreams(names, driver)
         self._driver = driver
+        self._said: dict[torch.device, str] = {}
         self._clock: StepClock | None = None
         self._generator = OneGenerator(self.generators())
-        self._trusted: dict[tuple[str, str], bool] = {}
+        self._copies = Copies(self.names, self.host, self._streams, driver)
         self._parts = {
             gpu: frozenset([name for name in names if name.startswith(f"{gpu}/")])
             for gpu in {str(self._streams.device(name)) for name in names if "/" in name}
         }
 
     def place_of(self, tensor: torch.Tensor) -> str:
-        device = str(tensor.device)
-        parts = self._parts.get(device)
+        torch_device = tensor.device
+        device = self._said.get(torch_device)
+        if device is None:
+            device = self._said[torch_device] = str(torch_device)
+        parts = self._parts.get(device) if self._parts else None
         if parts:
             mark = mark_of(tensor)
             if mark is not None and mark.place in parts:
                 return mark.place
         return device
+
+    def finder(self, place: str) -> Callable[[torch.Tensor], bool]:
+        if self._parts:
+            return lambda tensor: self.place_of(tensor) == place
+        device = self._streams.device(place)
+        return lambda tensor: tensor.device == device
 
     def torch_device(self, place: str) -> torch.device | None:
         return self._streams.device(place)
@@ -178,89 +183,24 @@ class TorchDevices(AbstractBackend):
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False
     ) -> torch.Tensor:
         source, clock = self.place_of(tensor), self._clock
-        copied = self._copy_trusted(tensor, (source, place), streams, clock)
+        copied = self._copies.copy(tensor, (source, place), streams, clock)
         if not gradient:
             hand_on_age(tensor, copied, place)
         elif str(copied.device) in self._parts:
             set_mark(copied, Mark(place))
         return copied
 
-    def _copy_trusted(
-        self,
-        tensor: torch.Tensor,
-        ends: tuple[str, str],
-        streams: tuple[Any, Any],
-        clock: StepClock | None = None,
-    ) -> torch.Tensor:
-        """A copy, directly where that can be trusted, else through the host."""
-        source, place = ends
-        if self._is_trusted(source, place):
-            return self._copy(tensor, ends, streams, clock)
-        staged = self._copy(tensor, (source, self.host), (streams[0], None), clock)
-        return self._copy(staged, (self.host, place), (None, streams[1]), clock)
-
-    def _is_trusted(self, source: str, target: str) -> bool:
-        if (source, target) not in self._trusted:
-            both = source in self.names and target in self.names and self.host not in (source, target)
-            self._trusted[source, target] = not both or is_trusted(source, target, self.host, self._test_copy)
-        return self._trusted[source, target]
-
-    def _test_copy(self, tensor: torch.Tensor, source: str, target: str) -> torch.Tensor:
-        streams = self.transfer_streams(source, target)
-        copied = self._copy(tensor, (source, target), streams)
-        for stream in streams:
-            if stream is not None:
-                stream.synchronize()
-        return copied
-
-    def _copy(
-        self,
-        tensor: torch.Tensor,
-        ends: tuple[str, str],
-        streams: tuple[Any, Any],
-        clock: StepClock | None = None,
-    ) -> torch.Tensor:
-        device = self._streams.device(ends[1])
-        with ExitStack() as stack:  # a peer copy is ordered with the current streams of both ends
-            for stream in dict.fromkeys(streams):
-                if stream is not None:
-                    stack.enter_context(self._driver.on(stream))
-            if clock is not None:
-                stack.enter_context(clock.transfer(tensor, ends))
-            copied = copy_with_layout(tensor, device)
-        if ends[1] == self.host and streams[0] is not None:
-            streams[0].synchronize()
-        return copied
-
     def copy_s(self, tensor: torch.Tensor, place: str) -> float:
-        source, driver = self.place_of(tensor), self._driver
-        tx, rx = streams = self._streams.transfer(source, place)
-        own = tx or rx
-        begun_s = self.idle_s()
-        if own is None or not self._is_trusted(source, place):
-            self._copy_trusted(tensor, (source, place), streams)
-            return self.idle_s() - begun_s
-        device = self._streams.device(source if tx else place)
-        with driver.on(own):
-            driver.spin(device, _BEHIND_S)
-            start = driver.timed_event(device)
-        self._copy(tensor, (source, place), streams)
-        with driver.on(own):
-            end = driver.timed_event(device)
-        self.idle_s()
-        return driver.elapsed_s(start, end)
+        return self._copies.seconds(tensor, (self.place_of(tensor), place))
 
     def spend(self, what: HostWork, place: str) -> None:
         """Their clocks are real."""
 
     def idle_s(self) -> float:
-        for device in {self._streams.device(name) for name in self.names}:
-            if self._streams.has_streams(device):
-                self._driver.synchronize(device)
-        return self._driver.host_s()
+        return self._copies.idle_s()
 
     def flag(self) -> Flag:
-        return threading.Event()
+        return LockFlag()
 
     def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
         del position
@@ -293,6 +233,11 @@ class TorchDevices(AbstractBackend):
     def _timed_at(self, clock: StepClock, place: str, layer: str) -> Iterator[Callable[[Any], None]]:
         with self._streams.at(place), clock.layer(place, layer) as note:
             yield note
+
+    def is_bare(self, place: str) -> bool:
+        device = self._streams.device(place)
+        watched = self._clock is not None or self._generator.knows(device)
+        return not watched and not self._streams.has_streams(device)
 
     def enter_layer(self, layer: str) -> str:
         return ""

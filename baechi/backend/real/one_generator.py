@@ -52,6 +52,10 @@ class OneGenerator:
                 self._same.add(device)
         self._holder = device
 
+    def knows(self, device: torch.device) -> bool:
+        """Whether a device is one of several whose generators are kept alike."""
+        return device in self._devices
+
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """A step starts from the first device's generator, and returns the state to it at the end."""

@@ -4,20 +4,19 @@ Inside `with cluster:` everything goes to the emulator; outside, tensors have pl
 that is all: the numbers are right, and nothing is timed, counted or checked.
 """
 
-import functools
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from baechi.backend.abstract import AbstractBackend
-from baechi.backend.flag import Flag
+from baechi.backend.flag import Flag, LockFlag
 from baechi.backend.thread import started
 from baechi.backend.virtual import current
+from baechi.backend.virtual.inside import InFunctionalOp, InLayer, emulated_step
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.streams import Event, Host, Stream
 from baechi.backend.virtual.machine.threads import VirtualFlag
@@ -49,6 +48,13 @@ class VirtualDevices(AbstractBackend):
     def place_of(self, tensor: torch.Tensor) -> str:
         mark = mark_of(tensor)
         return HOST if mark is None or mark.place is None else mark.place
+
+    def finder(self, place: str) -> Callable[[torch.Tensor], bool]:
+        def lies_there(tensor: torch.Tensor) -> bool:
+            mark = mark_of(tensor)
+            return mark is not None and mark.place == place
+
+        return lies_there
 
     def torch_device(self, place: str) -> torch.device | None:
         emulator = self._emulator(place)
@@ -182,7 +188,7 @@ class VirtualDevices(AbstractBackend):
     def flag(self) -> Flag:
         emulator = current.at_work()
         if emulator is None:
-            return threading.Event()
+            return LockFlag()
         return VirtualFlag(emulator.run_token, lambda: emulator.thread.host)
 
     def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
@@ -202,13 +208,16 @@ class VirtualDevices(AbstractBackend):
         return emulator.run_token.spawn(run, host, position)
 
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
-        return _step()
+        return emulated_step()
 
     def at(self, place: str, layer: str | None = None) -> AbstractContextManager[None]:
         emulator = current.at_work()
         if emulator is None or layer is None or not (layer or emulator.cluster.host):
             return _NOTHING
-        return _In(emulator, layer) if layer else _Between(emulator)
+        return InLayer(emulator, layer) if layer else InFunctionalOp(emulator)
+
+    def is_bare(self, place: str) -> bool:
+        return current.at_work() is None
 
     def enter_layer(self, layer: str) -> str:
         emulator = current.at_work()
@@ -238,46 +247,6 @@ class VirtualDevices(AbstractBackend):
             emulator.send((source, target), "copy", (read, written), sent_bytes, streams)
             if target == host:
                 emulator.wait_for(streams[0].record(), source)
-
-
-class _In:
-    """In a layer, in this thread (a generator would cost the host more)."""
-
-    __slots__ = ("_before", "_emulator", "_layer")
-
-    def __init__(self, emulator: Emulator, layer: str) -> None:
-        self._emulator, self._layer = emulator, layer
-
-    def __enter__(self) -> None:
-        self._before = self._emulator.enter_layer(self._layer)
-
-    def __exit__(self, *exception: object) -> None:
-        self._emulator.enter_layer(self._before)
-
-
-class _Between:
-    """In a functional op between layers: what it owes the host is over with it."""
-
-    __slots__ = ("_emulator",)
-
-    def __init__(self, emulator: Emulator) -> None:
-        self._emulator = emulator
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        self._emulator.thread.pay()
-
-
-@contextmanager
-def _step() -> Iterator[Callable[[], Timeline] | None]:
-    emulator = current.at_work()
-    if emulator is None:
-        yield None
-        return
-    with current.entered(), emulator.step() as record:
-        yield functools.partial(emulator.timeline, record)
 
 
 def torch_devices(names: Sequence[str]) -> dict[str, torch.device]:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from baechi.run.foresee.outcome import Outcome
+from baechi.run.state.caller_state import CallerState
 from baechi.run.state.contents import Contents
+from baechi.run.steady.call_contents import KnownContents
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Call:
         number: its place in the order in which the code reaches calls.
         keeps: tensors that it may write although they are no arguments: a layer's buffers.
         contents: for a layer, the containers and tensors that it can reach.
+        caller: the settings of its caller, if they were read already.
     """
 
     name: str
@@ -52,4 +55,5 @@ class Call:
     place: str | None
     number: int
     keeps: tuple[torch.Tensor, ...] = ()
-    contents: Contents | None = None
+    contents: Contents | KnownContents | None = None
+    caller: CallerState | None = None

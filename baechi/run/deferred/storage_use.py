@@ -33,7 +33,10 @@ class StorageUse:
 
 def use_of(tensor: torch.Tensor) -> StorageUse | None:
     """The record of a tensor's storage; None if no task has waited to use it."""
-    use: StorageUse | None = getattr(storage_object(tensor), _NAME, None)
+    try:
+        use: StorageUse | None = tensor.untyped_storage().__dict__.get(_NAME)
+    except (NotImplementedError, RuntimeError):  # a wrapper of functorch's, or a tensor without storage
+        use = getattr(storage_object(tensor), _NAME, None)
     return use
 
 

@@ -74,7 +74,11 @@ class RealTensors(Exception):
     """A call that is only inferred would write a real tensor, or launch a layer that is not part of it."""
 
 
-_thread = threading.local()
+class _Thread(threading.local):
+    infers = False
+
+
+_thread = _Thread()
 
 
 @contextmanager
@@ -96,7 +100,7 @@ def refuse_if_foreseeing(layer: str) -> None:
     Raises:
         RealTensors: the thread is inside `foreseeing`.
     """
-    if getattr(_thread, "infers", False):
+    if _thread.infers:
         raise RealTensors(f"{layer} is called by another layer, of which it is no submodule")
 
 

@@ -13,6 +13,8 @@ from baechi.backend import unwatched
 from baechi.records.plan import Plan
 from baechi.run.foresee.outcome import Outcome, infer, key_of, no_function_modes
 from baechi.run.state.caller_state import CallerState
+from baechi.run.state.contents import Contents
+from baechi.run.steady.call_contents import KnownContents
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.modules.intercept import original_forward
 from baechi.torchlib.operators.functions import function_name
@@ -27,6 +29,7 @@ from baechi.torchlib.private.modules import (
 )
 
 _KEPT = 20_000
+_KEPT_BY_A_LAYER = 64
 
 _HOOKS = (forward_hooks, forward_pre_hooks, backward_hooks, backward_pre_hooks)
 
@@ -49,7 +52,8 @@ class Foresight:
         device: torch.device | None,
         args: Any,
         kwargs: Any,
-        state: Hashable,
+        contents: Contents | KnownContents,
+        caller: CallerState | None = None,
     ) -> Outcome | None:
         """Infer the outcome of a layer call. Nothing is computed.
 
@@ -59,8 +63,27 @@ class Foresight:
             device: where it runs, as torch knows it; None: where its arguments lie.
             args: its positional arguments.
             kwargs: its keyword arguments.
-            state: what it and its arguments hold; see `Contents.state`.
+            contents: what it and its arguments hold.
+            caller: the settings of its caller, if they were read already.
         """
+        if isinstance(contents, KnownContents):
+            known, key = contents.held.outcomes, (contents.looks, caller or CallerState.now())
+            if key not in known:
+                if len(known) >= _KEPT_BY_A_LAYER:
+                    known.clear()
+                known[key] = self._layer(module, name, device, args, kwargs, contents.state)
+            return known[key]  # type: ignore[no-any-return]
+        return self._layer(module, name, device, args, kwargs, contents.state)
+
+    def _layer(
+        self,
+        module: nn.Module,
+        name: str,
+        device: torch.device | None,
+        args: Any,
+        kwargs: Any,
+        state: Hashable,
+    ) -> Outcome | None:
 
         def run() -> Outcome | None:
             with unwatched(), no_function_modes(), left_as_found(module, contents="none") as found:

@@ -11,8 +11,8 @@ from the tasks that wait to write memory that it reads (`storage_use`). A task n
 reached after it. So launching in the code's order is always possible, and there is no deadlock.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from baechi.run.deferred.storage_use import needs_to_read, needs_to_write, note_
 from baechi.run.deferred.task import WAITS, Task
 from baechi.run.deferred.tensor import is_deferred
 from baechi.run.foresee.outcome import Outcome
+from baechi.run.launch.around import Around
 from baechi.run.launch.code_order import casts_weights, modes, must_keep_code_order
 from baechi.run.launch.launcher import AbstractLauncher
 from baechi.run.launch.pending import Pending
@@ -105,7 +106,7 @@ class Schedule:
         return result
 
     def layer(self, call: Call, *, cannot_wait: Callable[[], str], writes: bool) -> Any:
-        """Launch a layer that the host has reached, or let it wait.
+        """Launch a layer that the host has reached, or let it wait. The glue mode is off.
 
         Args:
             call: the layer.
@@ -115,26 +116,25 @@ class Schedule:
         Returns:
             What it returns, or deferred values.
         """
-        with self._aside():
-            # Skipping layers that the code passed over may wake tasks, and bring this layer's turn.
-            turn = self.turns.is_up(call.name)
-            self.pending.wake(self.turns.skip())
-            turn = turn or self.turns.is_up(call.name)
-            given = list(tensors_in(call.args, call.kwargs))
-            needs = self._needs_of_layer(call, given)
-            reason, outcome = "", None
-            if needs or not turn:
-                reason = cannot_wait() or must_keep_code_order(self._modes)
-                outcome = None if reason else call.foresee()
-                if outcome is not None:
-                    result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=turn)
-                    return result
-                reason = reason or "only running it tells what it returns"
-                self.forced.append(Forced(call.name, reason, user_line()))
-                self.pending.force(needs)
-            if writes:
-                self._before_write(call, given)
-            return self.launch_here(call.name, call.run, call.args, call.kwargs)
+        # Skipping layers that the code passed over may wake tasks, and bring this layer's turn.
+        turn = self.turns.is_up(call.name)
+        self.pending.wake(self.turns.skip())
+        turn = turn or self.turns.is_up(call.name)
+        given = list(tensors_in(call.args, call.kwargs))
+        needs = self._needs_of_layer(call, given)
+        reason, outcome = "", None
+        if needs or not turn:
+            reason = cannot_wait() or must_keep_code_order(self._modes)
+            outcome = None if reason else call.foresee()
+            if outcome is not None:
+                result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=turn)
+                return result
+            reason = reason or "only running it tells what it returns"
+            self.forced.append(Forced(call.name, reason, user_line()))
+            self.pending.force(needs)
+        if writes:
+            self._before_write(call, given)
+        return self.launch_here(call.name, call.run, call.args, call.kwargs)
 
     def glue(self, call: Call, given: list[torch.Tensor], written: list[torch.Tensor]) -> Any:
         """Run a functional op (glue) that the code has reached, or let it wait.
@@ -268,7 +268,7 @@ class Schedule:
         if call.contents is not None:  # a layer's code may read context variables: it gets those of now
             run = partial(copy_context().run, run)
         contents = call.contents or Contents(call.args, call.kwargs)
-        around = partial(_both, CallerState.now().restored, partial(contents.restored, call.name))
+        around = partial(Around, call.caller or CallerState.now(), contents, call.name)
         # Placeholders name the task, and `finish` names the placeholders: so `finish` is set after both.
         task = Task(self, call.number, call.name, layer, run, None, around=around)
         result, values = stand_ins(task, call, outcome, distinct)
@@ -285,14 +285,6 @@ class Schedule:
             self._spend()
         self.pending.wait(task, needs, in_turn=in_turn)
         return result, task
-
-
-@contextmanager
-def _both(
-    caller: Callable[[], AbstractContextManager[None]], found: Callable[[], AbstractContextManager[None]]
-) -> Iterator[None]:
-    with caller(), found():
-        yield
 
 
 def _distinct(given: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -51,13 +51,12 @@ class CallerState:
     def restored(self) -> Iterator[None]:
         """Within this context, this thread has these settings, and saved-tensor hooks are off."""
         now = CallerState.now()
-        with saved_hooks_aside() as hooked:
-            if now == self and not hooked and not is_transformed():
-                yield
-                return
-            with without_transforms(), ExitStack() as stack:
-                self._enter(stack)
-                yield
+        if now == self and not saves_through_hooks() and not is_transformed():
+            yield
+            return
+        with saved_hooks_aside(), without_transforms(), ExitStack() as stack:
+            self._enter(stack)
+            yield
 
     def _enter(self, stack: ExitStack) -> None:
         stack.enter_context(torch.inference_mode(self.inference))

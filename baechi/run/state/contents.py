@@ -49,7 +49,8 @@ class Contents:
         self.tensors: list[torch.Tensor] = []
         self.unseen = False
         """Whether an iterator was found, whose contents cannot be read without using it up."""
-        self._found: list[tuple[Any, Any]] = []
+        self.found: list[tuple[Any, Any]] = []
+        """The containers, and what was in them."""
         self._tokens: list[Hashable] = []
         seen: dict[int, Any] = {}
         waiting = list(reversed(values))
@@ -77,19 +78,16 @@ class Contents:
         Raises:
             BaechiError: it changed a container, which the inference with fake tensors did not.
         """
-        now = [(table, content_of(table)) for table, _ in self._found]
-        for (table, found), (_, present) in zip(self._found, now, strict=True):
+        now = [(table, content_of(table)) for table, _ in self.found]
+        for (table, found), (_, present) in zip(self.found, now, strict=True):
             if differ(present, found):
                 refill(table, found)
         try:
             yield
-            if any(differ(content_of(table), found) for table, found in self._found):
-                raise BaechiError(
-                    f"{name} changed a list, a dict or an attribute when it launched, which it did not do "
-                    "before with the same arguments. Run this model with reorder=False"
-                )
+            if any(differ(content_of(table), found) for table, found in self.found):
+                raise changed_at_launch(name)
         finally:
-            for (table, found), (_, present) in zip(self._found, now, strict=True):
+            for (table, found), (_, present) in zip(self.found, now, strict=True):
                 if differ(present, found):
                     refill(table, present)
 
@@ -97,7 +95,7 @@ class Contents:
         """Note one object; returns the objects that it refers to."""
         if isinstance(item, torch.Tensor):
             self.tensors.append(item)
-            self._tokens.append(_look_of(item))
+            self._tokens.append(look_of(item))
             return ()
         self._tokens.append(kind)
         if isinstance(item, (tuple, frozenset)):
@@ -121,19 +119,36 @@ class Contents:
         inside: list[Any] = []
         for table in tables_of(item):
             content = content_of(table)
-            self._found.append((table, content))
+            self.found.append((table, content))
             self._tokens.append(_names_in(content))
             inside += items_of(content)
         return inside
 
 
-def _look_of(tensor: torch.Tensor) -> Hashable:
+def look_of(tensor: torch.Tensor) -> Hashable:
+    """What a call's outcome may depend on of a tensor: all but its values.
+
+    Args:
+        tensor: any tensor.
+    """
     with without_subclass_function():
         if isinstance(tensor, torch.nn.Parameter):
             return tensor.requires_grad, tensor.shape, tensor.dtype
         if tensor.layout != torch.strided or tensor.is_nested:
             return tensor.layout, tensor.dtype
         return Meta.of(tensor)
+
+
+def changed_at_launch(name: str) -> BaechiError:
+    """The error for a layer or function that changes containers at launch, and did not when it was inferred.
+
+    Args:
+        name: the layer or function.
+    """
+    return BaechiError(
+        f"{name} changed a list, a dict or an attribute when it launched, which it did not do "
+        "before with the same arguments. Run this model with reorder=False"
+    )
 
 
 def _names_in(content: Any) -> Hashable:

@@ -12,16 +12,18 @@ from torch.overrides import TorchFunctionMode
 from baechi.cost.anchor import anchor
 from baechi.run.deferred.call import Call
 from baechi.run.launch.schedule import Schedule
+from baechi.run.steady.arguments import plain_tensors
+from baechi.run.steady.functions import FunctionFacts, function_facts
+from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import (
+    ASKED_BY_NAME,
     QUESTIONS,
     described,
-    function_name,
     touched,
     written_in_place,
 )
-from baechi.torchlib.operators.rule import Rule
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import (
     function_mode_count,
@@ -49,18 +51,53 @@ class GlueMode(TorchFunctionMode):
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = function_name(func)
-        rule = rule_of(name)
+        facts, schedule = function_facts(func), self.step.schedule
+        if schedule is None or not schedule.waiting:
+            if facts.asks:
+                return func(*args, **kwargs)
+            if facts.short:
+                return self._run(func, facts, self.step.next_turn(), args, kwargs)
+        rule = facts.rule
         if rule.takes_device:
             args, kwargs = self._stay(args, kwargs)
-        schedule = self.step.schedule
         if schedule is not None and schedule.waiting:
-            return self._when_something_waits(schedule, func, name, rule, args, kwargs)
+            return self._when_something_waits(schedule, func, facts, args, kwargs)
         if rule.query or rule.keeps_arguments:
             if rule.new_memory:
                 self.step.forget(args[0])
             return func(*args, **self._gradients_there(args, kwargs))
-        return self._run(func, name, self.step.next_turn(), args, kwargs)
+        return self._run(func, facts, self.step.next_turn(), args, kwargs)
+
+    def _shortly(
+        self,
+        func: Any,
+        facts: FunctionFacts,
+        turn: int,
+        given: list[torch.Tensor],
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run a function whose arguments are plain; what comes back is the same as by `_in_full`."""
+        step, backend = self.step, self.step.backend
+        place: str | None = backend.place_of(given[0]) if given else None
+        mixed = place not in backend.names or any(backend.place_of(tensor) != place for tensor in given)
+        if mixed:
+            place, mixed = self._place(func, facts.name, args, kwargs, given)
+        if facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs):
+            step.may_write(touched(func, facts.name, args, kwargs))
+        loans = None
+        if mixed and place is not None:
+            (args, kwargs), loans = lend_plain(step, (args, kwargs), place, backend.finder(place))
+        if place in step.bare:
+            result = func(*args, **kwargs)
+        else:
+            result = self._at(place or backend.host, func, args, kwargs)
+        if loans is not None:
+            result = loans.settle(result, written=bool(facts.rule.writes))
+        step.stamp(result, place, turn, renew=bool(given) and result is given[0])
+        if step.schedule is not None:
+            step.schedule.launcher.note(result)
+        return result
 
     def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Drop the device of `x.to(y.device)`: the code was written for one device, so `x` stays.
@@ -109,12 +146,13 @@ class GlueMode(TorchFunctionMode):
         )
 
     def _when_something_waits(
-        self, schedule: Schedule, func: Any, name: str, rule: Rule, args: Any, kwargs: dict[str, Any]
+        self, schedule: Schedule, func: Any, facts: FunctionFacts, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """Run a function while layers wait: it may have to wait too, or force their launch."""
         if func in QUESTIONS or isinstance(getattr(func, "__self__", None), property):
             with without_subclass_function():
                 return func(*args, **kwargs)
+        name, rule = facts.name, facts.rule
         given = list(tensors_in(args, kwargs))
         asks = rule.query and not rule_of(described(func)).views
         leaves = rule.leaves or (rule.takes_device and _names_device(args, kwargs))
@@ -127,14 +165,21 @@ class GlueMode(TorchFunctionMode):
             return func(*args, **self._gradients_there(args, kwargs))
         turn = self.step.next_turn()
         written = touched(func, name, args, kwargs)
-        run = functools.partial(self._run, func, name, turn)
+        run = functools.partial(self._run, func, facts, turn)
         place, mixed = self._place(func, name, args, kwargs, given)
         there = self.step.backend.kernel_device(place) if mixed and place is not None else None
         foresee = functools.partial(self.step.runtime.foresight.function, func, there, args, kwargs)
         call = Call(name, run, args, kwargs, foresee, place, turn)
         return schedule.glue(call, given, written)
 
-    def _run(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, facts: FunctionFacts, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        given = plain_tensors(args, kwargs) if facts.short and self.step.short else None
+        if given is not None:
+            return self._shortly(func, facts, turn, given, args, kwargs)
+        return self._in_full(func, facts.name, turn, args, kwargs)
+
+    def _in_full(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
+        self.step.full.append(name)
         given = list(tensors_in(args, kwargs))
         rule = rule_of(name)
         place, mixed = self._place(func, name, args, kwargs, given)

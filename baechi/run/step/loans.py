@@ -55,6 +55,8 @@ class Loans:
             result: the result of the call.
         """
         lent = {id(copied) for _, copied, _ in self._lent}
+        if isinstance(result, torch.Tensor):
+            return [] if id(result) in lent else [result]
         return [tensor for tensor in tensors_in(result) if id(tensor) not in lent]
 
     def settle(self, result: Any, *, written: bool = False) -> Any:
@@ -71,7 +73,7 @@ class Loans:
         Returns:
             The result with copies replaced by originals.
         """
-        if not self._lent:
+        if not self._lent or (not written and self._is_apart(result)):
             return result
         for original, copied, version in self._lent:
             if version_of(copied) != version or written:
@@ -92,6 +94,16 @@ class Loans:
         for original, copied, before in self._containers:
             _replay(original, copied, before, back)
         return back(result)
+
+    def _is_apart(self, result: Any) -> bool:
+        """Whether the call wrote nothing that it was lent, and returned one tensor with memory of its own."""
+        if not isinstance(result, torch.Tensor) or self._containers:
+            return False
+        memory = storage_object(result)
+        for _, copied, version in self._lent:
+            if copied is result or version_of(copied) != version or storage_object(copied) is memory:
+                return False
+        return True
 
     def _views(self, result: Any, originals: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
         """By `id` of a returned view of a copy, the view of the original."""

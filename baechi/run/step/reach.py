@@ -7,8 +7,6 @@ A tensor inside an object, a set, a closure, an iterator or another module canno
 without rebuilding that object. So the object stays, and this mode checks the arguments of each function.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -119,14 +117,37 @@ def reach_here() -> Reach | None:
     return next((mode for mode in modes if isinstance(mode, Reach)), None)
 
 
-@contextmanager
-def reach_aside() -> Iterator[None]:
+class ReachAside:
     """Within this context, the running layer's mode is off, so that another layer can launch."""
-    above: list[Any] = []
-    while function_mode_count() and reach_here() is not None:
-        above.append(pop_function_mode())
-    try:
-        yield
-    finally:
-        for mode in reversed(above):
+
+    __slots__ = ("_above",)
+
+    def __enter__(self) -> None:
+        self._above: list[Any] = []
+        while function_mode_count() and reach_here() is not None:
+            self._above.append(pop_function_mode())
+
+    def __exit__(self, *_: object) -> None:
+        for mode in reversed(self._above):
             push_function_mode(mode)
+
+
+class ModesAside(ReachAside):
+    """Within this context, the glue mode is off, too: what launches belongs to no code that runs around it.
+
+    Args:
+        glue: the open step's glue mode.
+    """
+
+    __slots__ = ("_depth", "_glue")
+
+    def __init__(self, glue: Any) -> None:
+        self._glue = glue
+
+    def __enter__(self) -> None:
+        self._depth = self._glue.leave()
+        super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._glue.come_back(self._depth)

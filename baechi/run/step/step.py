@@ -1,12 +1,12 @@
 """One call of the root module: its transfers, and the copies that are still valid."""
 
 import functools
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_readers, wait_for_sends
@@ -18,10 +18,12 @@ from baechi.backend.transfer import (
     transfer,
 )
 from baechi.run.launch.schedule import Schedule
+from baechi.run.steady.paths import short_way_is_open
 from baechi.run.step.aliases import common_bases, same_view
 from baechi.run.step.loans import Loans, version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import mark_of, note_write, stamp
+from baechi.torchlib.tensors.weak_table import WeakTable
 
 _Key = tuple[str, int, int, bool]
 
@@ -49,9 +51,19 @@ class Step:
         self.schedule: Schedule | None = None
         self.inside: str | None = None
         """The device of the layer that runs now; None between layers."""
+        self.short = short_way_is_open()
+        """Whether calls may take the short way; see `run.steady`."""
+        self.swift = False
+        """Whether a layer may take the shortest way: the step has no schedule; see `run.steady.swift`."""
+        self.bare: frozenset[str] = frozenset()
+        """The devices at which nothing has to be done around what runs: no stream, no clock."""
+        self.readers: dict[str, tuple[str, ...]] = {} if runtime is None else runtime.readers
+        self.turns: Iterator[int] = itertools.count(1) if runtime is None else runtime.turns
+        self.full: list[str] = []
+        """The layers and functional ops that took the full path."""
         self._calls: dict[str, int] = {}
         # by tensor, then by place, version and grad mode
-        self._copies = WeakTensorKeyDictionary()
+        self._copies: WeakTable[dict[_Key, _Copy]] = WeakTable()
 
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         """Bring a tensor to a device: itself if it lies there, else its copy, made once.
@@ -69,7 +81,7 @@ class Step:
             return tensor
         if tensor.is_meta and tensor.is_nested:  # torch's nested tensors carry one without values
             return tensor
-        slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
+        slots = self._copies_of(tensor)
         key = (place, *_writes_of(tensor), torch.is_grad_enabled())
         copy = slots.get(key)
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
@@ -86,7 +98,7 @@ class Step:
             call: the layer's name, with the number of its call.
             result: what it returned; several tensors are sent only when they are used.
         """
-        readers = self.runtime.readers.get(call)
+        readers = self.readers.get(call)
         if readers is not None and isinstance(result, torch.Tensor):
             self.push(result, readers)
 
@@ -100,7 +112,7 @@ class Step:
         here = self.backend.place_of(tensor)
         for place in places:
             key = (place, *_writes_of(tensor), torch.is_grad_enabled())
-            slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
+            slots = self._copies_of(tensor)
             if place != here and key not in slots:
                 slots[key] = self._sent(tensor, place)
                 way = slots[key].way
@@ -113,7 +125,7 @@ class Step:
         Args:
             tensor: the tensor.
         """
-        self._copies.pop(tensor, None)
+        self._copies.pop(tensor)
 
     def becomes(self, real: torch.Tensor, value: torch.Tensor) -> None:
         """Move the copies of a result to the deferred value that is about to become it.
@@ -122,15 +134,28 @@ class Step:
             real: the result.
             value: the deferred value.
         """
-        slots = self._copies.pop(real, None)
+        slots = self._copies.pop(real)
         if slots is not None:
-            self._copies[value] = slots
+            self._copies.put(value, slots)
 
-    def _know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
-        """Note that a tensor is on a device already, as a view of a copy there."""
-        slots: dict[_Key, _Copy] = self._copies.setdefault(tensor, {})
+    def know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
+        """Note that a tensor is on a device already, as a view of a copy there.
+
+        Args:
+            place: the device.
+            tensor: the tensor.
+            copied: the view of a copy.
+        """
+        slots = self._copies_of(tensor)
         key = (place, *_writes_of(tensor), torch.is_grad_enabled())
         slots[key] = _Copy(copied, None, version_of(copied))
+
+    def _copies_of(self, tensor: torch.Tensor) -> "dict[_Key, _Copy]":
+        slots = self._copies.get(tensor)
+        if slots is None:
+            slots = {}
+            self._copies.put(tensor, slots)
+        return slots
 
     def _sent(self, tensor: torch.Tensor, place: str) -> "_Copy":
         if torch.is_inference_mode_enabled():  # inference tensors have no version counter
@@ -160,19 +185,6 @@ class Step:
         here = self.backend.place_of(tensor)
         return tensor if here == place else transfer(tensor, self.backend, place)
 
-    def all_here(self, args: tuple[Any, ...], place: str) -> bool:
-        """Whether all arguments are plain tensors on a device, so that none needs a copy.
-
-        Args:
-            args: positional arguments.
-            place: the device.
-        """
-        place_of = self.backend.place_of
-        for value in args:
-            if not isinstance(value, torch.Tensor) or place_of(value) != place:
-                return False
-        return True
-
     def lend(
         self, values: tuple[Any, Any], place: str, *, writes: bool = False
     ) -> tuple[tuple[Any, Any], Loans]:
@@ -186,7 +198,7 @@ class Step:
         Returns:
             The arguments on the device, and the record of copies.
         """
-        loans = Loans(self.backend, functools.partial(self._know, place))
+        loans = Loans(self.backend, functools.partial(self.know, place))
         bases = common_bases(tensors_in(values)) if writes else {}
         views: dict[int, torch.Tensor] = {}
 
@@ -249,12 +261,15 @@ class Step:
             turn: its place in the code's order.
             renew: see `storage.stamp`.
         """
-        for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
+        if isinstance(result, torch.Tensor):
+            stamp(result, place, turn, renew=renew)
+            return
+        for tensor in tensors_in(result):
             stamp(tensor, place, turn, renew=renew)
 
     def next_turn(self) -> int:
         """A number for the call that the code reaches now; it is larger than all numbers before."""
-        return int(next(self.runtime.turns))
+        return next(self.turns)
 
 
 def _writes_of(tensor: torch.Tensor) -> tuple[int, int]:

@@ -78,10 +78,8 @@ def original_forward(module: nn.Module) -> Callable[..., Any]:
     Args:
         module: a module with a stand-in.
     """
-    original = module.__dict__[_ORIGINAL]
-    if original is None:
-        original = type(module).forward.__get__(module)
-    return original  # type: ignore[no-any-return]
+    original: Callable[..., Any] | None = module.__dict__[_ORIGINAL]
+    return type(module).forward.__get__(module) if original is None else original
 
 
 def is_replaced(module: nn.Module) -> bool:

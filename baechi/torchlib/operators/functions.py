@@ -72,6 +72,15 @@ def written_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) ->
     return written
 
 
+def may_ask_to_write(func: Any) -> bool:
+    """Whether a function takes an argument by position that makes it write in place.
+
+    Args:
+        func: a torch function, or an operator.
+    """
+    return any(_position(func, argument) is not None for argument in WRITES_IF)
+
+
 def touched(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors that a function may write in place, those among them of which it does not say so.
 
@@ -89,7 +98,7 @@ def touched(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> list[tor
     return found
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def _position(func: Any, argument: str) -> int | None:
     """Where a function of `torch.nn.functional` takes an argument by position."""
     if not inspect.isfunction(func):
@@ -108,6 +117,9 @@ def _ways_to_ask(name: str) -> list[Any]:
         return [asked.__get__]
     return [asked, getattr(torch, name)] if answers == "function" else [asked]
 
+
+ASKED_BY_NAME = frozenset({"out", *WRITES_IF})
+"""Arguments by name that make a function write in place."""
 
 QUESTIONS = frozenset([way for name, rule in RULES.items() if rule.answers for way in _ways_to_ask(name)])
 """What a value that waits answers without being computed."""

@@ -1,7 +1,7 @@
 """Function modes and dispatch modes: how they are put on, taken off, counted and set aside."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from baechi.torchlib.private.lookup import kind, named
@@ -21,7 +21,7 @@ without_torch_function: _Aside = named(
 without_subclass_function: _Aside = named(
     "torch._C.DisableTorchFunctionSubclass", "read a deferred value without launching it"
 )
-without_dispatch_modes: _Aside = named(
+_without_dispatch_modes: _Aside = named(
     "torch.utils._python_dispatch._disable_current_modes", "compute without being watched"
 )
 
@@ -53,6 +53,13 @@ pop_dispatch_mode: Callable[[], Any] = named(
 dispatch_mode_count: Callable[[], int] = named(
     "torch._C._len_torch_dispatch_stack", "know whether a mode is on that was not on before"
 )
+
+_NOTHING = nullcontext()
+
+
+def without_dispatch_modes() -> AbstractContextManager[object]:
+    """Compute without being watched. (Torch's way takes long, and most often no mode is on.)"""
+    return _without_dispatch_modes() if dispatch_mode_count() else _NOTHING
 
 
 class UntracedDispatchMode(TorchDispatchMode):

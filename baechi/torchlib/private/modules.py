@@ -16,6 +16,9 @@ parameter_table: Callable[[nn.Module], _Table] = attribute(
 buffer_table: Callable[[nn.Module], _Table] = attribute(
     _module, "_buffers", "put fake weights in the place of real ones"
 )
+submodule_table: Callable[[nn.Module], _Table] = attribute(
+    _module, "_modules", "see that a part of a layer was exchanged"
+)
 forward_hooks: Callable[[nn.Module], Any] = attribute(
     _module, "_forward_hooks", "let hooks on a module see tensors that are computed"
 )

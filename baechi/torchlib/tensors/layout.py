@@ -27,6 +27,11 @@ def copy_with_layout(tensor: torch.Tensor, device: torch.device, *, filled: bool
     Returns:
         A new storage, never an alias, outside autograd.
     """
+    if filled and not is_wrapped(tensor):
+        with without_torch_function():
+            copied = _straight_copy(tensor, device)
+        if copied is not None:
+            return copied
     with torch.no_grad(), without_torch_function():  # hidden from function modes, the runtime's too
         wrapped = is_wrapped(tensor)  # inside vmap, grad, ...
         if wrapped or tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
@@ -60,6 +65,17 @@ def sent_and_held_bytes(tensor: torch.Tensor) -> tuple[int, int]:
     sent = prod(shape) * size if tensor.numel() else 0
     shift, span = _room(tensor, shape)
     return sent, (shift + span) * size
+
+
+def _straight_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor | None:
+    """A copy of a tensor that is contiguous and aligned, which most are; None for others."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+        return None
+    shifted = tensor.storage_offset() and tensor.storage_offset() * tensor.element_size() % _ALIGNMENT_BYTES
+    if shifted or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return None
+    target = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return target.copy_(tensor.detach(), non_blocking=True)
 
 
 def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

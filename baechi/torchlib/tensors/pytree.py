@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -85,14 +85,28 @@ def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
         *values: anything.
     """
     found: list[torch.Tensor] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    for value in values:
-        map_tensors(note, value)
+    _collect(values, found)
     return iter(found)
+
+
+def _collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
+    """Add the tensors in the values; what is no common container is left to `map_tensors`."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif value is not None and not isinstance(value, _PLAIN):
+            kind = type(value)
+            if kind is tuple or kind is list:
+                _collect(value, found)
+            elif kind is dict:
+                _collect(value.values(), found)
+            else:
+                map_tensors(partial(_note, found), value)
+
+
+def _note(found: list[torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    found.append(tensor)
+    return tensor
 
 
 def named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

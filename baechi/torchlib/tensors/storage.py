@@ -6,7 +6,6 @@ again at once.)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ _PARTS = {
 """What a sparse tensor is made of, by layout."""
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
 class Mark:
     """What is known of a storage.
 
@@ -41,20 +39,26 @@ class Mark:
         made: the turn in the step at which a layer or glue last wrote it; `WEIGHT` is before them
             all, `UNSET` if unknown.
         size_bytes: how large it is, where an emulated cluster counts it.
+
+    Attributes:
         block: what an emulated cluster knows of it.
         sent: by stream, the event after the last transfer there that read it; a later
-            write waits for these.
+            write waits for these. None if there is none.
         due: kernels that made it while it had no place; its first user's device is charged for them.
         writes: how often a step said that it writes it (`x.data.add_(1)` moves no version of `x`).
     """
 
-    place: str | None = None
-    made: int = UNSET
-    size_bytes: int = 0
-    block: Any = None
-    sent: dict[Any, Any] = field(default_factory=dict)
-    due: Sequence[Any] = ()
-    writes: int = 0
+    __slots__ = ("__weakref__", "block", "due", "made", "place", "sent", "size_bytes", "writes")
+
+    # written out: every result of every layer gets one, and a dataclass's takes twice as long
+    def __init__(self, place: str | None = None, made: int = UNSET, size_bytes: int = 0) -> None:
+        self.place = place
+        self.made = made
+        self.size_bytes = size_bytes
+        self.block: Any = None
+        self.sent: dict[Any, Any] | None = None
+        self.due: Sequence[Any] = ()
+        self.writes = 0
 
 
 def mark_of(tensor: torch.Tensor) -> Mark | None:

@@ -11,7 +11,7 @@ from same import assert_same, step
 
 import baechi
 from baechi.backend.real import p2p_check as trust
-from baechi.backend.real.devices import TorchDevices
+from baechi.backend.real.copies import Copies
 
 BROKEN = ("cpu/0", "cpu/1")
 
@@ -20,16 +20,16 @@ BROKEN = ("cpu/0", "cpu/1")
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """A machine where one pair copies wrongly; every copy that is made, by its ends."""
     made: list[tuple[str, str]] = []
-    right = TorchDevices._copy
+    right = Copies._copy
 
-    def copy(self: TorchDevices, tensor: torch.Tensor, ends: tuple[str, str], *rest: Any) -> torch.Tensor:
+    def copy(self: Copies, tensor: torch.Tensor, ends: tuple[str, str], *rest: Any) -> torch.Tensor:
         made.append(ends)
         copied = right(self, tensor, ends, *rest)
         if ends == BROKEN and copied.numel():
             copied.view(-1)[-1] = 0
         return copied
 
-    monkeypatch.setattr(TorchDevices, "_copy", copy)
+    monkeypatch.setattr(Copies, "_copy", copy)
     monkeypatch.setattr(trust, "_tested", {})
     return made
 

@@ -10,24 +10,24 @@ from run.protections.rows import FORCED, NUMBERS, row
 from run.protections.scenarios import scenario
 from torch import Tensor, nn
 
-from baechi.run import calls
+from baechi.run import layers
 from baechi.run.deferred import call
 from baechi.run.runtime import Runtime
 from baechi.run.state.contents import Contents
 
 
-def without_layer(module: nn.Module, *values: Any) -> Contents:
+def without_layer(facts: Any, module: nn.Module, *values: Any, short: bool) -> Contents:
     """What is within reach of arguments, not of the layer itself."""
     return Contents(*values)
 
 
 def call_without(unknown: str) -> tuple[Any, str, Any]:
     """Calls that do not say what they write without being given it."""
-    return calls, "Call", lambda *args: dataclasses.replace(call.Call(*args), **{unknown: ()})
+    return layers, "Call", lambda *args: dataclasses.replace(call.Call(*args), **{unknown: ()})
 
 
 @scenario(
-    row("weights that a waiting layer reads", NUMBERS, (calls, "Contents", without_layer)),
+    row("weights that a waiting layer reads", NUMBERS, (layers, "contents_of", without_layer)),
     layers=shifts("ab"),
     order="ba",
     launched="b a",
@@ -41,7 +41,7 @@ def weight_written_under_a_waiting_layer(net: Any, x: Tensor) -> Tensor:
 
 
 @scenario(
-    row("weights that a waiting task writes", NUMBERS, (calls, "Contents", without_layer)),
+    row("weights that a waiting task writes", NUMBERS, (layers, "contents_of", without_layer)),
     layers=shifts("abc"),
     devices={"c": 1},
     order="bac",

@@ -12,6 +12,7 @@ from torch import Tensor, library, nn
 from torch.nn import functional as F
 
 from baechi.order.turns import Turns
+from baechi.run import layers
 from baechi.run.deferred import storage_use
 from baechi.run.launch import schedule
 from baechi.run.launch.host_launcher import HostLauncher
@@ -34,7 +35,7 @@ def without_attribute(name: str, value: Any) -> tuple[Any, str, Any]:
 
 
 @scenario(
-    row("glue mode is off while a layer is foreseen", ORDER, without_attribute("_aside", nullcontext)),
+    row("glue mode is off while a layer is foreseen", ORDER, (layers, "ModesAside", nullcontext)),
     row("its turn", ORDER, (Turns, "_is_up", lambda *_: True)),
     row("the drain after a launch", FORCED, (HostLauncher, "drain", nothing)),
     layers=shifts("abc"),

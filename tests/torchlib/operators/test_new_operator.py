@@ -18,6 +18,7 @@ from torch import Tensor, library, nn
 import baechi
 from baechi.backend import backend_of
 from baechi.errors import StreamRaceError
+from baechi.run.steady.functions import function_facts
 from baechi.torchlib.operators import table
 from baechi.torchlib.operators.facts import facts_of
 from baechi.torchlib.operators.rule import Rule
@@ -54,6 +55,7 @@ def add_row(monkeypatch: pytest.MonkeyPatch) -> Iterator[AddRow]:
     def forget() -> None:
         rule_of.cache_clear()
         facts_of.cache_clear()
+        function_facts.cache_clear()
 
     def add(name: str, rule: Rule) -> None:
         monkeypatch.setitem(table.RULES, name, rule)

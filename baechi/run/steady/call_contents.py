@@ -1,0 +1,112 @@
+"""What a call of a layer can reach, where the layer is known and its arguments are plain."""
+
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.run.state.contents import Contents, changed_at_launch, look_of
+from baechi.run.steady.held import Held, held_by
+from baechi.run.steady.layers import LayerFacts
+from baechi.torchlib.modules.tables import refill
+from baechi.torchlib.private.modes import without_subclass_function
+
+_SIMPLE = (type(None), bool, int, float, str, torch.dtype)
+
+
+class KnownContents:
+    """What a call of a known layer can reach.
+
+    Args:
+        held: what the layer holds.
+        weights: its tensors. They are kept until the call launches.
+        given: the tensors among the arguments, all of them plain.
+        looks: how the arguments look.
+    """
+
+    __slots__ = ("given", "held", "looks", "tensors")
+
+    def __init__(
+        self, held: Held, weights: list[torch.Tensor], given: list[torch.Tensor], looks: Hashable
+    ) -> None:
+        self.held, self.given, self.looks = held, given, looks
+        self.tensors = weights + given
+
+    @property
+    def state(self) -> Hashable:
+        """A key of all that a call's outcome may depend on, except the values in tensors."""
+        return self.held.state, self.looks
+
+    def restored(self, name: str) -> AbstractContextManager[None]:
+        """Within this context, the layer holds what was noted; see `Contents.restored`.
+
+        Args:
+            name: the layer that runs inside.
+        """
+        return _Restored(self, name)
+
+
+def contents_of(
+    facts: LayerFacts, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, short: bool
+) -> "Contents | KnownContents":
+    """What a call of a layer can reach.
+
+    Args:
+        facts: what is known of the layer; what it holds is noted there.
+        module: the layer.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        short: whether what was noted may be used.
+    """
+    given: list[torch.Tensor] = []
+    looks = _looks(args, kwargs, given) if short else None
+    if looks is None:
+        return Contents(module, args, kwargs)
+    held = facts.held
+    weights = held.tensors() if held is not None else None
+    if weights is None:
+        held = facts.held = held_by(module)
+        weights = held.tensors() if held is not None else None
+    if held is None or weights is None or any(id(tensor) in held.ids for tensor in given):
+        return Contents(module, args, kwargs)
+    return KnownContents(held, weights, given, looks)
+
+
+def _looks(args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]) -> Hashable:
+    """How arguments look that are tensors and numbers only, by name; None for others. Fills `given`."""
+    looks: list[Any] = []
+    with without_subclass_function():
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                if value.layout != torch.strided or value.is_nested:
+                    return None
+                given.append(value)
+                looks.append((look_of(value), type(value) is torch.nn.Parameter))
+            elif type(value) in _SIMPLE:
+                looks.append((type(value), value))
+            else:
+                return None
+    return len(args), tuple(kwargs), tuple(looks)
+
+
+class _Restored:
+    """While a layer launches it holds what was noted; see `Contents.restored`."""
+
+    __slots__ = ("_contents", "_name", "_present")
+
+    def __init__(self, contents: KnownContents, name: str) -> None:
+        self._contents, self._name = contents, name
+        self._present: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> None:
+        held = self._contents.held
+        self._present = [] if held.is_as_noted() else held.refilled()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        changed = kind is None and not self._contents.held.is_as_noted()
+        for table, content in self._present:
+            refill(table, content)
+        if changed:
+            raise changed_at_launch(self._name)

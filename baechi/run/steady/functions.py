@@ -1,0 +1,61 @@
+"""What is the same at each call of a functional op (glue): its name, its rule, whether it has a short way."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+from baechi.torchlib.operators.functions import function_name, may_ask_to_write, writes_first
+from baechi.torchlib.operators.rule import Rule
+from baechi.torchlib.operators.table import rule_of
+from baechi.torchlib.private.operators import OpOverload
+
+_KEPT = 4096
+"""Functions that are known at once; a model's code may make new ones at each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFacts:
+    """What is known of a function before it is called.
+
+    Args:
+        name: its name.
+        rule: its row of the table.
+        asks: whether it only asks a tensor something.
+        short: whether the short way may run it: it runs where its tensors lie, and so does its result.
+        may_write: whether it may write an argument in place.
+    """
+
+    name: str
+    rule: Rule
+    asks: bool
+    short: bool
+    may_write: bool
+
+
+@lru_cache(maxsize=_KEPT)
+def function_facts(func: Any) -> FunctionFacts:
+    """What is known of a function before it is called.
+
+    Args:
+        func: a torch function, or an operator.
+    """
+    name = function_name(func)
+    rule = rule_of(name)
+    # a library's own function may do more with its arguments than compute with them
+    foreign = isinstance(func, FunctionType) and not func.__module__.startswith("torch.")
+    peculiar = (
+        rule.takes_device
+        or rule.query
+        or rule.keeps_arguments
+        or rule.leaves
+        or rule.moves
+        or rule.shaped_like
+    )
+    return FunctionFacts(
+        name=name,
+        rule=rule,
+        asks=rule.query and not rule.new_memory,
+        short=not (peculiar or foreign or rule.new_memory or rule.resizes or isinstance(func, OpOverload)),
+        may_write=bool(writes_first(name) or rule.writes or may_ask_to_write(func)),
+    )

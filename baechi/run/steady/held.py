@@ -1,0 +1,140 @@
+"""What a layer holds, noted once: a layer that waits compares it with what it holds now, object by object.
+
+    full path    searches the layer, and copies each list, dict and attribute table that it finds
+    here         is each of these tables as it was, and does each weight look as it did?
+
+A layer that holds other tensors than its own parameters and buffers is searched at each call. For what is
+noted here stays from step to step, and must keep nothing alive but what the layer keeps anyway.
+"""
+
+import weakref
+from collections.abc import Hashable, Iterator
+from operator import is_
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.run.state.contents import Contents, look_of
+from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
+from baechi.torchlib.private.modes import without_subclass_function
+
+_Table = tuple[Any, tuple[Any, ...], tuple[Any, ...]]
+"""A dict, and its keys and values as they were noted; a tensor by a weak reference."""
+
+
+class Held:
+    """What a layer held when it was noted.
+
+    Args:
+        contents: all that the layer reaches.
+    """
+
+    __slots__ = ("_empty", "_filled", "_lists", "_looks", "_others", "_weights", "ids", "outcomes", "state")
+
+    def __init__(self, contents: Contents) -> None:
+        self.state: Hashable = contents.state
+        self.ids = frozenset([id(tensor) for tensor in contents.tensors])
+        self.outcomes: dict[Hashable, Any] = {}
+        """What calls returned, by how their arguments looked; see `Foresight`."""
+        self._empty: list[Any] = []
+        self._filled: list[_Table] = []
+        self._weights: list[_Table] = []
+        self._lists: list[tuple[list[Any], tuple[Any, ...]]] = []
+        self._others: list[tuple[Any, Any]] = []
+        for table, content in contents.found:
+            if not content and isinstance(table, (dict, list, set)):
+                self._empty.append(table)
+            elif type(table) is list:
+                self._lists.append((table, tuple([_reference(value) for value in content])))
+            elif not isinstance(table, dict):
+                self._others.append((table, content))
+            else:
+                values = tuple([_reference(value) for value in content.values()])
+                kept = self._weights if any(map(_is_reference, values)) else self._filled
+                kept.append((table, tuple(content), values))
+        self._looks = [(weakref.ref(tensor), look_of(tensor)) for tensor in contents.tensors]
+
+    def tensors(self) -> list[torch.Tensor] | None:
+        """The tensors that the layer holds, if all that it holds is as it was noted; else None."""
+        if not self.is_as_noted():
+            return None
+        found = []
+        with without_subclass_function():
+            for reference, look in self._looks:
+                tensor = reference()
+                if tensor is None or look_of(tensor) != look:
+                    return None
+                found.append(tensor)
+        return found
+
+    def is_as_noted(self) -> bool:
+        """Whether each list, dict and attribute table holds the same objects as when it was noted."""
+        for table in self._empty:
+            if table:
+                return False
+        for table, names, values in self._filled:
+            if len(table) != len(names) or not all(map(is_, table.values(), values)) or tuple(table) != names:
+                return False
+        for table, names, values in self._weights:
+            if len(table) != len(names) or tuple(table) != names:
+                return False
+            if not all(map(is_, table.values(), map(_meant, values))):
+                return False
+        for items, values in self._lists:
+            if len(items) != len(values) or not all(map(is_, items, map(_meant, values))):
+                return False
+        return not any(differ(content_of(table), content) for table, content in self._others)
+
+    def refilled(self) -> list[tuple[Any, Any]]:
+        """Put everything back that was noted.
+
+        Returns:
+            Each table, and what was in it until now.
+        """
+        present = [(table, content_of(table)) for table, _ in self._noted()]
+        for table, content in self._noted():
+            refill(table, content)
+        return present
+
+    def _noted(self) -> Iterator[tuple[Any, Any]]:
+        for table in self._empty:
+            yield table, type(table)() if type(table) in (list, set) else {}
+        for table, names, values in (*self._filled, *self._weights):
+            yield table, dict(zip(names, map(_meant, values), strict=True))
+        for items, values in self._lists:
+            yield items, list(map(_meant, values))
+        yield from self._others
+
+
+def held_by(layer: nn.Module) -> Held | None:
+    """Note what a layer holds; None if it has to be searched at each call.
+
+    Args:
+        layer: the layer.
+    """
+    contents = Contents(layer)
+    own = {id(tensor) for tensor in (*layer.parameters(), *layer.buffers())}
+    foreign = any(id(tensor) not in own for tensor in contents.tensors)
+    if contents.unseen or foreign or any(_is_odd(table, content) for table, content in contents.found):
+        return None
+    return Held(contents)
+
+
+def _is_odd(table: Any, content: Any) -> bool:
+    """Whether a table holds weak references of the layer's own, or is odd and holds tensors."""
+    kind = torch.Tensor if type(table) is not list and not isinstance(table, dict) else weakref.ref
+    return any(isinstance(item, (kind, weakref.ref)) for item in items_of(content))
+
+
+def _reference(value: Any) -> Any:
+    return weakref.ref(value) if isinstance(value, torch.Tensor) else value
+
+
+def _is_reference(value: Any) -> bool:
+    return type(value) is weakref.ref
+
+
+def _meant(value: Any) -> Any:
+    """What a noted value stands for; a layer's own weak references were left out by `held_by`."""
+    return value() if type(value) is weakref.ref else value
