@@ -40,9 +40,9 @@ class Inputs:
         if isinstance(inputs, (list, set)):
             kind = type(inputs).__name__
             raise TypeError(
-                f"inputs is a {kind}: pass a tensor, a tuple or a list of tensors (positional arguments), a "
-                f"dict (keyword arguments), or baechi.Inputs(*args, **kwargs); a model that takes one {kind} "
-                f"gets baechi.Inputs(the_{kind})"
+                f"inputs is of type {kind}: pass a tensor, a tuple or a list of tensors (positional "
+                f"arguments), a dict (keyword arguments), or baechi.Inputs(*args, **kwargs); a model that "
+                f"takes one {kind} gets baechi.Inputs(the_{kind})"
             )
         return cls(inputs)
 

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -168,7 +169,7 @@ def reordering(model: nn.Module, on: bool) -> Iterator[None]:
         runtime.reorder = before
 
 
-def refuse_distributed(model: nn.Module) -> None:
+def refuse_distributed(model: Any) -> None:
     """Raise if a model, or a part of it, is distributed.
 
     Args:
@@ -176,7 +177,10 @@ def refuse_distributed(model: nn.Module) -> None:
 
     Raises:
         BaechiError: it is.
+        TypeError: it is no module.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is of type {type(model).__name__}: it has to be a torch.nn.Module")
     for name, module in model.named_modules():
         plain = shares_of(module) is not None or not is_replaced(module)
         if binding_of(module) is not None or not plain:

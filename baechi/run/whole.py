@@ -14,6 +14,7 @@ from baechi.run.runtime import binding_of
 from baechi.run.step.loans import Loans
 from baechi.run.step.step import Step
 from baechi.run.weights.settle import settled
+from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.private.modules import remove_forward_hooks
 
 _calls = threading.local()
@@ -34,6 +35,7 @@ def unhook(model: nn.Module) -> None:
     remove_forward_hooks(model, (_open, _close))
 
 
+@uncompiled
 def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     binding = binding_of(module)
     assert binding is not None
@@ -50,6 +52,7 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return lent[0], lent[1]
 
 
+@uncompiled
 def _close(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
     del module, args, kwargs
     if not _stack():  # another hook raised before ours was called

@@ -35,7 +35,9 @@ def read_plan(plan: PlanLike) -> Plan:
         return plan
     if isinstance(plan, (str, Path)):
         return Plan.load(plan)
-    raise TypeError(f"plan is a {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file")
+    raise TypeError(
+        f"plan is of type {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file"
+    )
 
 
 def name_of(optimizer: Optimizer) -> str | None:

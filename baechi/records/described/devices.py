@@ -42,7 +42,7 @@ def read(
     """
     if not isinstance(text, (str, Path)):
         kind = type(text).__name__
-        raise TypeError(f"cluster is a {kind}: it takes a baechi.Cluster or text such as '2xA100-80GB'")
+        raise TypeError(f"cluster is of type {kind}: it takes a baechi.Cluster or text such as '2xA100-80GB'")
     shipped = (files.profiles_folder() / "clusters" / f"{text}.json").exists()
     try:
         kinds = None if shipped else kinds_in(str(text))
@@ -146,7 +146,7 @@ def link_of(link: LinkLike, kinds: Sequence[str]) -> Link:
         return link
     if link is not None and not isinstance(link, str):
         raise TypeError(
-            f"link is a {type(link).__name__}: it takes a baechi.Link, 'pcie', 'nvlink' or '25GB/s'"
+            f"link is of type {type(link).__name__}: it takes a baechi.Link, 'pcie', 'nvlink' or '25GB/s'"
         )
     if link == "pcie":
         return PCIE

@@ -74,10 +74,10 @@ def test_a_file_and_a_cluster(tmp_path: Path) -> None:
         ("mine", {}, FileNotFoundError, "shipped clusters are: 2xA100-80GB-nvlink"),
         ("2xL4", {"link": "wire"}, ValueError, "there is no link 'wire': known are 'pcie', 'nvlink'"),
         ("2xL4", {"link": "nvlink"}, ValueError, "L4 is usually joined by PCIe"),
-        ("2xL4", {"link": 3}, TypeError, "link is a int"),
+        ("2xL4", {"link": 3}, TypeError, "link is of type int"),
         ("2xL4", {"memory": "much"}, ValueError, "'much' is no size"),
         ("desktop-4090-3090", {"memory": 3}, ValueError, "has its own memory and links"),
-        (3, {}, TypeError, "cluster is a int: it takes a baechi.Cluster or text"),
+        (3, {}, TypeError, "cluster is of type int: it takes a baechi.Cluster or text"),
     ],
 )
 def test_no_cluster(text: str, options: dict[str, str], error: type[Exception], message: str) -> None:

@@ -1,5 +1,6 @@
 """Layers, containers and models that are compiled."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from run.every_way import Rig, Way, batch, every_way, same
 from run.launched import runtime_of
 from same import identical
 from torch import Tensor, nn
+
+import baechi
 
 RUNS: list[Any] = []
 """Calls of code that was compiled."""
@@ -105,3 +108,15 @@ def test_the_compiler_traced_the_runtime() -> None:
         assert identical(plain(values()), model(values()))
     assert identical(plain(values()), model(values()))
     assert runtime_of(model).counts["deferred"]
+
+
+def test_the_compiler_traced_hooks() -> None:
+    """A model on one device has hooks on its root: the compiler traced them, gave up, and warned. Now it
+    leaves them alone, and compiles the model between them."""
+    model = baechi.distribute(chain(), values(), cluster=baechi.Cluster.virtual(2), placer="single")
+    expected = model(values())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        whole = torch.compile(model, backend=noting)
+        assert compiled(whole, values()) == 1
+    assert identical(whole(values()), expected)
