@@ -20,7 +20,7 @@ from baechi.verbs.planning import place
 
 
 @given(layer_graphs(), clusters(), st.sampled_from([0, 1, "max"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
     """Within memory, nearly the least of its candidates and of one device, and the same again."""
     try:
@@ -91,7 +91,7 @@ def test_refusals_are_candidates() -> None:
 @given(
     layer_graphs(pins=False), clusters(), st.lists(st.randoms(use_true_random=False), min_size=3, max_size=3)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rehearsal_is_the_simulator(graph: LayerGraph, cluster: Cluster, chances: list[Random]) -> None:
     """The same seconds and bytes for any plan, one after the other, fit or not."""
     rehearse, names = Rehearsal(graph, cluster), cluster.names

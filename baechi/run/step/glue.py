@@ -100,13 +100,13 @@ class GlueMode(TorchFunctionMode):
         return result
 
     def _stay(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Drop the device of `x.to(y.device)`: the code was written for one device, so `x` stays.
-
-        An operation that needs `x` on another device brings it there.
-        """
-        rest, kwargs = list(args[1:]), dict(kwargs)
+        """Drop the device of `x.to(y.device)`: the code was written for one device, so `x` stays."""
+        rest, given, kwargs = list(args[1:]), kwargs, dict(kwargs)
         other = kwargs.pop("other", rest[0] if rest and isinstance(rest[0], torch.Tensor) else None)
         if other is not None:
+            backend, both = self.step.backend, plain_tensors((args[0], other), {})
+            if both and not any(backend.place_of(tensor) in backend.names for tensor in both):
+                return args, given  # such as inputs on a device that the plan does not use
             return (args[0], other.dtype, *rest[1:]), kwargs
         device = kwargs.get("device", rest[0] if rest else None)
         if not isinstance(device, (str, torch.device)) or not self._is_ours(torch.device(device)):

@@ -132,7 +132,8 @@ def test_gradients_of_weights_with_several_uses(shared: str) -> None:
         del model.b
     x = {"x": torch.ones(2, 64)}
     cluster = baechi.Cluster.virtual(2)
-    baechi.distribute(model, x, cluster=cluster, device_map={"a": 0, "b": 0, "c": 1}, training=True)
+    device_map = {name: int(name == "c") for name, _ in model.named_children()}
+    baechi.distribute(model, x, cluster=cluster, device_map=device_map, training=True)
     with cluster:
         model(**x).sum().backward()
         measured = baechi.last_step(model).peak_bytes
