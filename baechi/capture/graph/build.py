@@ -18,8 +18,9 @@ from baechi.capture.graph.draft import Draft
 from baechi.capture.graph.drafted import Drafted
 from baechi.capture.graph.granularity import Granularity
 from baechi.capture.graph.storage_state import StorageState
+from baechi.capture.graph.waits import HostWaits
 from baechi.capture.graph.weights import LayersByPath, by_module
-from baechi.capture.watch.trace import Boundary, Call, Function, Op, Storage, Trace, Use
+from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op, Storage, Trace, Use
 from baechi.cost.anchor import anchor
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
@@ -58,18 +59,18 @@ class Builder:
         self._owned_elsewhere()
 
     def build(self) -> LayerGraph:
-        """Walk the trace.
-
-        Returns:
-            The graph: structure and bytes; seconds are put on by `measure`.
-        """
+        """Walk the trace. The graph has structure and bytes; `measure` puts the seconds on it."""
+        waits = HostWaits(self.found)
         for number, event in enumerate(self.trace.events):
             if isinstance(event, Op):
                 self._op(event, number)
+            elif isinstance(event, HostWait):
+                waits.note(number, [self.states[use.storage.index].writer for use in event.uses])
             else:
                 self._boundary(event, number)
         self._place_lent_weights()
         self._place_unread_weights()
+        waits.order()
         return self.found.graph(self.weights_below, self.granularity.because)
 
     def _owned_elsewhere(self) -> None:

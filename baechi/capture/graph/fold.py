@@ -24,7 +24,7 @@ import networkx as nx
 
 from baechi.capture.graph.granularity import Granularity, divisible
 from baechi.capture.graph.weights import by_module
-from baechi.capture.watch.trace import Boundary, Call, Op, Trace
+from baechi.capture.watch.trace import Call, HostWait, Op, Trace
 from baechi.records.graph import LayerGraph
 
 MOST_LAYERS = 8
@@ -95,6 +95,8 @@ def _composites(granularity: Granularity, trace: Trace) -> dict[str, _Inside]:
     weights = by_module(trace)
     found: dict[str, _Inside] = {}
     for event in trace.events:
+        if isinstance(event, HostWait):
+            continue
         layer = granularity.layer_of(event.call)
         if isinstance(event, Op):
             if layer is None and event.call.module:
@@ -105,7 +107,7 @@ def _composites(granularity: Granularity, trace: Trace) -> dict[str, _Inside]:
                 inside.weighted |= reads
                 if event.flops:
                     inside.work[event.name] = None
-        elif isinstance(event, Boundary) and event.kind == "enter":
+        elif event.kind == "enter":
             if layer is None and event.call.module:
                 inside = found.setdefault(event.call.module, _Inside())
                 inside.weighted |= bool(weights.get(event.call.module))

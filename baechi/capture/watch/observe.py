@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.capture.watch.backward import note_backward
-from baechi.capture.watch.trace import Boundary, Call, Function, Op
+from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op
 from baechi.capture.watch.values import told_to_libraries
 from baechi.capture.watch.watched_run import Watch
 from baechi.torchlib.dynamo import compiler_aside
@@ -35,6 +35,7 @@ from baechi.torchlib.operators.facts import (
     facts_of,
     flat,
     flops_of,
+    host_waits,
     is_kernel,
     is_uncounted,
     writes_of,
@@ -253,6 +254,8 @@ class _Operations(TorchDispatchMode):
         if makes or written:
             work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
             self._note(func, (reads, written, makes), (given, made), work)
+        if host_waits(facts, args):
+            watch.trace.events.append(HostWait(makes or reads))
         return result
 
     def _note(

@@ -5,7 +5,7 @@ granularity is decided after the fact and the model runs once.
 
     Trace
     ├── storages   what memory there was: weights, inputs, and what operations made
-    └── events     Enter(call) .. Op .. Op .. Exit(call), in code order
+    └── events     Enter(call) .. Op .. HostWait .. Op .. Exit(call), in code order
 """
 
 from collections.abc import Iterable
@@ -169,6 +169,17 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class HostWait:
+    """The host waits for values: the code branches on them, or a shape follows from them.
+
+    Args:
+        uses: the tensors whose values it waits for.
+    """
+
+    uses: tuple[Use, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BackwardOp:
     """One operation of the backward.
 
@@ -185,7 +196,7 @@ class BackwardOp:
     kernel: bool
 
 
-Event = Boundary | Op
+Event = Boundary | Op | HostWait
 
 
 @dataclass(slots=True)
