@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from baechi.measure.timed_call import Call, CallClock
-from baechi.torchlib.autograd_nodes import nodes_from
+from baechi.torchlib.autograd_nodes import node_of, nodes_from
 from baechi.torchlib.private.autograd import sequence_number
 
 Calls = dict[str, list[Call]]
@@ -31,7 +31,7 @@ def clocked_backward(
     """
     calls: Calls = {}
     nodes: dict[str, int] = {}
-    for node in nodes_from([output.grad_fn for output in outputs]):
+    for node in nodes_from(map(node_of, outputs)):
         owner = owner_of(sequence_number(node))
         if owner is not None:
             nodes[owner] = nodes.get(owner, 0) + 1

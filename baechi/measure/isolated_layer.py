@@ -14,6 +14,7 @@ from torch import nn
 from baechi.backend.real.stopwatch import Stopwatch
 from baechi.measure.backward import clocked_backward
 from baechi.measure.timed_call import Call, CallClock, Took, typical
+from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.modules.intercept import forward_restored
 from baechi.torchlib.modules.on_meta import is_on_meta
@@ -193,7 +194,7 @@ def _one_round(layer: nn.Module, maker: _Maker, arguments: Arguments, clock: Cal
     watch.wait()
     forward, kept_bytes = clock.took(call), watch.live_bytes()
     temp_bytes = watch.peak_bytes() - kept_bytes
-    outputs = [tensor for tensor in tensors_in(result) if tensor.grad_fn is not None]
+    outputs = [tensor for tensor in tensors_in(result) if node_of(tensor) is not None]
     if not outputs:
         return _Round(forward, Took(0.0, 0.0), temp_bytes, [call])
     watch.restart_peak()

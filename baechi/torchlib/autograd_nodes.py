@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 
 def nodes_from(roots: Iterable[Any], wanted: Callable[[Any], bool] = lambda node: True) -> Iterator[Any]:
     """Autograd nodes, each once, from some of them downwards.
@@ -20,3 +22,19 @@ def nodes_from(roots: Iterable[Any], wanted: Callable[[Any], bool] = lambda node
         seen.add(node)
         yield node
         waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
+
+
+def node_of(tensor: torch.Tensor) -> Any:
+    """The autograd node that made a tensor.
+
+    Args:
+        tensor: any.
+
+    Returns:
+        The node. None where there is none, and where torch refuses to say: no gradient flows through
+        a view made under `no_grad` whose memory was written since.
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None

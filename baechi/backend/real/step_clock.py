@@ -19,7 +19,7 @@ from baechi.backend.real.stopwatch import Stopwatch
 from baechi.backend.real.streams import TorchStreams
 from baechi.backend.spans import timeline_of
 from baechi.records.timeline import Phase, Span, SpanKind, Timeline
-from baechi.torchlib.autograd_nodes import nodes_from
+from baechi.torchlib.autograd_nodes import node_of, nodes_from
 from baechi.torchlib.private.autograd import current_graph_task_id, next_sequence_number, sequence_number
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import storage_object
@@ -130,8 +130,9 @@ class StepClock:
         return max(0.0, host_s - self._begun_s + watch.seconds(base, moment))
 
     def _watch_backward(self, name: str, place: str, result: Any, first: int) -> None:
-        roots = [tensor.grad_fn for tensor in tensors_in(result) if tensor.grad_fn is not None]
-        for node in nodes_from(roots, lambda node: first <= sequence_number(node) < _LEAF):
+        for node in nodes_from(
+            map(node_of, tensors_in(result)), lambda node: first <= sequence_number(node) < _LEAF
+        ):
             self._watch_node(node, name, place)
 
     def _watch_node(self, node: Any, name: str, place: str) -> None:

@@ -68,9 +68,9 @@ class Builder:
                 waits.note(number, [self.states[use.storage.index].writer for use in event.uses])
             else:
                 self._boundary(event, number)
+        waits.order()
         self._place_lent_weights()
         self._place_unread_weights()
-        waits.order()
         return self.found.graph(self.weights_below, self.granularity.because)
 
     def _owned_elsewhere(self) -> None:

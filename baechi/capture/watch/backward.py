@@ -8,6 +8,7 @@ from torch import nn
 
 from baechi.capture.watch.trace import BackwardOp
 from baechi.capture.watch.watched_run import Watch
+from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.operators.facts import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.torchlib.private.autograd import current_autograd_node, sequence_number
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -27,7 +28,7 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
         result: what it returned.
     """
     leaves = [t for t in (*model.parameters(), *tensors_in(given)) if t.requires_grad and t.is_leaf]
-    outputs = list({id(t): t for t in tensors_in(result) if t.grad_fn is not None}.values())
+    outputs = list({id(t): t for t in tensors_in(result) if node_of(t) is not None}.values())
     losses = [output for output in outputs if output.numel() == 1] or outputs
     losses = [output for output in losses if output.is_floating_point() or output.is_complex()]
     if not losses or not leaves:

@@ -7,6 +7,7 @@ from torch import nn
 
 from baechi.cost.optimizers import OPTIMIZERS
 from baechi.errors import DryRunError
+from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.tensors.pytree import tensors_in
 
 _LEARNING_RATE = 1e-3
@@ -58,7 +59,7 @@ def loss_of(outputs: Any) -> torch.Tensor:
         DryRunError: no output requires a gradient.
     """
     # by id: an output may be returned twice
-    made = {id(t): t for t in tensors_in(outputs) if t.grad_fn is not None and t.is_floating_point()}
+    made = {id(t): t for t in tensors_in(outputs) if node_of(t) is not None and t.is_floating_point()}
     losses = [t.sum() for t in made.values() if t.numel() == 1]
     if not made:
         raise DryRunError("the model returned nothing that has a gradient: run it dry for inference")

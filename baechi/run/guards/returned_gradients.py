@@ -13,6 +13,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
+from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.private.autograd import backward_class, replace_backward
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -31,7 +32,7 @@ def return_home(function: Any, given: tuple[Any, ...], result: Any, runtime: Any
     if not any(input_devices):
         return
     for tensor in tensors_in(result):
-        node: Any = tensor.grad_fn
+        node = node_of(tensor)
         if isinstance(node, backward_class(function)):
             replace_backward(node, functools.partial(_apply, weakref.ref(node), input_devices, runtime))
 

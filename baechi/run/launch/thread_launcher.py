@@ -17,6 +17,7 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.run.deferred.task import WAITS, Task
 from baechi.run.launch.launcher import AbstractLauncher
+from baechi.torchlib.autograd_nodes import node_of
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number, set_sequence_number
 from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -73,7 +74,7 @@ class ThreadLauncher(AbstractLauncher):
 
     def note(self, made: Any) -> None:
         if self._launching:  # else the host's thread made them, with its own numbers
-            self._made += [tensor.grad_fn for tensor in tensors_in(made) if tensor.grad_fn is not None]
+            self._made += [node for node in map(node_of, tensors_in(made)) if node is not None]
 
     def drain(self) -> None:
         if self._draining:
