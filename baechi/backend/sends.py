@@ -55,3 +55,13 @@ def wait_for_sends(backend: AbstractBackend, place: str) -> None:
         stream = backend.compute_stream(place)
         for event in sends.values():
             backend.wait(stream, event)
+
+
+def wait_for_all_sends(backend: AbstractBackend) -> None:
+    """Let what computes anywhere from now on come after all transfers that left from there.
+
+    Args:
+        backend: the devices, whose tensors belong to the caller again.
+    """
+    for place in list(backend.outstanding):
+        wait_for_sends(backend, place)

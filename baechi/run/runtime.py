@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from baechi.backend import backend_of
+from baechi.backend.sends import wait_for_all_sends
 from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.device import HostWork
 from baechi.records.plan import Plan
@@ -201,6 +202,7 @@ class Runtime:
             glue.__enter__()  # type: ignore[no-untyped-call]
 
     def _backward_ended(self, thread: int) -> None:
+        wait_for_all_sends(self.backend)  # recomputed layers were lent weights, which the optimizer writes
         # The engine may call this in another thread. Then the next read of `glue` closes the step.
         if thread == threading.get_ident() and self._thread.backward is not None:
             self._close_backward()

@@ -54,7 +54,7 @@ def _show(smallest: Verdict, seed: int, folder: Path | None) -> None:
         assert smallest.failure is not None
         name = "-".join("".join(c if c.isalnum() else " " for c in smallest.failure.kind).split())
         folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}-{seed}.py").write_text(program(smallest))
+        (folder / f"{name}-{seed}.py").write_text(program(smallest))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from baechi.backend import AbstractBackend
-from baechi.backend.sends import wait_for_readers, wait_for_sends
+from baechi.backend.sends import wait_for_all_sends, wait_for_readers, wait_for_sends
 from baechi.backend.transfer import (
     Way,
     arrive,
@@ -239,8 +239,7 @@ class Step:
 
     def close(self) -> None:
         """End the step: its inputs and weights belong to the caller again, who may write them."""
-        for place in list(self.backend.outstanding):
-            wait_for_sends(self.backend, place)
+        wait_for_all_sends(self.backend)
 
     def call_of(self, layer: str) -> str:
         """The name of a layer's next call, which is the name of its graph node.

@@ -208,3 +208,34 @@ def test_a_region_in_a_region(outer: bool, inner: bool) -> None:
     for one, other in zip(model.parameters(), plain.parameters(), strict=True):
         assert one.grad is not None and other.grad is not None
         assert torch.allclose(one.grad, other.grad, rtol=0, atol=1e-12)
+
+
+class Reads(nn.Module):
+    """A layer that computes with the weight of another, which it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor, other: nn.Linear) -> Tensor:
+        return x @ other.weight * self.scale
+
+
+def test_the_optimizer_writes_after_what_a_region_read_again() -> None:
+    """No gradient comes back from what is not used, so nothing else orders the weight's copy and the step."""
+
+    def code(net: Any, x: Tensor) -> Any:
+        def region(x: Tensor) -> Tensor:
+            net.reads(x, net.lent)
+            return net.last(x).exp()
+
+        return net.lent(checkpoint(region, x, use_reentrant=False))
+
+    layers = {"reads": Reads, "lent": lambda: nn.Linear(4, 4), "last": lambda: nn.Linear(4, 4)}
+    model = seeded(lambda: Net(code, layers))()
+    before = model.lent.weight.detach().clone()
+    with distribute(model, noise(3, 4), {"": 1, "reads": 0}, [], reorder=False):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(noise(3, 4)).sum().backward()
+        optimizer.step()
+    assert not torch.equal(model.lent.weight, before)
