@@ -50,10 +50,10 @@ class IndexedGraph:
         keepers: by tensor, those whose part of autograd may keep it.
         ahead: by tensor, whether it is sent as soon as it is made.
         reads, makes: by layer, tensors; inputs of the model are read and not made.
-        borrows: by layer, whether its output is memory of its inputs (a view, a write in place).
+        is_view: by layer, whether its output is memory of its inputs (a view, a write in place).
         before, after: by layer, its neighbours by `order_only` edges: it must follow, or precede, them.
         returned: what the model returns, in its order.
-        lets_go: by layer, the layers whose outputs are released when it has run (`held_until`).
+        releases: by layer, the layers whose outputs are released when it has run (`held_until`).
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
     """
@@ -70,11 +70,11 @@ class IndexedGraph:
     ahead: Sequence[bool]
     reads: Sequence[Sequence[int]]
     makes: Sequence[Sequence[int]]
-    borrows: Sequence[bool]
+    is_view: Sequence[bool]
     before: Sequence[Sequence[int]]
     after: Sequence[Sequence[int]]
     returned: Sequence[Returned]
-    lets_go: Mapping[int, Sequence[int]]
+    releases: Mapping[int, Sequence[int]]
     members: Sequence[Sequence[int]]
     group_of: Sequence[int]
 
@@ -124,11 +124,11 @@ class IndexedGraph:
             ahead=[tensor.ahead for tensor in found],
             reads=reads,
             makes=makes,
-            borrows=_borrows(costs, made_bytes),
+            is_view=_is_view(costs, made_bytes),
             before=before,
             after=after,
             returned=returned,
-            lets_go=_lets_go(costs, index),
+            releases=_releases(costs, index),
             members=members,
             group_of=group_of,
         )
@@ -201,7 +201,7 @@ def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
     return True
 
 
-def _borrows(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
+def _is_view(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
     """Whether layers output more bytes than they allocated; what the model returns counts as 1 byte."""
     return [made > costs.output_bytes for costs, made in zip(layers, made_bytes, strict=True)]
 
@@ -235,7 +235,7 @@ def _graded(
     return graded
 
 
-def _lets_go(layers: Sequence[LayerCosts], index: dict[str, int]) -> dict[int, list[int]]:
+def _releases(layers: Sequence[LayerCosts], index: dict[str, int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for layer, costs in enumerate(layers):
         if costs.held_until in index:

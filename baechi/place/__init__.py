@@ -2,7 +2,7 @@
 
 In:    a `LayerGraph` and a `Cluster`.
 Out:   a `Plan`: for each layer a device, and for each device an order.
-Start: `task`, `ledger`, `placers/m_topo`, then `placers/m_etf`; `auto` tries all and
+Start: `problem`, `ledger`, `placers/m_topo`, then `placers/m_etf`; `auto` tries all and
        searches.
 """
 

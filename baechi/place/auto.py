@@ -16,7 +16,7 @@ from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.evaluated import Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
 from baechi.place.preferred import in_whole_blocks, preferred
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.place.tight.exact import exact
 from baechi.place.tight.fit import FEW_PLACEMENTS, fit
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
@@ -55,8 +55,8 @@ def best(
     Raises:
         PlacementError: no placement was found; the error says why.
     """
-    task = Task(graph, cluster)
-    check = partial(rehearsed, task, rehearse)
+    problem = Problem(graph, cluster)
+    check = partial(rehearsed, problem, rehearse)
     tries: list[Attempt] = []
     candidates: list[Candidate] = []
     for name in TRIED:
@@ -65,21 +65,21 @@ def best(
         except PlacementError as error:
             candidates.append(Candidate(name, note=str(error).split("\n")[0]))
             continue
-        tries += _tries(task, check, plan, name)
+        tries += _tries(problem, check, plan, name)
     if not tries:
-        tries = [Attempt(PACKED, fit(task, rehearse, thorough=effort != 0))]
+        tries = [Attempt(PACKED, fit(problem, rehearse, thorough=effort != 0))]
     if effort:
-        tries += _the_best(task, rehearse, enough_s) or _search(task, check, tries, enough_s, effort)
+        tries += _the_best(problem, rehearse, enough_s) or _search(problem, check, tries, enough_s, effort)
     if cluster.host is not None:
-        tries += _in_code_order(task, check, tries)
-    tries += in_whole_blocks(task, check, tries)
-    chosen = preferred(task, tries)
+        tries += _in_code_order(problem, check, tries)
+    tries += in_whole_blocks(problem, check, tries)
+    chosen = preferred(problem, tries)
     names = cluster.names
     candidates += [
         Candidate(one.name, one.step_s, dict(zip(names, one.found.peak_bytes, strict=True)), one.note)
         for one in tries
     ]
-    plan = task.plan(f"auto ({chosen.name})", chosen.found.device_of, chosen.found.order)
+    plan = problem.plan(f"auto ({chosen.name})", chosen.found.device_of, chosen.found.order)
     return replace(plan, candidates=tuple(candidates))
 
 
@@ -97,43 +97,43 @@ def check_effort(effort: object) -> None:
         raise ValueError(f"effort is {effort!r}: it is a whole number of at least 0, or 'max'")
 
 
-def _the_best(task: Task, rehearse: Rehearsal, enough_s: float) -> list[Attempt]:
+def _the_best(problem: Problem, rehearse: Rehearsal, enough_s: float) -> list[Attempt]:
     """The optimal plan, if there are few placements and few simulations find it; else nothing."""
-    if len(task.cluster) ** len(task.indexed.members) > FEW_PLACEMENTS:
+    if len(problem.cluster) ** len(problem.indexed.members) > FEW_PLACEMENTS:
         return []
     try:
-        return [Attempt("exact", exact(task, rehearse, enough_s=enough_s, most=SIMULATIONS))]
+        return [Attempt("exact", exact(problem, rehearse, enough_s=enough_s, most=SIMULATIONS))]
     except (PlacementError, ValueError):
         return []
 
 
 def _search(
-    task: Task, check: Check, tries: Sequence[Attempt], enough_s: float, effort: Effort
+    problem: Problem, check: Check, tries: Sequence[Attempt], enough_s: float, effort: Effort
 ) -> list[Attempt]:
     """The candidates that the search finds."""
     from baechi.place.search import Rounds  # the compiler that it needs takes half a second to import
 
-    return Rounds(task, check, tries, enough_s).run(effort)
+    return Rounds(problem, check, tries, enough_s).run(effort)
 
 
-def _in_code_order(task: Task, check: Check, tries: Sequence[Attempt]) -> list[Attempt]:
+def _in_code_order(problem: Problem, check: Check, tries: Sequence[Attempt]) -> list[Attempt]:
     """The placements found, with layers in the order in which the code reaches them: none waits."""
     placements = {one.found.device_of: one for one in sorted(tries, key=lambda one: -one.step_s)}
     ordered = {
-        one: check(device_of, range(len(task.indexed)))
+        one: check(device_of, range(len(problem.indexed)))
         for device_of, one in placements.items()
         if len(set(device_of)) > 1
     }
     return [
         Attempt(f"{one.name} + code's order", found)
         for one, found in ordered.items()
-        if found.fits(task) and found.step_s < one.step_s
+        if found.fits(problem) and found.step_s < one.step_s
     ]
 
 
-def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Attempt]:
+def _tries(problem: Problem, check: Check, plan: Plan, name: str) -> list[Attempt]:
     """A plan as it is, and with orders by bottom level."""
-    indexed, devices = task.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
+    indexed, devices = problem.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
     index = {layer: number for number, layer in enumerate(indexed.names)}
     device_of = [devices[plan.device_of[indexed.names[members[0]]]] for members in indexed.members]
     order, timeline = tuple([index[layer] for layer in plan.order]), plan.timeline  # reuse its simulation
@@ -141,7 +141,7 @@ def _tries(task: Task, check: Check, plan: Plan, name: str) -> list[Attempt]:
     own = Evaluated(tuple(device_of), order, timeline.makespan_s, peaks)
     tries = [Attempt(name, own, " ".join([candidate.note for candidate in plan.candidates]))]
     if name != "single":
-        ordered = check(device_of, bottom_level_order(task, device_of))
-        if ordered.fits(task) and ordered.step_s < own.step_s:
+        ordered = check(device_of, bottom_level_order(problem, device_of))
+        if ordered.fits(problem) and ordered.step_s < own.step_s:
             tries.append(Attempt(f"{name} + bottom level", ordered))
     return tries

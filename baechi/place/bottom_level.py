@@ -8,27 +8,27 @@ ACM Computing Surveys 31(4), 1999).
 from collections.abc import Sequence
 
 from baechi.place.priority import order_by
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 
 
-def bottom_level_order(task: Task, device_of: Sequence[int]) -> list[int]:
+def bottom_level_order(problem: Problem, device_of: Sequence[int]) -> list[int]:
     """Order all layers topologically, the most urgent first.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         device_of: by group, its device.
 
     Returns:
         Layers; ties go to the first in topological order.
     """
-    return order_by(task, [-level for level in bottom_levels(task, device_of)])
+    return order_by(problem, [-level for level in bottom_levels(problem, device_of)])
 
 
-def bottom_levels(task: Task, device_of: Sequence[int], *, ordered: bool = True) -> list[float]:
+def bottom_levels(problem: Problem, device_of: Sequence[int], *, ordered: bool = True) -> list[float]:
     """The longest path from the start of each layer to the end.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         device_of: by group, its device.
         ordered: whether edges without a tensor, which only order two layers, count as part of a path.
             Forward waits for them, backward does not.
@@ -36,7 +36,7 @@ def bottom_levels(task: Task, device_of: Sequence[int], *, ordered: bool = True)
     Returns:
         Seconds by layer, transfers included.
     """
-    indexed = task.indexed
+    indexed = problem.indexed
     levels = [0.0] * len(indexed)
     for layer in reversed(range(len(indexed))):
         here = device_of[indexed.group_of[layer]]
@@ -44,7 +44,7 @@ def bottom_levels(task: Task, device_of: Sequence[int], *, ordered: bool = True)
         for tensor in indexed.makes[layer]:
             for reader in indexed.consumers[tensor]:
                 there = device_of[indexed.group_of[reader]]
-                travel_s = 0.0 if there == here else task.travel_s(here, there, indexed.size_bytes[tensor])
+                travel_s = 0.0 if there == here else problem.travel_s(here, there, indexed.size_bytes[tensor])
                 below.append(travel_s + levels[reader])
-        levels[layer] = task.work_s[here][layer] + max(below, default=0.0)
+        levels[layer] = problem.work_s[here][layer] + max(below, default=0.0)
     return levels

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 
 Check = Callable[[Sequence[int], Sequence[int]], "Evaluated"]
 """Simulates a placement, by group, with an order; it may need more memory than there is."""
@@ -33,13 +33,13 @@ class Evaluated:
     step_s: float
     peak_bytes: tuple[int, ...]
 
-    def fits(self, task: Task) -> bool:
+    def fits(self, problem: Problem) -> bool:
         """Whether it fits in every device's memory.
 
         Args:
-            task: what is placed.
+            problem: what is placed.
         """
-        return all([peak <= limit for peak, limit in zip(self.peak_bytes, task.memory_bytes, strict=True)])
+        return all([peak <= limit for peak, limit in zip(self.peak_bytes, problem.memory_bytes, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Attempt:
 
 
 def evaluate(
-    task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int] | None = None
+    problem: Problem, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int] | None = None
 ) -> Evaluated | None:
     """Simulate a placement, and return it only if it fits.
 
     Args:
-        task: the placement problem.
+        problem: the placement problem.
         rehearse: predicts a step.
         device_of: by group, its device.
         order: layers; by bottom level unless given.
@@ -77,16 +77,18 @@ def evaluate(
         None if it needs more memory than a device has.
     """
     found = rehearsed(
-        task, rehearse, device_of, bottom_level_order(task, device_of) if order is None else order
+        problem, rehearse, device_of, bottom_level_order(problem, device_of) if order is None else order
     )
-    return found if found.fits(task) else None
+    return found if found.fits(problem) else None
 
 
-def rehearsed(task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int]) -> Evaluated:
+def rehearsed(
+    problem: Problem, rehearse: Rehearsal, device_of: Sequence[int], order: Sequence[int]
+) -> Evaluated:
     """Simulate a placement, whether it fits or not.
 
     Args:
-        task: the placement problem.
+        problem: the placement problem.
         rehearse: predicts a step.
         device_of: by group, its device.
         order: layers.
@@ -94,5 +96,5 @@ def rehearsed(task: Task, rehearse: Rehearsal, device_of: Sequence[int], order: 
     place = [0] * len(order)
     for index, layer in enumerate(order):
         place[layer] = index
-    step_s, peaks = rehearse([device_of[group] for group in task.indexed.group_of], place)
+    step_s, peaks = rehearse([device_of[group] for group in problem.indexed.group_of], place)
     return Evaluated(tuple(device_of), tuple(order), step_s, tuple(peaks))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
 from baechi.place.group_bytes import GroupBytes
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 
 
 class _Updates:
@@ -50,27 +50,27 @@ class Ledger:
     A placer asks before it acts: `place` and `run` do not check.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
 
     Attributes:
         device_of: by group, its device, or `ANYWHERE`.
     """
 
-    def __init__(self, task: Task) -> None:
-        indexed = task.indexed
+    def __init__(self, problem: Problem) -> None:
+        indexed = problem.indexed
         self.device_of = [ANYWHERE] * len(indexed.members)
-        self._task = task
-        self._always_bytes = [0 for _ in task.devices]
-        self._live_bytes = [0 for _ in task.devices]
-        self._peak_bytes = [0 for _ in task.devices]
-        self._final_bytes = [0 for _ in task.devices]
-        self._backward_bytes = [0 for _ in task.devices]
-        self._updates = [_Updates() for _ in task.devices]
-        self._home = [task.host if maker == FROM_HOST else ANYWHERE for maker in indexed.source]
+        self._problem = problem
+        self._always_bytes = [0 for _ in problem.devices]
+        self._live_bytes = [0 for _ in problem.devices]
+        self._peak_bytes = [0 for _ in problem.devices]
+        self._final_bytes = [0 for _ in problem.devices]
+        self._backward_bytes = [0 for _ in problem.devices]
+        self._updates = [_Updates() for _ in problem.devices]
+        self._home = [problem.host if maker == FROM_HOST else ANYWHERE for maker in indexed.source]
         self._wanted = [0] * len(indexed.source)  # by tensor: devices that read it, as bits
         self._held = [sum([len(indexed.consumers[t]) for t in made]) for made in indexed.makes]
-        self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
-        for makers in indexed.lets_go.values():
+        self._named = {maker for makers in indexed.releases.values() for maker in makers}
+        for makers in indexed.releases.values():
             for maker in makers:
                 self._held[maker] += 2  # its variable, and the layer itself, which may run later
         self._asked = (ANYWHERE, ANYWHERE)  # (group, device) of the last fit test: `place` usually follows it
@@ -93,7 +93,7 @@ class Ledger:
             device: a device.
         """
         used = self._always_bytes[device] + self._live_bytes[device]
-        return self._task.memory_bytes[device] - used
+        return self._problem.memory_bytes[device] - used
 
     def short_bytes(self, layer: int, device: int) -> int:
         """How many bytes are missing to run a layer next, and to hold its group.
@@ -105,12 +105,12 @@ class Ledger:
         Returns:
             Positive: bytes missing. Otherwise it fits, with minus this many bytes left.
         """
-        group = self._task.indexed.group_of[layer]
-        running = self._live_bytes[device] + self._task.footprints[layer].forward_bytes
+        group = self._problem.indexed.group_of[layer]
+        running = self._live_bytes[device] + self._problem.footprints[layer].forward_bytes
         if self.device_of[group] == ANYWHERE:
             return self._group_short_bytes(group, device, running)
         needed = max(self.needed_bytes(device), self._always_bytes[device] + running)
-        return needed - self._task.memory_bytes[device]
+        return needed - self._problem.memory_bytes[device]
 
     def group_short_bytes(self, group: int, device: int) -> int:
         """How many bytes are missing to place a group, counting only what its layers' order cannot change.
@@ -131,7 +131,7 @@ class Ledger:
             group: a group that is not placed.
             device: where it lies from now on.
         """
-        part = self._task.group_bytes[group]
+        part = self._problem.group_bytes[group]
         grown, others = self._growth(group, device)
         for other, more in others.items():
             self._always_bytes[other] += more
@@ -141,9 +141,9 @@ class Ledger:
         self._final_bytes[device] += part.final_bytes
         self._backward_bytes[device] = max(self._backward_bytes[device], part.backward_bytes)
         self._updates[device].add(part)
-        for tensor in self._task.group_reads[group]:
+        for tensor in self._problem.group_reads[group]:
             self._wanted[tensor] |= 1 << device
-        for tensor in self._task.group_makes[group]:
+        for tensor in self._problem.group_makes[group]:
             self._home[tensor] = device
         self._asked = (ANYWHERE, ANYWHERE)
 
@@ -153,20 +153,20 @@ class Ledger:
         Args:
             layer: a layer whose group is placed, and whose predecessors have run.
         """
-        device = self.device_of[self._task.indexed.group_of[layer]]
-        footprint = self._task.footprints[layer]
+        device = self.device_of[self._problem.indexed.group_of[layer]]
+        footprint = self._problem.footprints[layer]
         running = self._live_bytes[device] + footprint.forward_bytes
         self._peak_bytes[device] = max(self._peak_bytes[device], running)
         self._live_bytes[device] += footprint.output_bytes
-        if not self._task.indexed.borrows[layer]:
+        if not self._problem.indexed.is_view[layer]:
             self._let_inputs_go(layer, device)
         for maker in self._no_longer_named(layer, device):
-            if self._is_last(maker, device) and self._task.indexed.borrows[maker]:
+            if self._is_last(maker, device) and self._problem.indexed.is_view[maker]:
                 self._let_inputs_go(maker, device)
 
     def _group_short_bytes(self, group: int, device: int, running_bytes: int) -> int:
         """How many bytes are missing on the device, or on another that the placement adds copies to."""
-        part = self._task.group_bytes[group]
+        part = self._problem.group_bytes[group]
         grown, others = self._growth(group, device)
         backward = max(self._backward_bytes[device], part.backward_bytes)
         top = max(
@@ -175,7 +175,7 @@ class Ledger:
             self._peak_bytes[device],
             self._final_bytes[device] + part.final_bytes + backward,
         )
-        memory = self._task.memory_bytes
+        memory = self._problem.memory_bytes
         own_bytes = self._always_bytes[device] + grown + part.permanent_bytes + top
         own = max(own_bytes, self._updates[device].needed_bytes(part)) - memory[device]
         if not others:
@@ -184,18 +184,18 @@ class Ledger:
 
     def _no_longer_named(self, layer: int, device: int) -> list[int]:
         """The layers whose variables end with a layer, as far as they run on the same device."""
-        indexed = self._task.indexed
-        makers = [m for m in indexed.lets_go.get(layer, ()) if self.device_of[indexed.group_of[m]] == device]
+        indexed = self._problem.indexed
+        makers = [m for m in indexed.releases.get(layer, ()) if self.device_of[indexed.group_of[m]] == device]
         return [*makers, layer] if layer in self._named else makers
 
     def _let_inputs_go(self, reader: int, device: int) -> None:
         """Free outputs on the device that were read for the last time, and bases that only views held."""
-        indexed = self._task.indexed
+        indexed = self._problem.indexed
         done = [reader]
         while done:
             for tensor in indexed.reads[done.pop()]:
                 maker = indexed.source[tensor]
-                if self._home[tensor] == device and self._is_last(maker, device) and indexed.borrows[maker]:
+                if self._home[tensor] == device and self._is_last(maker, device) and indexed.is_view[maker]:
                     done.append(maker)
 
     def _is_last(self, maker: int, device: int) -> bool:
@@ -203,43 +203,43 @@ class Ledger:
         self._held[maker] -= 1
         if self._held[maker]:
             return False
-        self._live_bytes[device] -= self._task.footprints[maker].output_bytes
+        self._live_bytes[device] -= self._problem.footprints[maker].output_bytes
         return True
 
     def _growth(self, group: int, device: int) -> tuple[int, dict[int, int]]:
         """Bytes of copies and returned gradients that placing a group adds: on its device, and on others."""
         if self._asked == (group, device):
             return self._answer
-        task, bit, sizes = self._task, 1 << device, self._task.indexed.size_bytes
+        problem, bit, sizes = self._problem, 1 << device, self._problem.indexed.size_bytes
         here, elsewhere = 0, dict[int, int]()
-        for tensor in task.group_reads[group]:
+        for tensor in problem.group_reads[group]:
             home = self._home[tensor]
             if home in (ANYWHERE, device) or self._wanted[tensor] & bit:
                 continue
-            here += task.indexed.copy_bytes[tensor]
-            if home != task.host and task.training:
+            here += problem.indexed.copy_bytes[tensor]
+            if home != problem.host and problem.training:
                 elsewhere[home] = elsewhere.get(home, 0) + sizes[tensor]
-        for tensor in task.group_makes[group]:
+        for tensor in problem.group_makes[group]:
             others = self._wanted[tensor] & ~bit
             while others:
                 other = others.bit_length() - 1
                 others ^= 1 << other
-                elsewhere[other] = elsewhere.get(other, 0) + task.indexed.copy_bytes[tensor]
-                here += sizes[tensor] * task.training
+                elsewhere[other] = elsewhere.get(other, 0) + problem.indexed.copy_bytes[tensor]
+                here += sizes[tensor] * problem.training
         self._asked, self._answer = (group, device), (here, elsewhere)
         return self._answer
 
 
-def open_ledger(task: Task, device_of: Sequence[int] = ()) -> Ledger:
+def open_ledger(problem: Problem, device_of: Sequence[int] = ()) -> Ledger:
     """A ledger in which nothing has run.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         device_of: by group, where it is placed from the beginning, whether it fits or not; as
             pinned unless given.
     """
-    ledger = Ledger(task)
-    for group, device in enumerate(device_of or task.pins):
+    ledger = Ledger(problem)
+    for group, device in enumerate(device_of or problem.pins):
         if device != ANYWHERE:
             ledger.place(group, device)
     return ledger

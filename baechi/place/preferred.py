@@ -11,7 +11,7 @@ A predicted step is a few percent off. So steps within a hundredth of the best c
 from collections.abc import Sequence
 
 from baechi.place.evaluated import Attempt, Check, Evaluated
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 
 EQUAL = 1.01
 """Steps within this factor of the shortest count as equal."""
@@ -20,22 +20,22 @@ ENOUGH, NOTCH = 0.2, 0.02
 """More headroom than this is no better; less is told apart in these steps. Parts of a device's memory."""
 
 
-def preferred(task: Task, tries: Sequence[Attempt]) -> Attempt:
+def preferred(problem: Problem, tries: Sequence[Attempt]) -> Attempt:
     """Choose the plan to take.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         tries: plans that fit, at least one.
     """
     limit_s = min([one.step_s for one in tries]) * EQUAL
-    return min([one for one in tries if one.step_s <= limit_s], key=lambda one: _rank(task, one.found))
+    return min([one for one in tries if one.step_s <= limit_s], key=lambda one: _rank(problem, one.found))
 
 
-def in_whole_blocks(task: Task, check: Check, tries: Sequence[Attempt]) -> list[Attempt]:
+def in_whole_blocks(problem: Problem, check: Check, tries: Sequence[Attempt]) -> list[Attempt]:
     """The best placements, with each block on the device that has most of its work.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         check: simulates a placement.
         tries: plans that fit, at least one.
 
@@ -45,46 +45,46 @@ def in_whole_blocks(task: Task, check: Check, tries: Sequence[Attempt]) -> list[
     limit_s = min([one.step_s for one in tries]) * EQUAL
     found: dict[tuple[int, ...], Attempt] = {}
     for one in sorted(tries, key=lambda one: one.step_s):
-        device_of = _whole(task, one.found.device_of)
+        device_of = _whole(problem, one.found.device_of)
         if one.step_s > limit_s or device_of == one.found.device_of or device_of in found:
             continue
         placed = check(device_of, one.found.order)
-        if placed.fits(task) and placed.step_s <= limit_s:
+        if placed.fits(problem) and placed.step_s <= limit_s:
             found[device_of] = Attempt(f"{one.name} + whole blocks", placed)
     return list(found.values())
 
 
-def _whole(task: Task, device_of: tuple[int, ...]) -> tuple[int, ...]:
+def _whole(problem: Problem, device_of: tuple[int, ...]) -> tuple[int, ...]:
     """A placement with each block on the device that has most of its work."""
-    indexed, blocks = task.indexed, _blocks(task)
+    indexed, blocks = problem.indexed, _blocks(problem)
     work_s: dict[str, list[float]] = {}
     for layer, block in enumerate(blocks):
         if block is not None:
             on = device_of[indexed.group_of[layer]]
-            work_s.setdefault(block, [-1.0 for _ in task.devices])
-            work_s[block][on] = max(work_s[block][on], 0.0) + task.work_s[on][layer]
+            work_s.setdefault(block, [-1.0 for _ in problem.devices])
+            work_s[block][on] = max(work_s[block][on], 0.0) + problem.work_s[on][layer]
     found = list(device_of)
     for group, members in enumerate(indexed.members):
         block = blocks[members[0]]
-        if block is not None and task.pins[group] == ANYWHERE:
-            found[group] = max(task.devices, key=work_s[block].__getitem__)
+        if block is not None and problem.pins[group] == ANYWHERE:
+            found[group] = max(problem.devices, key=work_s[block].__getitem__)
     return tuple(found)
 
 
-def _rank(task: Task, found: Evaluated) -> tuple[int, int, int, float]:
-    return -_headroom(task, found), _cut_edges(task, found), _cut_blocks(task, found), found.step_s
+def _rank(problem: Problem, found: Evaluated) -> tuple[int, int, int, float]:
+    return -_headroom(problem, found), _cut_edges(problem, found), _cut_blocks(problem, found), found.step_s
 
 
-def _headroom(task: Task, found: Evaluated) -> int:
+def _headroom(problem: Problem, found: Evaluated) -> int:
     """The part of its memory that the fullest device has left, in notches."""
-    pairs = zip(task.memory_bytes, found.peak_bytes, strict=True)
+    pairs = zip(problem.memory_bytes, found.peak_bytes, strict=True)
     least = min([(size - peak) / size for size, peak in pairs if size], default=0.0)
     return int(min(least, ENOUGH) / NOTCH + 1e-9)
 
 
-def _cut_edges(task: Task, found: Evaluated) -> int:
+def _cut_edges(problem: Problem, found: Evaluated) -> int:
     """How many pairs of layers on two devices exchange a tensor."""
-    indexed = task.indexed
+    indexed = problem.indexed
     on = [found.device_of[group] for group in indexed.group_of]
     pairs = {
         (maker, reader)
@@ -95,18 +95,18 @@ def _cut_edges(task: Task, found: Evaluated) -> int:
     return len(pairs)
 
 
-def _cut_blocks(task: Task, found: Evaluated) -> int:
+def _cut_blocks(problem: Problem, found: Evaluated) -> int:
     """How many blocks lie on several devices."""
     devices: dict[str, set[int]] = {}
-    for block, group in zip(_blocks(task), task.indexed.group_of, strict=True):
+    for block, group in zip(_blocks(problem), problem.indexed.group_of, strict=True):
         if block is not None:
             devices.setdefault(block, set()).add(found.device_of[group])
     return sum([len(used) > 1 for used in devices.values()])
 
 
-def _blocks(task: Task) -> list[str | None]:
+def _blocks(problem: Problem) -> list[str | None]:
     """By layer, the block that it is in: its module up to the first number (`encoder.layers.3`)."""
-    named = zip(task.indexed.names, task.indexed.costs, strict=True)
+    named = zip(problem.indexed.names, problem.indexed.costs, strict=True)
     return [_block(costs.module or name) for name, costs in named]
 
 

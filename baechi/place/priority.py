@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 
 
-def order_by(task: Task, keys: Sequence[float]) -> list[int]:
+def order_by(problem: Problem, keys: Sequence[float]) -> list[int]:
     """Order all layers topologically by priority.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         keys: by layer, the smaller the sooner; ties go to the first in topological order.
 
     Returns:
         Layers.
     """
-    followers = task.followers
+    followers = problem.followers
     missing = [0] * len(followers)
     for after in followers:
         for follower in after:

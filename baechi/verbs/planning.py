@@ -9,8 +9,8 @@ from baechi.errors import PlacementError
 from baechi.place import find, fit
 from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
+from baechi.place.problem import Problem
 from baechi.place.registry import uses_several
-from baechi.place.task import Task
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
@@ -129,10 +129,10 @@ def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *,
     except PlacementError as error:
         if not uses_several(placer):
             raise
-        task = Task(graph, cluster)
-        found = fit(task, Rehearsal(graph, cluster), thorough=thorough)
+        problem = Problem(graph, cluster)
+        found = fit(problem, Rehearsal(graph, cluster), thorough=thorough)
         note = f"{str(error).split(chr(10))[0]}: placed by memory alone instead"
-        return task.plan(str(placer), found.device_of, found.order, note)
+        return problem.plan(str(placer), found.device_of, found.order, note)
 
 
 def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:

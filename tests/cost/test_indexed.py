@@ -27,18 +27,18 @@ def test_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output_bytes", "edge_bytes", "borrows"), [(0, 4, True), (4, 4, False), (2, 4, True), (0, 0, False)]
+    ("output_bytes", "edge_bytes", "is_view"), [(0, 4, True), (4, 4, False), (2, 4, True), (0, 0, False)]
 )
-def test_borrows(output_bytes: int, edge_bytes: int, borrows: bool) -> None:
+def test_is_view(output_bytes: int, edge_bytes: int, is_view: bool) -> None:
     """A layer that hands on more than the memory it made hands on memory of its inputs."""
     graph = graph_of({"a": {"output_bytes": output_bytes}, "b": {}}, [("a", "b", edge_bytes)])
-    assert IndexedGraph.of(graph).borrows[0] == borrows
+    assert IndexedGraph.of(graph).is_view[0] == is_view
 
 
 def test_returned_view() -> None:
     """A layer that makes no memory and is read by nobody may return a view."""
     indexed = IndexedGraph.of(graph_of({"a": {"output_bytes": 4}, "b": {"output_bytes": 1}, "view": {}}))
-    assert indexed.borrows == [False, False, True]
+    assert indexed.is_view == [False, False, True]
 
 
 def test_code_order_if_topological() -> None:

@@ -13,7 +13,7 @@ from place.strategies import clusters, layer_graphs
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
 from baechi.place.preferred import EQUAL
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.simulate import Rehearsal, simulate
 from baechi.verbs.planning import place
@@ -95,7 +95,7 @@ def test_refusals_are_candidates() -> None:
 def test_rehearsal_is_the_simulator(graph: LayerGraph, cluster: Cluster, chances: list[Random]) -> None:
     """The same seconds and bytes for any plan, one after the other, fit or not."""
     rehearse, names = Rehearsal(graph, cluster), cluster.names
-    indexed = Task(graph, cluster).indexed
+    indexed = Problem(graph, cluster).indexed
     layers = indexed.names
     for chance in chances:
         groups = [chance.randrange(len(names)) for _ in indexed.members]

@@ -6,15 +6,15 @@ from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph
 
 
 def order_of(graph: LayerGraph, device_of: dict[str, int], cluster: Cluster) -> list[str]:
-    task = Task(graph, cluster)
-    names = task.indexed.names
-    places = [device_of.get(names[members[0]], 0) for members in task.indexed.members]
-    return [names[layer] for layer in bottom_level_order(task, places)]
+    problem = Problem(graph, cluster)
+    names = problem.indexed.names
+    places = [device_of.get(names[members[0]], 0) for members in problem.indexed.members]
+    return [names[layer] for layer in bottom_level_order(problem, places)]
 
 
 def side_by_side(**seconds: float) -> LayerGraph:
@@ -85,10 +85,10 @@ def test_chain() -> None:
 @settings(max_examples=200, deadline=None)
 def test_topological(graph: LayerGraph, cluster: Cluster, data: st.DataObject) -> None:
     """Each layer once, behind all it depends on, wherever the groups lie."""
-    task = Task(graph, cluster)
+    problem = Problem(graph, cluster)
     some = st.integers(0, len(cluster) - 1)
-    device_of = [data.draw(some) for _ in task.indexed.members]
-    order = [task.indexed.names[layer] for layer in bottom_level_order(task, device_of)]
+    device_of = [data.draw(some) for _ in problem.indexed.members]
+    order = [problem.indexed.names[layer] for layer in bottom_level_order(problem, device_of)]
     assert sorted(order) == sorted(graph.placed())
     place = {name: index for index, name in enumerate(order)}
     assert all(place[a] < place[b] for a, b in graph.edges if a in place)

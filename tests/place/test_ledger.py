@@ -10,17 +10,17 @@ from place.strategies import any_plan, clusters, layer_graphs
 
 from baechi.place import find
 from baechi.place.ledger import Ledger, open_ledger
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.simulate import simulate
 
 
 def filled_ledger(plan: Plan) -> Ledger:
     """The ledger after all layers of a plan have run in its order."""
-    task = Task(plan.graph, plan.cluster)
-    index = {name: layer for layer, name in enumerate(task.indexed.names)}
-    firsts = [task.indexed.names[members[0]] for members in task.indexed.members]
-    ledger = open_ledger(task, [plan.cluster.names.index(plan.device_of[name]) for name in firsts])
+    problem = Problem(plan.graph, plan.cluster)
+    index = {name: layer for layer, name in enumerate(problem.indexed.names)}
+    firsts = [problem.indexed.names[members[0]] for members in problem.indexed.members]
+    ledger = open_ledger(problem, [plan.cluster.names.index(plan.device_of[name]) for name in firsts])
     for name in plan.order:
         ledger.run(index[name])
     return ledger

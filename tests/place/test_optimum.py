@@ -16,7 +16,7 @@ from place.graphs import FREE, cluster_of, graph_of
 
 from baechi.place.placers.m_etf import m_etf
 from baechi.place.placers.m_sct import m_sct
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.place.tight.exact import exact
 from baechi.records import Cluster, LayerGraph, Link, Plan
 from baechi.simulate import Rehearsal, shortest_step_s
@@ -31,7 +31,7 @@ HANEN_MUNIER = 0.5 - 1e-6
 def best_s(graph: LayerGraph, cluster: Cluster) -> float:
     """The shortest step of all plans."""
     enough_s = shortest_step_s(graph, cluster)
-    found = exact(Task(graph, cluster), Rehearsal(graph, cluster), enough_s=enough_s)
+    found = exact(Problem(graph, cluster), Rehearsal(graph, cluster), enough_s=enough_s)
     assert found.step_s >= enough_s * (1 - 1e-9)
     return found.step_s
 

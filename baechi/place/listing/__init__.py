@@ -1,6 +1,6 @@
 """What placers share: list scheduling, walks in topological order, times while placing.
 
-In:    a `Task` and a ledger of memory.
+In:    a `Problem` and a ledger of memory.
 Out:   layers on devices, one after the other.
 Start: `start_earliest`, then `availability`.
 """

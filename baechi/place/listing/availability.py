@@ -5,7 +5,7 @@ a device already is not sent there again.
 """
 
 from baechi.cost.channel import Channels
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 
 _ABSENT = -1.0
 
@@ -14,18 +14,18 @@ class Availability:
     """The schedule so far.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._channels = Channels(task.cluster)
-        self._ready_s = [0.0] * len(task.indexed.source)
-        self._home = [task.host] * len(task.indexed.source)
-        self._at_s = [[_ABSENT] * len(task.indexed.source) for _ in task.devices]
-        self._behind_s = [0.0] * len(task.indexed)
-        self.free_s = [0.0 for _ in task.devices]
-        self.booked = [0 for _ in task.devices]  # transfers to each device
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._channels = Channels(problem.cluster)
+        self._ready_s = [0.0] * len(problem.indexed.source)
+        self._home = [problem.host] * len(problem.indexed.source)
+        self._at_s = [[_ABSENT] * len(problem.indexed.source) for _ in problem.devices]
+        self._behind_s = [0.0] * len(problem.indexed)
+        self.free_s = [0.0 for _ in problem.devices]
+        self.booked = [0 for _ in problem.devices]  # transfers to each device
 
     def earliest_s(self, layer: int) -> float:
         """When all predecessors of a layer have run: it cannot start earlier on any device.
@@ -33,7 +33,7 @@ class Availability:
         Args:
             layer: a layer, all of whose predecessors have run.
         """
-        made_s = [self._ready_s[tensor] for tensor in self._task.indexed.reads[layer]]
+        made_s = [self._ready_s[tensor] for tensor in self._problem.indexed.reads[layer]]
         return max(self._behind_s[layer], *made_s) if made_s else self._behind_s[layer]
 
     def inputs_there_s(self, layer: int, device: int) -> float:
@@ -46,7 +46,7 @@ class Availability:
         at_s = self._at_s[device]
         latest_s = self._behind_s[layer]
         absent = []
-        for tensor in self._task.indexed.reads[layer]:
+        for tensor in self._problem.indexed.reads[layer]:
             if at_s[tensor] == _ABSENT:
                 absent.append(tensor)
             elif at_s[tensor] > latest_s:
@@ -66,14 +66,14 @@ class Availability:
             layer: a layer, all of whose predecessors have run.
             device: where it runs.
         """
-        indexed, at_s = self._task.indexed, self._at_s[device]
+        indexed, at_s = self._problem.indexed, self._at_s[device]
         start_s = max(self.free_s[device], self._behind_s[layer])
         for tensor in self._in_queue_order([t for t in indexed.reads[layer] if at_s[t] == _ABSENT]):
             home, ready_s = self._home[tensor], self._ready_s[tensor]
             _, at_s[tensor] = self._channels.book(home, device, ready_s, self._travel_s(tensor, device))
             self.booked[device] += 1
         start_s = max([start_s, *[at_s[tensor] for tensor in indexed.reads[layer]]])
-        end_s = start_s + self._task.work_s[device][layer]
+        end_s = start_s + self._problem.work_s[device][layer]
         self.free_s[device] = end_s
         for tensor in indexed.makes[layer]:
             self._home[tensor] = device
@@ -86,4 +86,4 @@ class Availability:
         return sorted(tensors, key=self._ready_s.__getitem__) if len(tensors) > 1 else tensors
 
     def _travel_s(self, tensor: int, device: int) -> float:
-        return self._task.travel_s(self._home[tensor], device, self._task.indexed.size_bytes[tensor])
+        return self._problem.travel_s(self._home[tensor], device, self._problem.indexed.size_bytes[tensor])

@@ -26,8 +26,8 @@ from math import ceil
 
 import pulp
 
+from baechi.place.problem import Problem
 from baechi.place.solver import linear_solver
-from baechi.place.task import Task
 
 MOST_EDGES = 3_000
 """The most edges in one program, solved in half a second."""
@@ -39,17 +39,17 @@ _FIRST_TERM = 1e4
 1e-7, so the objective's small term is not scaled down; the large one is scaled up."""
 
 
-def solve(task: Task, edges: Mapping[Edge, float]) -> tuple[dict[Edge, float], int]:
+def solve(problem: Problem, edges: Mapping[Edge, float]) -> tuple[dict[Edge, float], int]:
     """Find each edge's x.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         edges: by parent and child in two groups, the seconds of a transfer.
 
     Returns:
         x by edge, and in how many programs it was found.
     """
-    program = _Program(task, edges)
+    program = _Program(problem, edges)
     pieces = program.pieces()
     for piece in pieces:
         program.solve(piece)
@@ -60,17 +60,17 @@ class _Program:
     """The program, solved piece by piece. Times are divided by their mean, to suit the solver's tolerances.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         edges: by parent and child in two groups, the seconds of a transfer.
     """
 
-    def __init__(self, task: Task, edges: Mapping[Edge, float]) -> None:
+    def __init__(self, problem: Problem, edges: Mapping[Edge, float]) -> None:
         self.apart: dict[Edge, float] = {}
-        layers = range(len(task.indexed))
-        work_s = [sum([row[layer] for row in task.work_s]) / len(task.work_s) for layer in layers]
+        layers = range(len(problem.indexed))
+        work_s = [sum([row[layer] for row in problem.work_s]) / len(problem.work_s) for layer in layers]
         unit_s = (sum(work_s) + sum(edges.values())) / len(edges) or 1.0
         self._work = [seconds / unit_s for seconds in work_s]
-        self._followers = task.followers
+        self._followers = problem.followers
         self._travel = {edge: seconds / unit_s for edge, seconds in edges.items()}
         self._parents: list[list[int]] = [[] for _ in layers]
         for layer, followers in enumerate(self._followers):
@@ -102,14 +102,14 @@ class _Program:
     def solve(self, piece: Sequence[int]) -> None:
         """Solve the program of one piece; those before it are solved."""
         inside = set(piece)
-        problem = pulp.LpProblem("favourites", pulp.LpMinimize)
-        start = {layer: problem.add_variable(f"s{layer}", 0) for layer in piece}
-        end = problem.add_variable("w", self._end)
+        program = pulp.LpProblem("favourites", pulp.LpMinimize)
+        start = {layer: program.add_variable(f"s{layer}", 0) for layer in piece}
+        end = program.add_variable("w", self._end)
         edges = [(parent, layer) for layer in piece for parent in self._parents[layer]]
-        apart = {e: problem.add_variable(f"x{n}", 0, 1) for n, e in enumerate(edges) if e in self._travel}
+        apart = {e: program.add_variable(f"x{n}", 0, 1) for n, e in enumerate(edges) if e in self._travel}
         ranked = sorted(apart, key=lambda edge: (-self._travel[edge], edge))
         second = [(apart[edge], 2 - (rank / len(ranked)) ** 0.5) for rank, edge in enumerate(ranked)]
-        problem += pulp.LpAffineExpression([(end, _FIRST_TERM), *second])
+        program += pulp.LpAffineExpression([(end, _FIRST_TERM), *second])
         for parent, child in edges:
             terms, there = [(start[child], 1.0)], self._work[parent]
             if parent in inside:
@@ -118,21 +118,21 @@ class _Program:
                 there += self._start[parent]
             if (parent, child) in apart:
                 terms.append((apart[parent, child], -self._travel[parent, child]))
-            problem += pulp.LpAffineExpression(terms) >= there
-        self._at_most_one(problem, apart)
+            program += pulp.LpAffineExpression(terms) >= there
+        self._at_most_one(program, apart)
         for layer in piece:
             later = [follower for follower in self._followers[layer] if follower not in inside]
             if later or not self._followers[layer]:  # all other layers end before one of these
                 ends = self._work[layer] + max([self._left[follower] for follower in later], default=0.0)
-                problem += pulp.LpAffineExpression([(end, 1.0), (start[layer], -1.0)]) >= ends
-        problem.solve(linear_solver())
+                program += pulp.LpAffineExpression([(end, 1.0), (start[layer], -1.0)]) >= ends
+        program.solve(linear_solver())
         self._end = max(self._end, float(end.value() or 0.0))
         for layer, variable in start.items():
             self._start[layer] = float(variable.value() or 0.0)
         for edge, variable in apart.items():
             self.apart[edge] = float(variable.value() or 0.0)
 
-    def _at_most_one(self, problem: pulp.LpProblem, apart: Mapping[Edge, pulp.LpVariable]) -> None:
+    def _at_most_one(self, program: pulp.LpProblem, apart: Mapping[Edge, pulp.LpVariable]) -> None:
         """Add the rules for favourites; an earlier piece may have a part of a layer's favourite child."""
         children: dict[int, list[pulp.LpVariable]] = {}
         parents: dict[int, list[pulp.LpVariable]] = {}
@@ -143,10 +143,10 @@ class _Program:
             known = [self.apart[parent, c] for c in self._children[parent] if (parent, c) in self.apart]
             taken = min(1.0, sum([1 - x for x in known]))
             if len(variables) > 1 or taken:
-                problem += pulp.lpSum(variables) >= len(variables) - 1 + taken
+                program += pulp.lpSum(variables) >= len(variables) - 1 + taken
         for variables in parents.values():
             if len(variables) > 1:
-                problem += pulp.lpSum(variables) >= len(variables) - 1
+                program += pulp.lpSum(variables) >= len(variables) - 1
 
 
 def _paths_to_the_end(

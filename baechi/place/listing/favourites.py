@@ -11,7 +11,7 @@ has an accepted edge. So the two "at most one" rules hold for any values that th
 from dataclasses import dataclass
 
 from baechi.place.listing.favourite_program import solve
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 
 THRESHOLD = 0.1
 """The largest x of an edge to a favourite child (`--sct_threshold` of the original TensorFlow version)."""
@@ -19,7 +19,7 @@ THRESHOLD = 0.1
 
 @dataclass(frozen=True)
 class Favourites:
-    """The favourite children of a task.
+    """The favourite children of a problem.
 
     Args:
         child_of: by layer; no layer is the favourite of two.
@@ -31,11 +31,11 @@ class Favourites:
     programs: int
 
 
-def favourites(task: Task, threshold: float = THRESHOLD) -> Favourites:
+def favourites(problem: Problem, threshold: float = THRESHOLD) -> Favourites:
     """Find the favourite child of each layer.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         threshold: the largest x of an edge to a favourite child, from 0 to 1.
 
     Raises:
@@ -43,10 +43,10 @@ def favourites(task: Task, threshold: float = THRESHOLD) -> Favourites:
     """
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold is {threshold}: it lies between 0 and 1")
-    edges = _edges(task)
+    edges = _edges(problem)
     if not edges:
         return Favourites({}, 0)
-    apart, programs = solve(task, edges)
+    apart, programs = solve(problem, edges)
     child_of: dict[int, int] = {}
     taken: set[int] = set()
     ranked = sorted(edges, key=lambda edge: (round(apart[edge], 6), -edges[edge], edge))
@@ -57,17 +57,17 @@ def favourites(task: Task, threshold: float = THRESHOLD) -> Favourites:
     return Favourites(child_of, programs)
 
 
-def _edges(task: Task) -> dict[tuple[int, int], float]:
+def _edges(problem: Problem) -> dict[tuple[int, int], float]:
     """By parent and child, the seconds of a transfer between two devices, on average."""
-    indexed = task.indexed
+    indexed = problem.indexed
     edges: dict[tuple[int, int], float] = {}
     known: dict[int, float] = {}
     for tensor, maker in enumerate(indexed.source):
-        if maker < 0 or len(task.devices) == 1:
+        if maker < 0 or len(problem.devices) == 1:
             continue
         size = indexed.size_bytes[tensor]
         if size not in known:
-            known[size] = task.mean_travel_s(size)
+            known[size] = problem.mean_travel_s(size)
         for reader in indexed.consumers[tensor]:
             if indexed.group_of[reader] != indexed.group_of[maker]:  # else they share a device anyway
                 edges[maker, reader] = edges.get((maker, reader), 0.0) + known[size]

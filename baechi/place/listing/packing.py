@@ -4,23 +4,23 @@ from functools import partial
 
 from baechi.place.ledger import Ledger
 from baechi.place.listing.walk import best_fit
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 
 
-def pack(task: Task, ledger: Ledger) -> int | None:
+def pack(problem: Problem, ledger: Ledger) -> int | None:
     """Place every group by best fit decreasing.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         ledger: memory; groups that it has placed already stay there.
 
     Returns:
         The first layer of the group that fits nowhere; None if all fit.
     """
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
-    for group in sorted(groups, key=lambda group: -task.group_bytes[group].total_bytes):
-        device = best_fit(task, partial(ledger.group_short_bytes, group))
+    for group in sorted(groups, key=lambda group: -problem.group_bytes[group].total_bytes):
+        device = best_fit(problem, partial(ledger.group_short_bytes, group))
         if device is None:
-            return task.indexed.members[group][0]
+            return problem.indexed.members[group][0]
         ledger.place(group, device)
     return None

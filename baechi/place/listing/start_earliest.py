@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from baechi.place.ledger import Ledger
 from baechi.place.listing.availability import Availability
 from baechi.place.listing.waiting_devices import NO_DEVICE, Awake
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 
 _NEVER = -1
 _INF = float("inf")
@@ -29,7 +29,7 @@ class Listing:
     """A list schedule under construction.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         ledger: memory; what it has placed already stays there.
         choose: the device of a group of several layers, asked when its first layer is the next to
             start: `choose(listing, layer, devices where all of it fits)`.
@@ -38,25 +38,25 @@ class Listing:
 
     def __init__(
         self,
-        task: Task,
+        problem: Problem,
         ledger: Ledger,
         choose: Callable[["Listing", int, list[int]], int],
         awake: Awake | None = None,
     ) -> None:
-        self._awake = awake if awake is not None else Awake({}, len(task.cluster))
-        indexed = task.indexed
-        self.task = task
+        self._awake = awake if awake is not None else Awake({}, len(problem.cluster))
+        indexed = problem.indexed
+        self.problem = problem
         self.ledger = ledger
-        self.clock = Availability(task)
+        self.clock = Availability(problem)
         self.order: list[int] = []
-        self.promised_s = [0.0 for _ in task.devices]  # work of placed groups that has not run
+        self.promised_s = [0.0 for _ in problem.devices]  # work of placed groups that has not run
         self._choose = choose
-        self._waiting: list[list[tuple[float, int]]] = [[] for _ in task.devices]
-        self._open: list[list[int]] = [[] for _ in task.devices]
-        self._parked: list[list[tuple[int, int]]] = [[] for _ in task.devices]
-        self._heads = [_NO_HEAD for _ in task.devices]
+        self._waiting: list[list[tuple[float, int]]] = [[] for _ in problem.devices]
+        self._open: list[list[int]] = [[] for _ in problem.devices]
+        self._parked: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
+        self._heads = [_NO_HEAD for _ in problem.devices]
         self._seen = [
-            [_NEVER] * len(indexed) for _ in task.devices
+            [_NEVER] * len(indexed) for _ in problem.devices
         ]  # `clock.booked` when the bound was computed; other since: stale
         self._ran = [False] * len(indexed)
         self._owed_s = [0.0] * len(indexed)
@@ -99,7 +99,7 @@ class Listing:
                 self._look(device)
             elif self._decided(layer, device):
                 self._run(layer, device)
-        return len(self.order) == len(self.task.indexed)
+        return len(self.order) == len(self.problem.indexed)
 
     def starts_s(self, layer: int) -> dict[int, float]:
         """When a layer could start, by device where it and its group fit.
@@ -107,8 +107,8 @@ class Listing:
         Args:
             layer: a layer, all of whose predecessors have run.
         """
-        where = self.ledger.device_of[self.task.indexed.group_of[layer]]
-        devices = self.task.devices if where == ANYWHERE else (where,)
+        where = self.ledger.device_of[self.problem.indexed.group_of[layer]]
+        devices = self.problem.devices if where == ANYWHERE else (where,)
         starts = {device: self.start_s(layer, device) for device in devices}
         return {device: start_s for device, start_s in starts.items() if start_s is not None}
 
@@ -125,9 +125,9 @@ class Listing:
 
     def _announce(self, layer: int) -> None:
         """Make a layer, whose predecessors have run, a candidate on all devices or on its group's."""
-        device = self.ledger.device_of[self.task.indexed.group_of[layer]]
+        device = self.ledger.device_of[self.problem.indexed.group_of[layer]]
         earliest_s = self.clock.earliest_s(layer)
-        for candidate in self.task.devices if device == ANYWHERE else (device,):
+        for candidate in self.problem.devices if device == ANYWHERE else (device,):
             self._seen[candidate][layer] = _NEVER
             heappush(self._waiting[candidate], (earliest_s, layer))
             self._look(candidate)
@@ -138,7 +138,7 @@ class Listing:
     def _look(self, device: int) -> None:
         """Set a device's head, the layer that could start earliest there: (start, layer, end, device)."""
         waiting, ready = self._waiting[device], self._open[device]
-        free_s, work_s = self.clock.free_s[device], self.task.work_s[device]
+        free_s, work_s = self.clock.free_s[device], self.problem.work_s[device]
         while waiting and waiting[0][0] <= free_s:
             heappush(ready, heappop(waiting)[1])
         while ready and self._gone(ready[0], device):
@@ -163,7 +163,7 @@ class Listing:
         return _INF if child == NO_DEVICE else max(self.clock.free_s[device], self.clock.earliest_s(child))
 
     def _gone(self, layer: int, device: int) -> bool:
-        where = self.ledger.device_of[self.task.indexed.group_of[layer]]
+        where = self.ledger.device_of[self.problem.indexed.group_of[layer]]
         return self._ran[layer] or where not in (ANYWHERE, device)
 
     def _drop(self, device: int) -> None:
@@ -182,12 +182,12 @@ class Listing:
 
     def _decided(self, layer: int, device: int) -> bool:
         """Place the layer's group. Returns whether it lies here; a group of several may go elsewhere."""
-        group = self.task.indexed.group_of[layer]
+        group = self.problem.indexed.group_of[layer]
         if self.ledger.device_of[group] != ANYWHERE:
             return True
         chosen = device
-        if len(self.task.indexed.members[group]) > 1:
-            fitting = [d for d in self.task.devices if self.ledger.short_bytes(layer, d) <= 0]
+        if len(self.problem.indexed.members[group]) > 1:
+            fitting = [d for d in self.problem.devices if self.ledger.short_bytes(layer, d) <= 0]
             chosen = self._choose(self, layer, fitting)
             self._promise(group, chosen)
         self.ledger.place(group, chosen)
@@ -196,12 +196,12 @@ class Listing:
         return chosen == device
 
     def _promise(self, group: int, device: int) -> None:
-        for layer in self.task.indexed.members[group]:
-            self._owed_s[layer] = self.task.work_s[device][layer]
+        for layer in self.problem.indexed.members[group]:
+            self._owed_s[layer] = self.problem.work_s[device][layer]
             self.promised_s[device] += self._owed_s[layer]
 
     def _run(self, layer: int, device: int) -> None:
-        indexed = self.task.indexed
+        indexed = self.problem.indexed
         self.clock.run(layer, device)
         self.ledger.run(layer)
         self.promised_s[device] -= self._owed_s[layer]

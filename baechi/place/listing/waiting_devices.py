@@ -15,7 +15,7 @@ from typing import Protocol
 
 from baechi.place.ledger import Ledger
 from baechi.place.listing.availability import Availability
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 
 NO_DEVICE = -1
 
@@ -25,7 +25,7 @@ Head = tuple[float, int, float, int]
 class Schedule(Protocol):
     """The part of a schedule under construction that is used here."""
 
-    task: Task
+    problem: Problem
     ledger: Ledger
     clock: Availability
 
@@ -115,7 +115,7 @@ class Awake:
             Start, layer, end, device. None if it is free: the child does not fit here, or would start
             earlier on another device. The device waits again if that one runs another layer first.
         """
-        child, work_s = self._child[device], listing.task.work_s[device]
+        child, work_s = self._child[device], listing.problem.work_s[device]
         starts = listing.starts_s(child)
         if device not in starts:
             self._child[device] = NO_DEVICE
@@ -133,7 +133,7 @@ class Awake:
         aside = []
         while urgent and urgent[0][0] <= until_s and found is None:
             bound_s, layer = heappop(urgent)
-            where = listing.ledger.device_of[listing.task.indexed.group_of[layer]]
+            where = listing.ledger.device_of[listing.problem.indexed.group_of[layer]]
             if layer not in self._bound_s or where not in (ANYWHERE, device):
                 continue
             if layer == child:
@@ -154,7 +154,7 @@ class Awake:
 
     def _urgent_s(self, listing: Schedule, layer: int, until_s: float) -> float:
         """From when on a layer could start on any device where it fits; a lower bound if that is too late."""
-        if listing.ledger.device_of[listing.task.indexed.group_of[layer]] == ANYWHERE:
+        if listing.ledger.device_of[listing.problem.indexed.group_of[layer]] == ANYWHERE:
             if (everywhere_s := max(listing.clock.free_s)) > until_s:
                 return everywhere_s
             start_s = listing.start_s(layer, self._late.get(layer, 0))

@@ -7,14 +7,14 @@ which the model's code reaches them, and no layer is reordered.
 from collections.abc import Callable
 
 from baechi.place.ledger import Ledger
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 
 
-def walk(task: Task, ledger: Ledger, choose: Callable[[int], int | None]) -> int | None:
+def walk(problem: Problem, ledger: Ledger, choose: Callable[[int], int | None]) -> int | None:
     """Place and run every layer.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         ledger: memory; groups that it has placed already stay there.
         choose: where a layer whose group is not placed goes: a device that the ledger says it fits
             on, or None.
@@ -22,7 +22,7 @@ def walk(task: Task, ledger: Ledger, choose: Callable[[int], int | None]) -> int
     Returns:
         The layer that fits nowhere; None if all fit.
     """
-    for layer, group in enumerate(task.indexed.group_of):
+    for layer, group in enumerate(problem.indexed.group_of):
         if ledger.device_of[group] == ANYWHERE:
             device = choose(layer)
             if device is None:
@@ -34,15 +34,15 @@ def walk(task: Task, ledger: Ledger, choose: Callable[[int], int | None]) -> int
     return None
 
 
-def best_fit(task: Task, short_bytes: Callable[[int], int]) -> int | None:
+def best_fit(problem: Problem, short_bytes: Callable[[int], int]) -> int | None:
     """The device that would have the least left.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         short_bytes: returns how many bytes would be missing on a device; positive: it does not fit.
 
     Returns:
         A device, the first among equals; None if it fits nowhere.
     """
-    fitting = [(-short, device) for device in task.devices if (short := short_bytes(device)) <= 0]
+    fitting = [(-short, device) for device in problem.devices if (short := short_bytes(device)) <= 0]
     return min(fitting)[1] if fitting else None

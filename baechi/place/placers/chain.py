@@ -17,7 +17,7 @@ import numpy.typing as npt
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.ledger import open_ledger
 from baechi.place.placers.rescue import rescue
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.records import Cluster, LayerGraph, Plan
 
 Floats = npt.NDArray[np.float64]
@@ -44,25 +44,25 @@ def chain(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) 
     Raises:
         PlacementError: no plan was found that fits.
     """
-    task = Task(graph, cluster, optimizer)
+    problem = Problem(graph, cluster, optimizer)
     stuck = 0
     for fullness in _FULLNESS:
-        device_of = cut(task, fullness)
+        device_of = cut(problem, fullness)
         if device_of is None:
             break
-        for order in (bottom_level_order(task, device_of), range(len(task.indexed))):
-            short = _first_without_room(task, device_of, order)
+        for order in (bottom_level_order(problem, device_of), range(len(problem.indexed))):
+            short = _first_without_room(problem, device_of, order)
             if short is None:
-                return task.plan("chain", device_of, order)
+                return problem.plan("chain", device_of, order)
             stuck = short
-    return rescue(task, "chain", stuck)
+    return rescue(problem, "chain", stuck)
 
 
-def _first_without_room(task: Task, device_of: Sequence[int], order: Sequence[int]) -> int | None:
+def _first_without_room(problem: Problem, device_of: Sequence[int], order: Sequence[int]) -> int | None:
     """The first layer that does not fit when all run in this order; None if all fit."""
-    ledger = open_ledger(task, device_of)
+    ledger = open_ledger(problem, device_of)
     for layer in order:
-        if ledger.short_bytes(layer, device_of[task.indexed.group_of[layer]]) > 0:
+        if ledger.short_bytes(layer, device_of[problem.indexed.group_of[layer]]) > 0:
             return layer
         ledger.run(layer)
     return None
@@ -85,29 +85,29 @@ class _Sums:
     travel_s: Floats
 
 
-def cut(task: Task, fullness: float = 1.0) -> list[int] | None:
+def cut(problem: Problem, fullness: float = 1.0) -> list[int] | None:
     """Find the best cut.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         fullness: the part of each device's memory that its stretch may fill.
 
     Returns:
         By group, its device; None if no cut fits.
     """
-    groups = len(task.indexed.members)
-    sums = _sums(task)
+    groups = len(problem.indexed.members)
+    sums = _sums(problem)
     places = np.unique([round(i * groups / MOST_PLACES) for i in range(MOST_PLACES + 1)])
     best = np.where(places == 0, 0.0, np.inf)
     came: list[Ints] = []
-    for device in task.devices:
-        best, chosen = _with_device(task, sums, device, places, best, fullness)
+    for device in problem.devices:
+        best, chosen = _with_device(problem, sums, device, places, best, fullness)
         came.append(chosen)
     if best[-1] == np.inf:
         return None
     device_of = np.zeros(groups, np.int64)
     end = len(places) - 1
-    for device in reversed(task.devices):
+    for device in reversed(problem.devices):
         begin = came[device][end]
         device_of[places[begin] : places[end]] = device
         end = begin
@@ -115,11 +115,11 @@ def cut(task: Task, fullness: float = 1.0) -> list[int] | None:
 
 
 def _with_device(
-    task: Task, sums: _Sums, device: int, places: Ints, best: Floats, fullness: float
+    problem: Problem, sums: _Sums, device: int, places: Ints, best: Floats, fullness: float
 ) -> tuple[Floats, Ints]:
     """The least cost up to each end with one more device, and where that device's stretch begins."""
-    limit = task.memory_bytes[device] * fullness
-    foreign = np.array([pin not in (ANYWHERE, device) for pin in task.pins], np.bool_)
+    limit = problem.memory_bytes[device] * fullness
+    foreign = np.array([pin not in (ANYWHERE, device) for pin in problem.pins], np.bool_)
     tops, torn = (
         np.maximum.reduceat(sums.top_bytes, places[:-1]),
         np.logical_or.reduceat(foreign, places[:-1]),
@@ -136,24 +136,26 @@ def _with_device(
     return result, chosen
 
 
-def _sums(task: Task) -> _Sums:
-    indexed, groups = task.indexed, len(task.indexed.members)
-    work_s = [[0.0] * (groups + 1) for _ in task.devices]
+def _sums(problem: Problem) -> _Sums:
+    indexed, groups = problem.indexed, len(problem.indexed.members)
+    work_s = [[0.0] * (groups + 1) for _ in problem.devices]
     kept = [0] * (groups + 1)
     tops = []
     for group, members in enumerate(indexed.members):
-        for device in task.devices:
-            work_s[device][group + 1] = work_s[device][group] + sum([task.work_s[device][m] for m in members])
-        part = task.group_bytes[group]
+        for device in problem.devices:
+            work_s[device][group + 1] = work_s[device][group] + sum(
+                [problem.work_s[device][m] for m in members]
+            )
+        part = problem.group_bytes[group]
         kept[group + 1] = kept[group] + part.permanent_bytes
         tops.append(max(part.forward_bytes, part.backward_bytes))
     change = [0.0] * (groups + 2)
-    pairs = [(a, b) for a, b in zip(task.devices, list(task.devices)[1:], strict=False)]
+    pairs = [(a, b) for a, b in zip(problem.devices, list(problem.devices)[1:], strict=False)]
     for tensor, maker in enumerate(indexed.source):
         if maker < 0 or not pairs:
             continue
         size = indexed.size_bytes[tensor]
-        seconds = sum([task.travel_s(a, b, size) for a, b in pairs]) / len(pairs)
+        seconds = sum([problem.travel_s(a, b, size) for a, b in pairs]) / len(pairs)
         home = indexed.group_of[maker]
         readers = [indexed.group_of[reader] for reader in indexed.consumers[tensor]]
         low, high = min(home, *readers), max(home, *readers)

@@ -9,7 +9,7 @@ from functools import partial
 from baechi.place.ledger import Ledger, open_ledger
 from baechi.place.listing.walk import best_fit, walk
 from baechi.place.placers.rescue import rescue
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.records import Cluster, LayerGraph, Plan
 
 
@@ -28,37 +28,37 @@ def even(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) -
     Raises:
         PlacementError: no plan was found that fits.
     """
-    task = Task(graph, cluster, optimizer)
-    ledger = open_ledger(task)
-    stuck = walk(task, ledger, _Stretches(task, ledger).choose)
+    problem = Problem(graph, cluster, optimizer)
+    ledger = open_ledger(problem)
+    stuck = walk(problem, ledger, _Stretches(problem, ledger).choose)
     if stuck is not None:
-        return rescue(task, "even", stuck)
-    return task.plan("even", ledger.device_of, range(len(task.indexed)))
+        return rescue(problem, "even", stuck)
+    return problem.plan("even", ledger.device_of, range(len(problem.indexed)))
 
 
 class _Stretches:
     """Chooses the device of the next layer: the one whose n-th of the work has its group's middle."""
 
-    def __init__(self, task: Task, ledger: Ledger) -> None:
-        self._task = task
+    def __init__(self, problem: Problem, ledger: Ledger) -> None:
+        self._problem = problem
         self._ledger = ledger
         self._device = 0
         self._before_s = 0.0
         self._work_s = [
-            sum([sum([row[layer] for row in task.work_s]) for layer in members]) / len(task.work_s)
-            for members in task.indexed.members
+            sum([sum([row[layer] for row in problem.work_s]) for layer in members]) / len(problem.work_s)
+            for members in problem.indexed.members
         ]
-        loose = [work for work, pin in zip(self._work_s, task.pins, strict=True) if pin == ANYWHERE]
-        self._share_s = sum(loose) / len(task.devices)
+        loose = [work for work, pin in zip(self._work_s, problem.pins, strict=True) if pin == ANYWHERE]
+        self._share_s = sum(loose) / len(problem.devices)
 
     def choose(self, layer: int) -> int | None:
-        work_s = self._work_s[self._task.indexed.group_of[layer]]
+        work_s = self._work_s[self._problem.indexed.group_of[layer]]
         middle_s = self._before_s + work_s / 2
         self._before_s += work_s
-        while self._device < len(self._task.devices):
-            last = self._device == len(self._task.devices) - 1
+        while self._device < len(self._problem.devices):
+            last = self._device == len(self._problem.devices) - 1
             in_its_share = last or middle_s <= (self._device + 1) * self._share_s
             if in_its_share and self._ledger.short_bytes(layer, self._device) <= 0:
                 return self._device
             self._device += 1
-        return best_fit(self._task, partial(self._ledger.short_bytes, layer))
+        return best_fit(self._problem, partial(self._ledger.short_bytes, layer))

@@ -17,7 +17,7 @@ is least. That is the time when the device would finish the group if it never ha
 from baechi.place.ledger import open_ledger
 from baechi.place.listing.start_earliest import Listing
 from baechi.place.placers.rescue import rescue
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.uncollected import uncollected
 
@@ -37,14 +37,14 @@ def m_etf(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None) 
     Raises:
         PlacementError: no plan was found that fits.
     """
-    task = Task(graph, cluster, optimizer)
-    ledger = open_ledger(task)
-    listing = Listing(task, ledger, ends_group_first)
+    problem = Problem(graph, cluster, optimizer)
+    ledger = open_ledger(problem)
+    listing = Listing(problem, ledger, ends_group_first)
     if not listing.fill():
         ran = set(listing.order)
-        stuck = next(layer for layer in range(len(task.indexed)) if layer not in ran)
-        return rescue(task, "m-etf", stuck)
-    return task.plan("m-etf", ledger.device_of, listing.order)
+        stuck = next(layer for layer in range(len(problem.indexed)) if layer not in ran)
+        return rescue(problem, "m-etf", stuck)
+    return problem.plan("m-etf", ledger.device_of, listing.order)
 
 
 def ends_group_first(listing: Listing, layer: int, devices: list[int]) -> int:
@@ -55,11 +55,11 @@ def ends_group_first(listing: Listing, layer: int, devices: list[int]) -> int:
         layer: the group's first layer, next to start.
         devices: where all of the group fits.
     """
-    task, clock = listing.task, listing.clock
-    members = task.indexed.members[task.indexed.group_of[layer]]
+    problem, clock = listing.problem, listing.clock
+    members = problem.indexed.members[problem.indexed.group_of[layer]]
 
     def end_s(device: int) -> float:
         start_s = max(clock.free_s[device], clock.inputs_there_s(layer, device))
-        return start_s + listing.promised_s[device] + sum([task.work_s[device][m] for m in members])
+        return start_s + listing.promised_s[device] + sum([problem.work_s[device][m] for m in members])
 
     return min(devices, key=end_s)

@@ -17,7 +17,7 @@ from baechi.place.listing.start_earliest import Listing
 from baechi.place.listing.waiting_devices import Awake
 from baechi.place.placers.m_etf import ends_group_first
 from baechi.place.placers.rescue import rescue
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.uncollected import uncollected
 
@@ -41,13 +41,13 @@ def m_sct(
         PlacementError: no plan was found that fits.
         ValueError: the threshold is not between 0 and 1.
     """
-    task = Task(graph, cluster, optimizer)
-    ledger = open_ledger(task)
-    found = favourites(task, threshold)
-    listing = Listing(task, ledger, ends_group_first, Awake(found.child_of, len(cluster)))
+    problem = Problem(graph, cluster, optimizer)
+    ledger = open_ledger(problem)
+    found = favourites(problem, threshold)
+    listing = Listing(problem, ledger, ends_group_first, Awake(found.child_of, len(cluster)))
     if not listing.fill():
         ran = set(listing.order)
-        stuck = next(layer for layer in range(len(task.indexed)) if layer not in ran)
-        return rescue(task, "m-sct", stuck)
+        stuck = next(layer for layer in range(len(problem.indexed)) if layer not in ran)
+        return rescue(problem, "m-sct", stuck)
     note = f"favourite children found in {found.programs} programs, since one would take too long"
-    return task.plan("m-sct", ledger.device_of, listing.order, note if found.programs > 1 else "")
+    return problem.plan("m-sct", ledger.device_of, listing.order, note if found.programs > 1 else "")

@@ -11,7 +11,7 @@ from baechi.place.ledger import open_ledger
 from baechi.place.listing.filling import Filling, filled
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.uncollected import uncollected
 
@@ -31,23 +31,23 @@ def m_topo(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None)
     Raises:
         PlacementError: no plan was found that fits.
     """
-    task = Task(graph, cluster, optimizer)
-    cap = cap_bytes(task)
-    device_of = filled(task, cap)
+    problem = Problem(graph, cluster, optimizer)
+    cap = cap_bytes(problem)
+    device_of = filled(problem, cap)
     if device_of is not None:
-        return task.plan("m-topo", device_of, range(len(task.indexed)))
-    ledger = open_ledger(task)
-    stuck = walk(task, ledger, Filling(task, ledger, [cap] * len(cluster)).choose)
+        return problem.plan("m-topo", device_of, range(len(problem.indexed)))
+    ledger = open_ledger(problem)
+    stuck = walk(problem, ledger, Filling(problem, ledger, [cap] * len(cluster)).choose)
     if stuck is not None:
-        return rescue(task, "m-topo", stuck)
-    return task.plan("m-topo", ledger.device_of, range(len(task.indexed)))
+        return rescue(problem, "m-topo", stuck)
+    return problem.plan("m-topo", ledger.device_of, range(len(problem.indexed)))
 
 
-def cap_bytes(task: Task) -> float:
+def cap_bytes(problem: Problem) -> float:
     """The bytes of each device that m-TOPO fills.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
     """
-    sizes = [group.total_bytes for group in task.group_bytes]
-    return sum(sizes) / len(task.cluster) + max(sizes, default=0)
+    sizes = [group.total_bytes for group in problem.group_bytes]
+    return sum(sizes) / len(problem.cluster) + max(sizes, default=0)

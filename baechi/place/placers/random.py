@@ -6,7 +6,7 @@ from random import Random
 from baechi.place.ledger import Ledger, open_ledger
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.records import Cluster, LayerGraph, Plan
 
 
@@ -34,22 +34,22 @@ class RandomPlacer:
         Raises:
             PlacementError: no plan was found that fits, not even by the fallback.
         """
-        task = Task(graph, cluster, optimizer)
-        ledger = open_ledger(task)
+        problem = Problem(graph, cluster, optimizer)
+        ledger = open_ledger(problem)
         chance = Random(self.seed)
-        _cover(task, ledger, chance)
+        _cover(problem, ledger, chance)
 
         def choose(layer: int) -> int | None:
-            devices = chance.sample(task.devices, len(task.devices))
+            devices = chance.sample(problem.devices, len(problem.devices))
             return next((d for d in devices if ledger.short_bytes(layer, d) <= 0), None)
 
-        stuck = walk(task, ledger, choose)
+        stuck = walk(problem, ledger, choose)
         if stuck is not None:
-            return rescue(task, f"random:{self.seed}", stuck)
-        return task.plan(f"random:{self.seed}", ledger.device_of, _shuffled(task, chance))
+            return rescue(problem, f"random:{self.seed}", stuck)
+        return problem.plan(f"random:{self.seed}", ledger.device_of, _shuffled(problem, chance))
 
 
-def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
+def _cover(problem: Problem, ledger: Ledger, chance: Random) -> None:
     """Put a random group on each device that has no pinned group, small devices first.
 
     Groups with a layer come first. A group of functional ops (glue) on model inputs runs where the inputs
@@ -57,9 +57,9 @@ def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
     """
     groups = [group for group, device in enumerate(ledger.device_of) if device == ANYWHERE]
     chance.shuffle(groups)
-    groups.sort(key=lambda group: not _has_layer(task, group))
-    for device in sorted(task.devices, key=task.memory_bytes.__getitem__):
-        if device in task.pins:
+    groups.sort(key=lambda group: not _has_layer(problem, group))
+    for device in sorted(problem.devices, key=problem.memory_bytes.__getitem__):
+        if device in problem.pins:
             continue
         fitting = (group for group in groups if ledger.group_short_bytes(group, device) <= 0)
         group = next(fitting, None)
@@ -68,11 +68,11 @@ def _cover(task: Task, ledger: Ledger, chance: Random) -> None:
             ledger.place(group, device)
 
 
-def _shuffled(task: Task, chance: Random) -> list[int]:
+def _shuffled(problem: Problem, chance: Random) -> list[int]:
     """All layers in a random topological order."""
-    number = {name: index for index, name in enumerate(task.indexed.names)}
+    number = {name: index for index, name in enumerate(problem.indexed.names)}
     followers = [
-        [number[follower] for follower in task.graph.successors(name)] for name in task.indexed.names
+        [number[follower] for follower in problem.graph.successors(name)] for name in problem.indexed.names
     ]
     missing = [0] * len(number)
     for follower in (follower for found in followers for follower in found):
@@ -90,5 +90,5 @@ def _shuffled(task: Task, chance: Random) -> list[int]:
     return order
 
 
-def _has_layer(task: Task, group: int) -> bool:
-    return any(task.indexed.costs[layer].kind == "layer" for layer in task.indexed.members[group])
+def _has_layer(problem: Problem, group: int) -> bool:
+    return any(problem.indexed.costs[layer].kind == "layer" for layer in problem.indexed.members[group])

@@ -22,7 +22,7 @@ from baechi.place.listing.packing import pack
 from baechi.place.listing.start_earliest import Listing
 from baechi.place.listing.walk import walk
 from baechi.place.placers.single import fastest_that_holds_all
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.place.tight.proof import prove
 from baechi.place.tight.refusal import no_room
 from baechi.records import Plan
@@ -33,11 +33,11 @@ _Found = tuple[Sequence[int], Sequence[int]] | None
 """Device by group and the order of the layers; None if they do not fit."""
 
 
-def rescue(task: Task, placer: str, stuck: int) -> Plan:
+def rescue(problem: Problem, placer: str, stuck: int) -> Plan:
     """Find a plan that fits where a placer found none.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         placer: the name of the placer.
         stuck: the layer that fitted nowhere.
 
@@ -48,47 +48,49 @@ def rescue(task: Task, placer: str, stuck: int) -> Plan:
         PlacementError: no way places it.
     """
     for name, way in (("packing", _packed), ("filling", _filled), ("one device", _whole)):
-        found = way(task)
+        found = way(problem)
         if found is not None:
-            note = f"found no room for {task.indexed.names[stuck]}: placed by {name} instead"
-            return task.plan(placer, *found, note)
-    prove(task)
-    raise no_room(task, *_dead_end(task))
+            note = f"found no room for {problem.indexed.names[stuck]}: placed by {name} instead"
+            return problem.plan(placer, *found, note)
+    prove(problem)
+    raise no_room(problem, *_dead_end(problem))
 
 
-def _packed(task: Task) -> _Found:
-    packed = open_ledger(task)
-    if pack(task, packed) is not None:
+def _packed(problem: Problem) -> _Found:
+    packed = open_ledger(problem)
+    if pack(problem, packed) is not None:
         return None
-    listing = Listing(task, open_ledger(task, packed.device_of), _decided)
+    listing = Listing(problem, open_ledger(problem, packed.device_of), _decided)
     if listing.fill():
         return packed.device_of, listing.order
-    walked = walk(task, open_ledger(task, packed.device_of), _decided)
-    return (packed.device_of, range(len(task.indexed))) if walked is None else None
+    walked = walk(problem, open_ledger(problem, packed.device_of), _decided)
+    return (packed.device_of, range(len(problem.indexed))) if walked is None else None
 
 
-def _filled(task: Task) -> _Found:
-    share = sum([group.total_bytes for group in task.group_bytes]) / max(1, sum(task.memory_bytes))
+def _filled(problem: Problem) -> _Found:
+    share = sum([group.total_bytes for group in problem.group_bytes]) / max(1, sum(problem.memory_bytes))
     for fullness in _FULLNESS:
-        ledger = open_ledger(task)
-        caps = [fullness * share * memory for memory in task.memory_bytes]
-        if walk(task, ledger, Filling(task, ledger, caps).choose) is None:
-            return ledger.device_of, range(len(task.indexed))
+        ledger = open_ledger(problem)
+        caps = [fullness * share * memory for memory in problem.memory_bytes]
+        if walk(problem, ledger, Filling(problem, ledger, caps).choose) is None:
+            return ledger.device_of, range(len(problem.indexed))
     return None
 
 
-def _whole(task: Task) -> _Found:
-    device = fastest_that_holds_all(task)
-    return ([device] * len(task.indexed.members), range(len(task.indexed))) if device is not None else None
+def _whole(problem: Problem) -> _Found:
+    device = fastest_that_holds_all(problem)
+    return (
+        ([device] * len(problem.indexed.members), range(len(problem.indexed))) if device is not None else None
+    )
 
 
-def _dead_end(task: Task) -> tuple[Ledger, int]:
+def _dead_end(problem: Problem) -> tuple[Ledger, int]:
     """The ledger of the packing when it failed, and the layer that did not fit."""
-    ledger = open_ledger(task)
-    layer = pack(task, ledger)
+    ledger = open_ledger(problem)
+    layer = pack(problem, ledger)
     if layer is None:
-        ledger = open_ledger(task, ledger.device_of)
-        layer = walk(task, ledger, _decided)
+        ledger = open_ledger(problem, ledger.device_of)
+        layer = walk(problem, ledger, _decided)
     assert layer is not None, "the packing had room for all"
     return ledger, layer
 

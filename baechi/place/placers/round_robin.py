@@ -3,7 +3,7 @@
 from baechi.place.ledger import open_ledger
 from baechi.place.listing.walk import walk
 from baechi.place.placers.rescue import rescue
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
 
 
@@ -21,9 +21,9 @@ def round_robin(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = 
     Raises:
         PlacementError: no plan was found that fits.
     """
-    task = Task(graph, cluster, optimizer)
-    ledger = open_ledger(task)
-    turns = list(task.devices)
+    problem = Problem(graph, cluster, optimizer)
+    ledger = open_ledger(problem)
+    turns = list(problem.devices)
 
     def choose(layer: int) -> int | None:
         for device in turns:
@@ -32,7 +32,7 @@ def round_robin(graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = 
                 return device
         return None
 
-    stuck = walk(task, ledger, choose)
+    stuck = walk(problem, ledger, choose)
     if stuck is not None:
-        return rescue(task, "round-robin", stuck)
-    return task.plan("round-robin", ledger.device_of, range(len(task.indexed)))
+        return rescue(problem, "round-robin", stuck)
+    return problem.plan("round-robin", ledger.device_of, range(len(problem.indexed)))

@@ -1,6 +1,6 @@
 """The search of `auto`, with inner loops compiled to machine code.
 
-In:    a `Task` and the best placement so far.
+In:    a `Problem` and the best placement so far.
 Out:   a better placement, by estimated seconds.
 Start: `estimate`, `changes`, then `rounds`.
 """

@@ -13,13 +13,13 @@ import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.evaluated import Check, Evaluated
+from baechi.place.problem import Problem
 from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
 from baechi.place.search.compiled import Floats
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables
-from baechi.place.task import Task
 
 _SHORTER = 0.99
 """A step is simulated at once if it is below this fraction of the best."""
@@ -35,23 +35,25 @@ class Annealing:
     """A search from one placement.
 
     Args:
-        task: what is placed.
-        tables: the tables of the task.
+        problem: what is placed.
+        tables: the tables of the problem.
         check: simulates a placement.
         start: the placement to begin with.
         seed: of the random generator.
     """
 
-    def __init__(self, task: Task, tables: Tables, check: Check, start: Evaluated, seed: int = 0) -> None:
+    def __init__(
+        self, problem: Problem, tables: Tables, check: Check, start: Evaluated, seed: int = 0
+    ) -> None:
         self.best = start
-        self._task = task
+        self._problem = problem
         self._tables = tables
         self._check = check
         self._chance = np.random.default_rng(seed)
-        self._groups = Groups.of(task)
-        self._unseen = unseen_bytes(task, start)
+        self._groups = Groups.of(problem)
+        self._unseen = unseen_bytes(problem, start)
         self._looked_s, self._looks = NEVER, 0
-        self._priority: Floats = np.array(bottom_levels(task, start.device_of))
+        self._priority: Floats = np.array(bottom_levels(problem, start.device_of))
         self._state, self._now = self._begin(0)
 
     @property
@@ -69,7 +71,7 @@ class Annealing:
         Returns:
             The best placement.
         """
-        if not len(self._state.on) or len(self._task.cluster) < 2:
+        if not len(self._state.on) or len(self._problem.cluster) < 2:
             return self.best
         while self.tried < most and self.best.step_s > enough_s:
             before, wanted_s = self.tried, self._wanted_s()
@@ -95,9 +97,9 @@ class Annealing:
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """A state that continues from the best placement."""
-        room = Room.of(self._task, self.best.device_of, self._unseen)
+        room = Room.of(self._problem, self.best.device_of, self._unseen)
         order = np.array(self.best.order, np.int64)
-        on, priority = room.device_of[self._task.indexed.group_of], self._priority.copy()
+        on, priority = room.device_of[self._problem.indexed.group_of], self._priority.copy()
         step_s = estimate(self._tables, on, priority, NEVER, order)
         self._looked_s = NEVER
         shortest = (room.device_of.copy(), priority.copy(), order.copy())
@@ -108,8 +110,8 @@ class Annealing:
         state = self._state
         self._looked_s, self._looks = self._now.shortest_s, self._looks + 1
         found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())
-        self._unseen = unseen_bytes(self._task, found)
-        if not found.fits(self._task):
+        self._unseen = unseen_bytes(self._problem, found)
+        if not found.fits(self._problem):
             return False
         if found.step_s < self.best.step_s:
             self.best, self._priority = found, state.shortest_priority.copy()

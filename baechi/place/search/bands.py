@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search.changes import Groups, draw
 from baechi.place.search.compiled import Floats, Ints, compiled
 from baechi.place.search.room import Room, move, takes
 from baechi.place.search.tables import Lists
-from baechi.place.task import ANYWHERE, Task
 from baechi.records import Link
 
 COUNTS = (2, 4, 8, 12, 16, 24)
@@ -40,12 +40,12 @@ _NEAR = 0.8
 
 
 def partitions(
-    task: Task, start: Sequence[int], moves: int, seed: int = 0, unseen: Ints | None = None
+    problem: Problem, start: Sequence[int], moves: int, seed: int = 0, unseen: Ints | None = None
 ) -> Iterator[list[int]]:
     """A partition for each number of bands and each price.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         start: by group, a device.
         moves: how many moves are tried for each.
         seed: of the random generator.
@@ -54,21 +54,21 @@ def partitions(
     Returns:
         By group, its device.
     """
-    if len(task.cluster) < 2 or all(pin != ANYWHERE for pin in task.pins):
+    if len(problem.cluster) < 2 or all(pin != ANYWHERE for pin in problem.pins):
         return
-    groups, ways = Groups.of(task), _Ways.of(task)
+    groups, ways = Groups.of(problem), _Ways.of(problem)
     for count in COUNTS:
-        spread = _Spread.of(task, _bands(task, count), count)
+        spread = _Spread.of(problem, _bands(problem, count), count)
         for price in PRICES:
-            room = Room.of(task, start, unseen)
+            room = Room.of(problem, start, unseen)
             _anneal(groups, ways, spread, room, price, moves, np.random.default_rng(seed))
             yield room.device_of.tolist()
 
 
-def _bands(task: Task, count: int) -> list[int]:
+def _bands(problem: Problem, count: int) -> list[int]:
     """By layer, its band: in the order in which layers could start, all bands of equal work."""
-    indexed = task.indexed
-    work_s = [min(times) for times in zip(*task.work_s, strict=True)]
+    indexed = problem.indexed
+    work_s = [min(times) for times in zip(*problem.work_s, strict=True)]
     begin_s, end_s = [0.0] * len(indexed), [0.0] * len(indexed)
     for layer in range(len(indexed)):
         makers = [indexed.source[tensor] for tensor in indexed.reads[layer]]
@@ -102,13 +102,13 @@ class _Ways(NamedTuple):
     travel_s: Floats
 
     @classmethod
-    def of(cls, task: Task) -> "_Ways":
-        """Collect the transfers of a task.
+    def of(cls, problem: Problem) -> "_Ways":
+        """Collect the transfers of a problem.
 
         Args:
-            task: what is placed.
+            problem: what is placed.
         """
-        indexed = task.indexed
+        indexed = problem.indexed
         home = [indexed.group_of[maker] if maker >= 0 else ANYWHERE for maker in indexed.source]
         makes: list[list[int]] = [[] for _ in indexed.members]
         reads: list[list[int]] = [[] for _ in indexed.members]
@@ -120,7 +120,7 @@ class _Ways(NamedTuple):
             readers[tensor] = sorted({indexed.group_of[one] for one in indexed.consumers[tensor]} - {maker})
             for group in readers[tensor]:
                 reads[group].append(tensor)
-        link, travel_s = _travel_s(task)
+        link, travel_s = _travel_s(problem)
         return cls(
             home=np.array(home, np.int64),
             makes=Lists.of(makes),
@@ -151,22 +151,22 @@ class _Spread(NamedTuple):
     bands_count: int
 
     @classmethod
-    def of(cls, task: Task, bands: Sequence[int], count: int) -> "_Spread":
-        """Collect the work of a task.
+    def of(cls, problem: Problem, bands: Sequence[int], count: int) -> "_Spread":
+        """Collect the work of a problem.
 
         Args:
-            task: what is placed.
+            problem: what is placed.
             bands: by layer.
             count: how many bands there are.
         """
-        totals_s = [sum(row) for row in task.work_s]
+        totals_s = [sum(row) for row in problem.work_s]
         fastest_s = min(totals_s) or 1.0
         speeds = [fastest_s / (total or fastest_s) for total in totals_s]
         even_s = fastest_s / sum(speeds) / count
         parts: list[range] = []
         found: list[tuple[int, list[float]]] = []
-        for members in task.indexed.members:
-            rows = _by_band(task, members, bands)
+        for members in problem.indexed.members:
+            rows = _by_band(problem, members, bands)
             parts.append(range(len(found), len(found) + len(rows)))
             found += rows
         return cls(
@@ -174,7 +174,7 @@ class _Spread(NamedTuple):
             np.array([band for band, _ in found], np.int64),
             np.array([row for _, row in found], np.float64),
             np.array([speed / even_s for speed in speeds]),
-            fastest_s / len(task.indexed),
+            fastest_s / len(problem.indexed),
             count,
         )
 
@@ -265,26 +265,26 @@ def _more_travel_s(ways: _Ways, room: Room, readers: Ints, group: int, here: int
     return change
 
 
-def _travel_s(task: Task) -> tuple[Ints, Floats]:
+def _travel_s(problem: Problem) -> tuple[Ints, Floats]:
     """By source and target device, the number of their link; by link and tensor, seconds."""
     numbers: dict[tuple[Link, Link], int] = {}
     seconds: list[list[float]] = []
-    which = np.zeros((len(task.cluster), len(task.cluster)), np.int64)
-    for here in task.devices:
-        for there in task.devices:
-            way = task.links[here][there], task.links[there][here]
+    which = np.zeros((len(problem.cluster), len(problem.cluster)), np.int64)
+    for here in problem.devices:
+        for there in problem.devices:
+            way = problem.links[here][there], problem.links[there][here]
             if way not in numbers:
                 numbers[way] = len(numbers)
-                seconds.append([task.travel_s(here, there, size) for size in task.indexed.size_bytes])
+                seconds.append([problem.travel_s(here, there, size) for size in problem.indexed.size_bytes])
             which[here, there] = numbers[way]
-    return which, np.array(seconds).reshape(len(numbers), len(task.indexed.size_bytes))
+    return which, np.array(seconds).reshape(len(numbers), len(problem.indexed.size_bytes))
 
 
-def _by_band(task: Task, layers: Sequence[int], bands: Sequence[int]) -> list[tuple[int, list[float]]]:
+def _by_band(problem: Problem, layers: Sequence[int], bands: Sequence[int]) -> list[tuple[int, list[float]]]:
     """A group's seconds by band and device."""
     found: dict[int, list[float]] = {}
     for layer in layers:
-        row = found.setdefault(bands[layer], [0.0 for _ in task.devices])
-        for device in task.devices:
-            row[device] += task.work_s[device][layer]
+        row = found.setdefault(bands[layer], [0.0 for _ in problem.devices])
+        for device in problem.devices:
+            row[device] += problem.work_s[device][layer]
     return list(found.items())

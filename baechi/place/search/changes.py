@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search.compiled import Bools, Floats, Ints, Numbers, compiled
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import Room, move, takes
 from baechi.place.search.tables import Lists, Tables
-from baechi.place.task import ANYWHERE, Task
 
 _HOTTEST, _COLDEST = 3e-3, 3e-5
 """The temperature at the beginning and at the end, as fractions of the step."""
@@ -28,7 +28,7 @@ _IDLE = 20
 
 
 class Groups(NamedTuple):
-    """The groups of a task, as annealing moves them.
+    """The groups of a problem, as annealing moves them.
 
     Args:
         members: by group, its layers.
@@ -43,14 +43,16 @@ class Groups(NamedTuple):
     moves: Bools
 
     @classmethod
-    def of(cls, task: Task) -> "Groups":
-        """Collect the groups of a task.
+    def of(cls, problem: Problem) -> "Groups":
+        """Collect the groups of a problem.
 
         Args:
-            task: what is placed.
+            problem: what is placed.
         """
-        moves = np.array([pin == ANYWHERE for pin in task.pins], np.bool_)
-        return cls(Lists.of(task.indexed.members), Lists.of(task.neighbours), np.flatnonzero(moves), moves)
+        moves = np.array([pin == ANYWHERE for pin in problem.pins], np.bool_)
+        return cls(
+            Lists.of(problem.indexed.members), Lists.of(problem.neighbours), np.flatnonzero(moves), moves
+        )
 
 
 class State(NamedTuple):
@@ -112,7 +114,7 @@ def anneal(
     """Continue a search.
 
     Args:
-        tables, groups: the task.
+        tables, groups: the problem.
         state: the placements of the search; changed in place.
         chance: the random generator.
         now: the progress so far.
@@ -171,7 +173,7 @@ def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -
     """Draw a group, and a device for it.
 
     Args:
-        groups: the groups of the task.
+        groups: the groups of the problem.
         room: the current placement.
         chance: the random generator.
         near: the probability of a neighbour's device; else it is any device.

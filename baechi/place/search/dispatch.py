@@ -19,7 +19,7 @@ def dispatch(
     """Run a forward.
 
     Args:
-        tables: the task.
+        tables: the problem.
         device_of: by layer, its device.
         priority: by layer; the highest runs first.
         limit_s: give up when forward cannot end by then.

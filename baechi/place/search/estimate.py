@@ -23,7 +23,7 @@ def estimate(tables: Tables, device_of: Ints, priority: Floats, limit_s: float, 
     """Estimate a step.
 
     Args:
-        tables: the task.
+        tables: the problem.
         device_of: by layer, its device.
         priority: by layer; the highest runs first.
         limit_s: how long the step may be.

@@ -13,7 +13,7 @@ def replay(tables: Tables, device_of: Ints, order: Ints, start_s: float, limit_s
     """Run a backward.
 
     Args:
-        tables: the task.
+        tables: the problem.
         device_of: by layer, its device.
         order: the layers as forward started them.
         start_s: when backward begins.

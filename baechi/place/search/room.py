@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.evaluated import Evaluated
+from baechi.place.problem import Problem
 from baechi.place.search.compiled import Ints, compiled
-from baechi.place.task import Task
 
 
 class Room(NamedTuple):
@@ -32,17 +32,17 @@ class Room(NamedTuple):
     tops_bytes: Ints
 
     @classmethod
-    def of(cls, task: Task, device_of: Sequence[int], unseen: Ints | None = None) -> "Room":
+    def of(cls, problem: Problem, device_of: Sequence[int], unseen: Ints | None = None) -> "Room":
         """The room that a placement leaves.
 
         Args:
-            task: what is placed.
+            problem: what is placed.
             device_of: by group.
             unseen: by device, bytes to add for what this check ignores; see `unseen_bytes`.
         """
-        kept = np.array([part.permanent_bytes for part in task.group_bytes], np.int64)
-        top = np.array([part.total_bytes - part.permanent_bytes for part in task.group_bytes], np.int64)
-        free, tops = np.array(task.memory_bytes, np.int64), np.zeros(len(task.cluster), np.int64)
+        kept = np.array([part.permanent_bytes for part in problem.group_bytes], np.int64)
+        top = np.array([part.total_bytes - part.permanent_bytes for part in problem.group_bytes], np.int64)
+        free, tops = np.array(problem.memory_bytes, np.int64), np.zeros(len(problem.cluster), np.int64)
         on = np.array(device_of, np.int64)
         if unseen is not None:
             free -= unseen
@@ -51,18 +51,18 @@ class Room(NamedTuple):
         return cls(on, kept, top, free, tops)
 
 
-def unseen_bytes(task: Task, found: Evaluated) -> Ints:
+def unseen_bytes(problem: Problem, found: Evaluated) -> Ints:
     """The bytes that the simulator finds on top of the quick check; usually negative in training.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         found: a placement that was simulated.
 
     Returns:
         Bytes by device.
     """
-    room = Room.of(task, found.device_of)
-    seen_bytes = np.array(task.memory_bytes, np.int64) - room.free_bytes + room.tops_bytes
+    room = Room.of(problem, found.device_of)
+    seen_bytes = np.array(problem.memory_bytes, np.int64) - room.free_bytes + room.tops_bytes
     return np.array(found.peak_bytes, np.int64) - seen_bytes
 
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.evaluated import Attempt, Check, Effort
+from baechi.place.problem import Problem
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
 from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import unseen_bytes
 from baechi.place.search.tables import Tables
-from baechi.place.task import Task
 
 ESTIMATES, LAYERS = 2400, 100
 """Estimates per layer in a round of annealing, for up to this many layers. With more layers there are fewer
@@ -51,21 +51,21 @@ class Rounds:
     """The search.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         check: simulates a placement.
         known: the placements that the placers found.
         enough_s: a step that no plan can beat.
     """
 
-    def __init__(self, task: Task, check: Check, known: Sequence[Attempt], enough_s: float) -> None:
+    def __init__(self, problem: Problem, check: Check, known: Sequence[Attempt], enough_s: float) -> None:
         self.found: list[Attempt] = []
         self._begun: set[tuple[int, ...]] = set()
-        self._task = task
+        self._problem = problem
         self._check = check
         self._known = known
         self._enough_s = enough_s * ENOUGH
-        self._tables = Tables.of(task)
-        layers = max(1, len(task.indexed))
+        self._tables = Tables.of(problem)
+        layers = max(1, len(problem.indexed))
         self._most = max(STARTS, ESTIMATES * min(layers, LAYERS * LAYERS // layers))
 
     def run(self, effort: Effort) -> list[Attempt]:
@@ -104,23 +104,23 @@ class Rounds:
         starts = [*ranked[:1], *others][:STARTS]
         self._begun |= {start.found.device_of for start in starts}
         for start in starts:
-            search = Annealing(self._task, self._tables, self._check, start.found, number)
+            search = Annealing(self._problem, self._tables, self._check, start.found, number)
             best = search.run(length * self._most // (fewer * len(starts)), self._enough_s)
             if best.step_s < start.step_s:
                 self.found.append(Attempt(f"{start.name.removesuffix(SEARCHED)}{SEARCHED}", best))
 
     def _in_bands(self, seed: int, fewer: int) -> list[Attempt]:
         """The best partitions in bands that fit."""
-        layers, group_of = len(self._task.indexed), self._task.indexed.group_of
+        layers, group_of = len(self._problem.indexed), self._problem.indexed.group_of
         moves = min(MOST_MOVES, MOVES * layers) // fewer
         estimates = []
         best = self._best().found
-        unseen = unseen_bytes(self._task, best)
-        for number, device_of in enumerate(partitions(self._task, best.device_of, moves, seed, unseen)):
+        unseen = unseen_bytes(self._problem, best)
+        for number, device_of in enumerate(partitions(self._problem, best.device_of, moves, seed, unseen)):
             on, order = np.array(device_of, np.int64)[group_of], np.empty(layers, np.int64)
-            levels = np.array(bottom_levels(self._task, device_of))
+            levels = np.array(bottom_levels(self._problem, device_of))
             step_s = estimate(self._tables, on, levels, NEVER, order)
             estimates.append((step_s, number, device_of, order.tolist()))
         placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
-        fitting = (found for found in placed if found.fits(self._task))
+        fitting = (found for found in placed if found.fits(self._problem))
         return [Attempt("bands", found) for found in islice(fitting, STARTS)]

@@ -1,4 +1,4 @@
-"""A task as arrays for estimates, computed once. Phase 0 is forward, phase 1 backward.
+"""A problem as arrays for estimates, computed once. Phase 0 is forward, phase 1 backward.
 
 A table of lists of different lengths is two arrays: all lists in a row, and where each begins.
 """
@@ -12,8 +12,8 @@ from baechi.cost.indexed import FROM_HOST, seconds_by_device
 from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.own_work import OwnWork
 from baechi.cost.transfer import transfer_s
+from baechi.place.problem import Problem
 from baechi.place.search.compiled import Bools, Floats, Ints, compiled
-from baechi.place.task import Task
 from baechi.records.timeline import Phase
 
 
@@ -41,7 +41,7 @@ class Lists(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """A task, ready for estimates. The host's index is that after the last device.
+    """A problem, ready for estimates. The host's index is that after the last device.
 
     Args:
         training: whether a step has a backward.
@@ -93,34 +93,40 @@ class Tables(NamedTuple):
     channels: int
 
     @classmethod
-    def of(cls, task: Task) -> "Tables":
-        """Compute the tables of a task.
+    def of(cls, problem: Problem) -> "Tables":
+        """Compute the tables of a problem.
 
         Args:
-            task: what is placed.
+            problem: what is placed.
         """
-        indexed, graph = task.indexed, task.graph
-        phases: tuple[Phase, ...] = ("forward", "backward") if task.training else ("forward",)
-        names, layers, ends = indexed.names, len(indexed), len(task.cluster) + 1
-        seconds = [seconds_by_device(graph, names, task.cluster.devices, f"{phase}_s") for phase in phases]
+        indexed, graph = problem.indexed, problem.graph
+        phases: tuple[Phase, ...] = ("forward", "backward") if problem.training else ("forward",)
+        names, layers, ends = indexed.names, len(indexed), len(problem.cluster) + 1
+        seconds = [seconds_by_device(graph, names, problem.cluster.devices, f"{phase}_s") for phase in phases]
         host_s = [host_s_of(indexed.costs, phase) for phase in phases]
-        launch_s = [task.cluster.launch_s if any(row) else 0.0 for row in host_s]
-        own = OwnWork.of(indexed, task.cluster, training=task.training)
+        launch_s = [problem.cluster.launch_s if any(row) else 0.0 for row in host_s]
+        own = OwnWork.of(indexed, problem.cluster, training=problem.training)
         send_s = [own.transfer_s, [own.node_s] * len(indexed.source)]
         known = any(launch_s)  # else the graph does not say what the host takes
-        parts = [[last_part(own_s, task.cluster.launch_s) for own_s in row] for row in host_s]
-        to_end_s = [_to_end_s(task, seconds[0]), _to_end_of_backward_s(task, seconds[-1])]
+        parts = [[last_part(own_s, problem.cluster.launch_s) for own_s in row] for row in host_s]
+        to_end_s = [_to_end_s(problem, seconds[0]), _to_end_of_backward_s(problem, seconds[-1])]
         missing = [
             sum([indexed.source[tensor] != FROM_HOST for tensor in reads]) + len(before)
             for reads, before in zip(indexed.reads, indexed.before, strict=True)
         ]
-        link, travel_s = _travel_s(task)
-        stride = ends if task.cluster.reception == "free" else 0
+        link, travel_s = _travel_s(problem)
+        stride = ends if problem.cluster.reception == "free" else 0
         sizes, shape = [tensor.size_bytes for tensor in indexed.returned], (len(indexed.returned), ends - 1)
-        down = [[transfer_s(task.links[here][task.host], size) for here in task.devices] for size in sizes]
-        up = [[transfer_s(task.links[task.host][there], size) for there in task.devices] for size in sizes]
+        down = [
+            [transfer_s(problem.links[here][problem.host], size) for here in problem.devices]
+            for size in sizes
+        ]
+        up = [
+            [transfer_s(problem.links[problem.host][there], size) for there in problem.devices]
+            for size in sizes
+        ]
         return cls(
-            training=task.training,
+            training=problem.training,
             seconds=np.array(seconds, np.float64).reshape(len(phases), ends - 1, layers),
             host_s=np.array(host_s, np.float64).reshape(len(phases), layers),
             last_part=np.array(parts, np.float64).reshape(len(phases), layers),
@@ -130,7 +136,7 @@ class Tables(NamedTuple):
             node_s=own.node_s * known,
             fetch_s=np.array(own.fetch_s, np.float64) * known + launch_s[0],
             to_end_s=np.array(to_end_s, np.float64),
-            backward_s=max(to_end_s[1], default=0.0) if task.training else 0.0,
+            backward_s=max(to_end_s[1], default=0.0) if problem.training else 0.0,
             source=np.array(indexed.source, np.int64),
             makes=Lists.of(indexed.makes),
             after=Lists.of(indexed.after),
@@ -154,7 +160,7 @@ def calls_s(tables: Tables, device_of: Ints) -> Floats:
     """By layer, what the runtime takes of the host for its call: nothing if one device has all layers.
 
     Args:
-        tables: the task.
+        tables: the problem.
         device_of: by layer.
     """
     for layer in range(len(device_of)):
@@ -196,19 +202,19 @@ def begins(numbers: Ints, most: int) -> Ints:
     return found
 
 
-def _travel_s(task: Task) -> tuple[Ints, Floats]:
+def _travel_s(problem: Problem) -> tuple[Ints, Floats]:
     """By source and target, the number of their link; by link and tensor, seconds."""
-    links = dict.fromkeys([link for row in task.links for link in row])
+    links = dict.fromkeys([link for row in problem.links for link in row])
     numbers = {link: number for number, link in enumerate(links)}
-    which = [[numbers[link] for link in row] for row in task.links]
-    sizes = task.indexed.size_bytes
+    which = [[numbers[link] for link in row] for row in problem.links]
+    sizes = problem.indexed.size_bytes
     seconds = [[transfer_s(link, size) for size in sizes] for link in numbers]
     return np.array(which, np.int64), np.array(seconds, np.float64).reshape(len(numbers), len(sizes))
 
 
-def _to_end_s(task: Task, seconds: Sequence[Sequence[float]]) -> list[float]:
+def _to_end_s(problem: Problem, seconds: Sequence[Sequence[float]]) -> list[float]:
     """By layer, the least seconds from its start to the end of forward, under any placement."""
-    indexed = task.indexed
+    indexed = problem.indexed
     left_s = [0.0] * len(indexed)
     for layer in reversed(range(len(indexed))):
         after = [left_s[reader] for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
@@ -216,9 +222,9 @@ def _to_end_s(task: Task, seconds: Sequence[Sequence[float]]) -> list[float]:
     return left_s
 
 
-def _to_end_of_backward_s(task: Task, seconds: Sequence[Sequence[float]]) -> list[float]:
+def _to_end_of_backward_s(problem: Problem, seconds: Sequence[Sequence[float]]) -> list[float]:
     """By layer, the same of backward, which ends where forward begins."""
-    indexed = task.indexed
+    indexed = problem.indexed
     left_s = [0.0] * len(indexed)
     for layer in range(len(indexed)):
         makers = [indexed.source[tensor] for tensor in indexed.reads[layer]]

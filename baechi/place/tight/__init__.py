@@ -1,6 +1,6 @@
 """Placing when memory is so short that placers find no plan, and the proof if no plan exists.
 
-In:    a `Task`.
+In:    a `Problem`.
 Out:   a placement that the simulator accepts, or what is missing, in bytes.
 Start: `fit`, then `least_bytes`.
 """

@@ -13,19 +13,19 @@ from collections.abc import Iterator, Sequence
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.evaluated import Evaluated, Rehearsal, evaluate
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.least_bytes import least_bytes, least_peaks
 
 MOST_SIMULATIONS = 200_000
 
 
 def exact(
-    task: Task, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int = MOST_SIMULATIONS
+    problem: Problem, rehearse: Rehearsal, *, enough_s: float = 0.0, most: int = MOST_SIMULATIONS
 ) -> Evaluated:
     """The placement and order with the shortest predicted step.
 
     Args:
-        task: what is to be placed; a dozen layers at most.
+        problem: what is to be placed; a dozen layers at most.
         rehearse: predicts a step.
         enough_s: a step that no plan can beat.
         most: simulations at most.
@@ -35,18 +35,20 @@ def exact(
         ValueError: it would take more than `most` simulations.
     """
     best: Evaluated | None = None
-    tried, least = 0, least_bytes(task)
-    for bound_s, device_of in sorted(_placements(task)):
+    tried, least = 0, least_bytes(problem)
+    for bound_s, device_of in sorted(_placements(problem)):
         if best is not None and (bound_s >= best.step_s * (1 - 1e-12) or best.step_s <= enough_s):
             break
-        needed = least_peaks(task, least, device_of)
-        if any(peak > memory for peak, memory in zip(needed, task.memory_bytes, strict=True)):
+        needed = least_peaks(problem, least, device_of)
+        if any(peak > memory for peak, memory in zip(needed, problem.memory_bytes, strict=True)):
             continue
-        for order in _orders(task, device_of):
+        for order in _orders(problem, device_of):
             tried += 1
             if tried > most:
-                raise ValueError(f"the best plan of {len(task.indexed)} layers takes over {most} simulations")
-            found = evaluate(task, rehearse, device_of, order)
+                raise ValueError(
+                    f"the best plan of {len(problem.indexed)} layers takes over {most} simulations"
+                )
+            found = evaluate(problem, rehearse, device_of, order)
             if found is not None and (best is None or found.step_s < best.step_s):
                 best = found
             if best is not None and best.step_s <= max(enough_s, bound_s * (1 + 1e-12)):
@@ -56,46 +58,48 @@ def exact(
     return best
 
 
-def _placements(task: Task) -> Iterator[tuple[float, tuple[int, ...]]]:
+def _placements(problem: Problem) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Every placement, with a lower bound on its step. Of equal devices the first one is used first."""
-    alike = _alike(task)
+    alike = _alike(problem)
     waiting: list[tuple[int, ...]] = [()]
     while waiting:
         device_of = waiting.pop()
         group = len(device_of)
-        if group == len(task.indexed.members):
-            yield _bound_s(task, device_of), device_of
+        if group == len(problem.indexed.members):
+            yield _bound_s(problem, device_of), device_of
             continue
-        for device in task.devices:
+        for device in problem.devices:
             fresh = device not in device_of
-            if task.pins[group] not in (ANYWHERE, device):
+            if problem.pins[group] not in (ANYWHERE, device):
                 continue
             if fresh and any(other < device and other not in device_of for other in alike[device]):
                 continue
             waiting.append((*device_of, device))
 
 
-def _alike(task: Task) -> list[list[int]]:
+def _alike(problem: Problem) -> list[list[int]]:
     """By device, the devices that are interchangeable with it."""
-    if task.cluster.links or any(pin != ANYWHERE for pin in task.pins):
-        return [[] for _ in task.devices]
-    kinds = [(d.kind, d.speed, d.memory_bytes) for d in task.cluster.devices]
-    return [[other for other in task.devices if kinds[other] == kinds[device]] for device in task.devices]
+    if problem.cluster.links or any(pin != ANYWHERE for pin in problem.pins):
+        return [[] for _ in problem.devices]
+    kinds = [(d.kind, d.speed, d.memory_bytes) for d in problem.cluster.devices]
+    return [
+        [other for other in problem.devices if kinds[other] == kinds[device]] for device in problem.devices
+    ]
 
 
-def _bound_s(task: Task, device_of: Sequence[int]) -> float:
-    indexed = task.indexed
-    work_s = [0.0 for _ in task.devices]
+def _bound_s(problem: Problem, device_of: Sequence[int]) -> float:
+    indexed = problem.indexed
+    work_s = [0.0 for _ in problem.devices]
     for layer in range(len(indexed)):
         device = device_of[indexed.group_of[layer]]
-        work_s[device] += task.work_s[device][layer]
-    levels = bottom_levels(task, device_of, ordered=not task.training)
+        work_s[device] += problem.work_s[device][layer]
+    levels = bottom_levels(problem, device_of, ordered=not problem.training)
     return max([*work_s, *levels], default=0.0)
 
 
-def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[int]]:
+def _orders(problem: Problem, device_of: Sequence[int]) -> Iterator[list[int]]:
     """Every topological order, without those that run the same as another."""
-    indexed = task.indexed
+    indexed = problem.indexed
     parents = [
         {indexed.source[tensor] for tensor in reads if indexed.source[tensor] >= 0} | set(before)
         for reads, before in zip(indexed.reads, indexed.before, strict=True)

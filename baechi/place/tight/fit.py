@@ -19,7 +19,7 @@ from random import Random
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.evaluated import Evaluated, Rehearsal
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.bundles import Bundles
 from baechi.place.tight.exact import exact
 from baechi.place.tight.integer_program import IntegerProgram
@@ -45,81 +45,83 @@ HASTY = 10
 """The factor by which limits are smaller if `thorough` is off."""
 
 
-def fit(task: Task, rehearse: Rehearsal, *, thorough: bool = True) -> Evaluated:
+def fit(problem: Problem, rehearse: Rehearsal, *, thorough: bool = True) -> Evaluated:
     """Find a placement that fits every device's memory.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         rehearse: predicts a step.
         thorough: whether it may take seconds; otherwise a tenth of that.
 
     Raises:
         PlacementError: no placement exists, or none was found; the error says which, and why.
     """
-    prove(task)
-    layers = max(1, len(task.indexed))
-    judge = Judge(task, rehearse)
-    for device_of in _plain(task):
+    prove(problem)
+    layers = max(1, len(problem.indexed))
+    judge = Judge(problem, rehearse)
+    for device_of in _plain(problem):
         judge(device_of, range(layers))
-    if layers <= FEW_LAYERS and len(task.cluster) ** len(task.indexed.members) <= FEW_PLACEMENTS:
+    if layers <= FEW_LAYERS and len(problem.cluster) ** len(problem.indexed.members) <= FEW_PLACEMENTS:
         try:
-            return exact(task, rehearse, enough_s=inf, most=ORDERS)
+            return exact(problem, rehearse, enough_s=inf, most=ORDERS)
         except PlacementError:
-            raise none_of_all(task, judge.nearest.found) from None
+            raise none_of_all(problem, judge.nearest.found) from None
         except ValueError:
             pass  # too many orders to try
-    for attempt in _attempts(task, judge, thorough):
+    for attempt in _attempts(problem, judge, thorough):
         if not attempt.excess:
             return attempt.found
-    raise not_found(task, judge.nearest.found, judge.asked)
+    raise not_found(problem, judge.nearest.found, judge.asked)
 
 
-def _attempts(task: Task, judge: Judge, thorough: bool) -> Iterator[Attempt]:
+def _attempts(problem: Problem, judge: Judge, thorough: bool) -> Iterator[Attempt]:
     """Simulated placements, one after the other; the caller takes the first that fits."""
     yield judge.nearest
-    bundles = Bundles(task, least_bytes(task), max(1, MOST_X // len(task.cluster)))
-    for device_of in _packed(task, bundles, judge):
-        for keys in _orders(task, device_of):
+    bundles = Bundles(problem, least_bytes(problem), max(1, MOST_X // len(problem.cluster)))
+    for device_of in _packed(problem, bundles, judge):
+        for keys in _orders(problem, device_of):
             yield judge(device_of, keys)
-    repair = Repair(judge, Lifetimes(task), Random(0))
-    share = min(MOST_ESTIMATES, ESTIMATED // max(1, len(task.indexed)))
+    repair = Repair(judge, Lifetimes(problem), Random(0))
+    share = min(MOST_ESTIMATES, ESTIMATED // max(1, len(problem.indexed)))
     share = max(LEAST_ESTIMATES, share if thorough else share // HASTY)
     start = judge.nearest
     yield repair.run(start, share)
-    short = [max(0, p - m) for p, m in zip(start.found.peak_bytes, task.memory_bytes, strict=True)]
-    less = [memory - missing for memory, missing in zip(task.memory_bytes, short, strict=True)]
-    again = IntegerProgram(task, bundles, less).solve()
+    short = [max(0, p - m) for p, m in zip(start.found.peak_bytes, problem.memory_bytes, strict=True)]
+    less = [memory - missing for memory, missing in zip(problem.memory_bytes, short, strict=True)]
+    again = IntegerProgram(problem, bundles, less).solve()
     starts = (
-        [judge(again.device_of, keys) for keys in _orders(task, again.device_of)] if again.device_of else []
+        [judge(again.device_of, keys) for keys in _orders(problem, again.device_of)]
+        if again.device_of
+        else []
     )
     yield repair.run(min([*starts, start], key=lambda attempt: attempt.excess), share)
 
 
-def _plain(task: Task) -> Iterator[list[int]]:
+def _plain(problem: Problem) -> Iterator[list[int]]:
     """All layers on one device, and a stretch of layers on each by memory; pins are kept."""
-    for device in task.devices:
-        yield [device if pin == ANYWHERE else pin for pin in task.pins]
-    sizes = [part.total_bytes for part in task.group_bytes]
-    scale = sum(sizes) / max(1, sum(task.memory_bytes))
-    ends = list(accumulate([scale * memory for memory in task.memory_bytes]))
+    for device in problem.devices:
+        yield [device if pin == ANYWHERE else pin for pin in problem.pins]
+    sizes = [part.total_bytes for part in problem.group_bytes]
+    scale = sum(sizes) / max(1, sum(problem.memory_bytes))
+    ends = list(accumulate([scale * memory for memory in problem.memory_bytes]))
     device_of = []
-    for end, pin in zip(accumulate(sizes), task.pins, strict=True):
+    for end, pin in zip(accumulate(sizes), problem.pins, strict=True):
         stretch = min(bisect_left(ends, end), len(ends) - 1)
         device_of.append(stretch if pin == ANYWHERE else pin)
     yield device_of
 
 
-def _packed(task: Task, bundles: Bundles, judge: Judge) -> Iterator[tuple[int, ...]]:
+def _packed(problem: Problem, bundles: Bundles, judge: Judge) -> Iterator[tuple[int, ...]]:
     """The integer program's placements, with a smaller margin each time."""
     for margin in MARGINS:
-        packing = IntegerProgram(task, bundles, task.memory_bytes, margin=margin).solve()
+        packing = IntegerProgram(problem, bundles, problem.memory_bytes, margin=margin).solve()
         if packing.device_of is not None:
             yield packing.device_of
         elif packing.impossible and not margin and bundles.single:
-            raise none_packed(task, judge.nearest.found)
+            raise none_packed(problem, judge.nearest.found)
 
 
-def _orders(task: Task, device_of: Sequence[int]) -> Iterator[list[float]]:
+def _orders(problem: Problem, device_of: Sequence[int]) -> Iterator[list[float]]:
     """Priorities: code order, and the longest remaining path first."""
-    yield [float(layer) for layer in range(len(task.indexed))]
-    yield [-level for level in bottom_levels(task, device_of)]
+    yield [float(layer) for layer in range(len(problem.indexed))]
+    yield [-level for level in bottom_levels(problem, device_of)]

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import pulp
 
 from baechi.cost.indexed import FROM_HOST
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.solver import integer_solver
-from baechi.place.task import ANYWHERE, Task
 from baechi.place.tight.bundles import Bundles
 
 _WORK, _LEAST_NODES = 10_000, 2
@@ -44,10 +44,10 @@ class Packing(NamedTuple):
 
 
 class IntegerProgram:
-    """The program of a task.
+    """The program of a problem.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         bundles: the bundles of groups, and their bytes.
         memory_bytes: by device.
         margin: the fraction of the largest `top_bytes` that is left free on each device.
@@ -56,39 +56,39 @@ class IntegerProgram:
 
     def __init__(
         self,
-        task: Task,
+        problem: Problem,
         bundles: Bundles,
         memory_bytes: Sequence[int],
         *,
         margin: float = 0.0,
         copies: bool = True,
     ) -> None:
-        self._task = task
+        self._problem = problem
         self._bundles = bundles
         self._memory_bytes = memory_bytes
         self._unit = max([1, *memory_bytes])
-        self._problem = pulp.LpProblem("packing", pulp.LpMinimize)
+        self._program = pulp.LpProblem("packing", pulp.LpMinimize)
         self._x = [
             {
-                device: self._problem.add_variable(f"x{bundle}_{device}", 0, 1, pulp.LpInteger)
-                for device in task.devices
+                device: self._program.add_variable(f"x{bundle}_{device}", 0, 1, pulp.LpInteger)
+                for device in problem.devices
                 if self._may(bundle, device)
             }
             for bundle in range(len(bundles))
         ]
         for on in self._x:
-            self._problem += pulp.lpSum(on.values()) == 1
-        there: list[_Terms] = self._copies() if copies else [[] for _ in task.devices]
-        for device in task.devices:
+            self._program += pulp.lpSum(on.values()) == 1
+        there: list[_Terms] = self._copies() if copies else [[] for _ in problem.devices]
+        for device in problem.devices:
             self._limit(device, there[device], margin)
-        self._problem += pulp.LpAffineExpression([term for terms in there for term in terms])
+        self._program += pulp.LpAffineExpression([term for terms in there for term in terms])
 
     def solve(self) -> Packing:
         """Solve it, within a number of steps."""
         if not all(self._x):
             return Packing(None, impossible=True)
-        nodes = max(_LEAST_NODES, _WORK // self._problem.numVariables())
-        if self._problem.solve(integer_solver(nodes)) == pulp.LpStatusInfeasible:
+        nodes = max(_LEAST_NODES, _WORK // self._program.numVariables())
+        if self._program.solve(integer_solver(nodes)) == pulp.LpStatusInfeasible:
             return Packing(None, impossible=True)
         chosen = [{d: x.value() or 0.0 for d, x in on.items()} for on in self._x]
         if any(abs(max(values.values()) - 1.0) > 1e-3 for values in chosen):
@@ -108,40 +108,40 @@ class IntegerProgram:
         kept = [*copies, *((x, part.kept_bytes / self._unit) for x, part in here)]
         if margin:
             kept.append((self._most(f"t{device}", [(x, part.top_bytes) for x, part in here]), margin))
-        self._problem += pulp.LpAffineExpression(kept) <= limit
+        self._program += pulp.LpAffineExpression(kept) <= limit
         moment = self._most(f"m{device}", [(x, part.moment_bytes) for x, part in here])
-        self._problem += pulp.LpAffineExpression([*always, (moment, 1.0)]) <= limit
+        self._program += pulp.LpAffineExpression([*always, (moment, 1.0)]) <= limit
         if any(part.gradient_bytes or part.update_bytes for _, part in here):
             trained = [(x, (part.always_bytes + part.gradient_bytes) / self._unit) for x, part in here]
             updates = [(x, part.update_bytes / self._unit) for x, part in here]
             largest = self._most(f"l{device}", [(x, part.largest_update_bytes) for x, part in here])
-            self._problem += pulp.LpAffineExpression([*trained, *updates]) <= limit
-            self._problem += pulp.LpAffineExpression([*trained, (largest, 2.0)]) <= limit
+            self._program += pulp.LpAffineExpression([*trained, *updates]) <= limit
+            self._program += pulp.LpAffineExpression([*trained, (largest, 2.0)]) <= limit
 
     def _most(self, name: str, sizes: list[tuple[pulp.LpVariable, int]]) -> pulp.LpVariable:
         """A variable that is at least the largest size of the chosen bundles."""
-        most = self._problem.add_variable(name, 0)
+        most = self._program.add_variable(name, 0)
         for x, size in sizes:
             if size:
-                self._problem += pulp.LpAffineExpression([(most, 1.0), (x, -size / self._unit)]) >= 0
+                self._program += pulp.LpAffineExpression([(most, 1.0), (x, -size / self._unit)]) >= 0
         return most
 
     def _copies(self) -> list[_Terms]:
         """By device, the bytes of copies that must be there when forward is over."""
-        indexed, bundle_of = self._task.indexed, self._bundles.of_layer
-        copies: list[_Terms] = [[] for _ in self._task.devices]
+        indexed, bundle_of = self._problem.indexed, self._bundles.of_layer
+        copies: list[_Terms] = [[] for _ in self._problem.devices]
         for tensor, size in enumerate(indexed.size_bytes):
             maker = indexed.source[tensor]
-            if not size or (maker != FROM_HOST and not self._task.training):
+            if not size or (maker != FROM_HOST and not self._problem.training):
                 continue
             home = ANYWHERE if maker == FROM_HOST else bundle_of[maker]
             readers = sorted({bundle_of[reader] for reader in indexed.consumers[tensor]} - {home})
-            for device in self._task.devices:
+            for device in self._problem.devices:
                 among = [self._x[bundle][device] for bundle in readers if device in self._x[bundle]]
                 if among:
-                    there = self._problem.add_variable(f"y{tensor}_{device}", 0, 1)
+                    there = self._program.add_variable(f"y{tensor}_{device}", 0, 1)
                     copies[device].append((there, size / self._unit))
                     beside = [(self._x[home][device], 1.0)] if home >= 0 and device in self._x[home] else []
                     for x in among:
-                        self._problem += pulp.LpAffineExpression([(there, 1.0), (x, -1.0), *beside]) >= 0
+                        self._program += pulp.LpAffineExpression([(there, 1.0), (x, -1.0), *beside]) >= 0
         return copies

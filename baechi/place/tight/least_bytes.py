@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import least_update_bytes
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 
 
 class LeastBytes(NamedTuple):
@@ -65,13 +65,13 @@ class LeastBytes(NamedTuple):
         )
 
 
-def least_bytes(task: Task) -> list[LeastBytes]:
+def least_bytes(problem: Problem) -> list[LeastBytes]:
     """Compute the least bytes of each group.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
     """
-    return [of_members(task, members) for members in task.indexed.members]
+    return [of_members(problem, members) for members in problem.indexed.members]
 
 
 def all_together(least: Sequence[LeastBytes]) -> int:
@@ -84,20 +84,20 @@ def all_together(least: Sequence[LeastBytes]) -> int:
     return max(kept, sum([part.always_bytes + part.gradient_bytes for part in least]))
 
 
-def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
+def of_members(problem: Problem, members: Sequence[int]) -> LeastBytes:
     """Compute the least bytes of some layers that share a device.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         members: the layers.
     """
-    parts = [task.footprints[layer] for layer in members]
+    parts = [problem.footprints[layer] for layer in members]
     always = sum([part.always_bytes for part in parts])
-    returned = [task.footprints[layer].output_bytes for layer in members if _is_returned(task, layer)]
+    returned = [problem.footprints[layer].output_bytes for layer in members if _is_returned(problem, layer)]
     return LeastBytes(
         always_bytes=always,
-        kept_bytes=always + sum([_kept_bytes(task, layer) for layer in members]) + sum(returned),
-        moment_bytes=max([moment_bytes(task, layer) for layer in members]),
+        kept_bytes=always + sum([_kept_bytes(problem, layer) for layer in members]) + sum(returned),
+        moment_bytes=max([moment_bytes(problem, layer) for layer in members]),
         gradient_bytes=sum([part.gradient_bytes for part in parts]),
         update_bytes=sum([part.update_bytes for part in parts]),
         largest_update_bytes=max([part.largest_update_bytes for part in parts]),
@@ -105,23 +105,23 @@ def of_members(task: Task, members: Sequence[int]) -> LeastBytes:
     )
 
 
-def _kept_bytes(task: Task, layer: int) -> int:
+def _kept_bytes(problem: Problem, layer: int) -> int:
     """A layer's bytes when forward is over, independent of the devices of its consumers."""
-    saved = task.footprints[layer].saved_bytes
-    if not task.knows_host:
+    saved = problem.footprints[layer].saved_bytes
+    if not problem.knows_host:
         return saved
-    costs = task.indexed.costs[layer]
+    costs = problem.indexed.costs[layer]
     return max(0, saved - ceil(costs.lent_bytes) - ceil(costs.held_bytes))
 
 
-def moment_bytes(task: Task, layer: int) -> int:
+def moment_bytes(problem: Problem, layer: int) -> int:
     """The least bytes on top of the permanent ones while a layer runs.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         layer: the layer.
     """
-    indexed, part = task.indexed, task.footprints[layer]
+    indexed, part = problem.indexed, problem.footprints[layer]
     sizes: dict[int, int] = {}
     for tensor in indexed.reads[layer]:
         maker = indexed.source[tensor]
@@ -129,32 +129,32 @@ def moment_bytes(task: Task, layer: int) -> int:
     read, kept = sizes.pop(FROM_HOST, 0), 0
     kept = read
     for maker, size in sizes.items():
-        home = task.footprints[maker]
-        saved = home.saved_bytes if task.training else 0
+        home = problem.footprints[maker]
+        saved = home.saved_bytes if problem.training else 0
         beside = indexed.group_of[maker] == indexed.group_of[layer]
         read += home.output_bytes + saved if beside else min(size, home.output_bytes + saved)
         kept += saved if beside else min(size, saved)
     forward = part.saved_bytes + part.forward_bytes + read
-    if not task.training or task.knows_host:  # in backward most may be freed by then
+    if not problem.training or problem.knows_host:  # in backward most may be freed by then
         return forward
     return max(forward, part.saved_bytes + part.upstream_bytes + part.temp_bytes + part.gradient_bytes + kept)
 
 
-def _is_returned(task: Task, layer: int) -> bool:
+def _is_returned(problem: Problem, layer: int) -> bool:
     """Whether no layer reads its output, and no variable of the model's code releases it."""
-    return not task.indexed.makes[layer] and layer not in task.named
+    return not problem.indexed.makes[layer] and layer not in problem.named
 
 
-def least_peaks(task: Task, least: Sequence[LeastBytes], device_of: Sequence[int]) -> list[int]:
+def least_peaks(problem: Problem, least: Sequence[LeastBytes], device_of: Sequence[int]) -> list[int]:
     """A lower bound on each device's peak.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         least: by group.
         device_of: by group, its device.
     """
-    always, kept, gradient = ([0] * len(task.devices) for _ in range(3))
-    moment, update, largest = ([0] * len(task.devices) for _ in range(3))
+    always, kept, gradient = ([0] * len(problem.devices) for _ in range(3))
+    moment, update, largest = ([0] * len(problem.devices) for _ in range(3))
     for part, device in zip(least, device_of, strict=True):
         always[device] += part.always_bytes
         kept[device] += part.kept_bytes
@@ -162,12 +162,12 @@ def least_peaks(task: Task, least: Sequence[LeastBytes], device_of: Sequence[int
         gradient[device] += part.gradient_bytes
         update[device] += part.update_bytes
         largest[device] = max(largest[device], part.largest_update_bytes)
-    for tensor, readers in enumerate(task.indexed.consumers):
-        maker = task.indexed.source[tensor]
-        if maker == FROM_HOST or task.training:
-            home = task.host if maker == FROM_HOST else device_of[task.indexed.group_of[maker]]
-            for there in {device_of[task.indexed.group_of[reader]] for reader in readers} - {home}:
-                kept[there] += task.indexed.size_bytes[tensor]
+    for tensor, readers in enumerate(problem.indexed.consumers):
+        maker = problem.indexed.source[tensor]
+        if maker == FROM_HOST or problem.training:
+            home = problem.host if maker == FROM_HOST else device_of[problem.indexed.group_of[maker]]
+            for there in {device_of[problem.indexed.group_of[reader]] for reader in readers} - {home}:
+                kept[there] += problem.indexed.size_bytes[tensor]
     stepping = [g + least_update_bytes(*pair) for g, *pair in zip(gradient, update, largest, strict=True)]
     tops = [max(pair) for pair in zip(moment, stepping, strict=True)]
     return [max(k, a + top) for k, a, top in zip(kept, always, tops, strict=True)]

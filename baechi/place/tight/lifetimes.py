@@ -11,22 +11,22 @@ from itertools import accumulate
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import update_peak_bytes
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 
 
 class Lifetimes:
-    """Peaks of placements of a task.
+    """Peaks of placements of a problem.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
     """
 
-    def __init__(self, task: Task) -> None:
-        indexed = task.indexed
-        self._task = task
-        self._turns = len(indexed) * (2 if task.training else 1)
-        self._let_go = {maker: layer for layer, makers in indexed.lets_go.items() for maker in makers}
-        self._plain = not self._let_go and not any(indexed.borrows)
+    def __init__(self, problem: Problem) -> None:
+        indexed = problem.indexed
+        self._problem = problem
+        self._turns = len(indexed) * (2 if problem.training else 1)
+        self._released_by = {maker: layer for layer, makers in indexed.releases.items() for maker in makers}
+        self._plain = not self._released_by and not any(indexed.is_view)
         self._made = [[(indexed.size_bytes[t], indexed.consumers[t]) for t in made] for made in indexed.makes]
         self._uploads = [t for t, maker in enumerate(indexed.source) if maker == FROM_HOST]
 
@@ -37,12 +37,14 @@ class Lifetimes:
             device_of: by layer, its device.
             place: by layer, its place in the order.
         """
-        turns, footprints = self._turns, self._task.footprints
-        changes = [[0] * (turns + 1) for _ in self._task.devices]
-        tops = [[0] * turns for _ in self._task.devices]
-        always = [[0, 0, 0, 0] for _ in self._task.devices]  # weights, updates, the largest update; gradients
+        turns, footprints = self._turns, self._problem.footprints
+        changes = [[0] * (turns + 1) for _ in self._problem.devices]
+        tops = [[0] * turns for _ in self._problem.devices]
+        always = [
+            [0, 0, 0, 0] for _ in self._problem.devices
+        ]  # weights, updates, the largest update; gradients
         until = place if self._plain else self._held_until(place)
-        travel = self._copies_in_training if self._task.training else self._copies
+        travel = self._copies_in_training if self._problem.training else self._copies
         for layer, here in enumerate(device_of):
             begin, part = place[layer], footprints[layer]
             change, top, sums = changes[here], tops[here], always[here]
@@ -58,7 +60,7 @@ class Lifetimes:
             if part.output_bytes:
                 change[self._end(layer, device_of, until) + 1] -= part.output_bytes
             top[begin] = part.temp_bytes
-            if self._task.training:
+            if self._problem.training:
                 change[turns - begin] -= part.saved_bytes
                 change[turns - 1 - begin] += part.gradient_bytes
                 top[turns - 1 - begin] = part.temp_bytes + max(0, part.upstream_bytes - received)
@@ -122,40 +124,40 @@ class Lifetimes:
         self, tensor: int, device_of: Sequence[int], place: Sequence[int], changes: list[list[int]]
     ) -> None:
         """Copies of inputs, on each device that reads them."""
-        size, first = self._task.indexed.size_bytes[tensor], dict[int, int]()
-        for reader in self._task.indexed.consumers[tensor]:
+        size, first = self._problem.indexed.size_bytes[tensor], dict[int, int]()
+        for reader in self._problem.indexed.consumers[tensor]:
             there = device_of[reader]
             first[there] = min(place[reader], first.get(there, place[reader]))
         for there, turn in first.items():
             changes[there][0] += size
-            if self._task.training:
+            if self._problem.training:
                 changes[there][self._turns - turn] -= size
 
     def _held_until(self, place: Sequence[int]) -> list[int]:
         """By layer, the turn until which it holds its inputs: its own, or for a view its last consumer's."""
-        indexed = self._task.indexed
+        indexed = self._problem.indexed
         until = list(place)
         for layer in reversed(range(len(indexed))):
-            if indexed.borrows[layer]:
+            if indexed.is_view[layer]:
                 until[layer] = self._last_read(layer, until)
         return until
 
     def _last_read(self, layer: int, until: Sequence[int]) -> int:
         """The last turn of forward in which a consumer or variable holds a layer's output."""
-        indexed = self._task.indexed
+        indexed = self._problem.indexed
         readers = [until[reader] for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
-        if layer in self._let_go:
-            readers.append(max(until[layer], until[self._let_go[layer]]))
+        if layer in self._released_by:
+            readers.append(max(until[layer], until[self._released_by[layer]]))
         return max(readers) if readers else len(indexed) - 1
 
     def _end(self, layer: int, device_of: Sequence[int], until: Sequence[int]) -> int:
         """The turn after which a layer's output is freed on its device; the end if no layer reads it."""
-        indexed, here = self._task.indexed, device_of[layer]
-        if not indexed.makes[layer] and layer not in self._let_go:
+        indexed, here = self._problem.indexed, device_of[layer]
+        if not indexed.makes[layer] and layer not in self._released_by:
             return self._turns - 1
-        last = until[layer] if not indexed.borrows[layer] else 0
-        if layer in self._let_go:
-            last = max(last, until[self._let_go[layer]])
+        last = until[layer] if not indexed.is_view[layer] else 0
+        if layer in self._released_by:
+            last = max(last, until[self._released_by[layer]])
         for tensor in indexed.makes[layer]:
             for reader in indexed.consumers[tensor]:
                 last = max(last, until[reader] if device_of[reader] == here else until[layer] + 1)

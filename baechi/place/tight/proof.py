@@ -3,88 +3,88 @@
 from collections.abc import Sequence
 
 from baechi.errors import PlacementError
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.least_bytes import LeastBytes, all_together, least_bytes, of_members
 from baechi.place.tight.refusal import refusal
 from baechi.units import format_bytes
 
 
-def prove(task: Task) -> None:
-    """Refuse a task that no placement can fit.
+def prove(problem: Problem) -> None:
+    """Refuse a problem that no placement can fit.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
 
     Raises:
         PlacementError: a layer or group is larger than every device that it may lie on; or the layers
             pinned to a device are larger than it; or all layers are larger than all devices together.
     """
-    least = least_bytes(task)
+    least = least_bytes(problem)
     for group, part in enumerate(least):
-        allowed = task.devices if task.pins[group] == ANYWHERE else [task.pins[group]]
-        if all(part.alone_bytes > task.memory_bytes[device] for device in allowed):
-            raise _too_large(task, group, part, allowed)
-    for device in task.devices:
-        _prove_pins(task, least, device)
-    needed, there = all_together(least), sum(task.memory_bytes)
+        allowed = problem.devices if problem.pins[group] == ANYWHERE else [problem.pins[group]]
+        if all(part.alone_bytes > problem.memory_bytes[device] for device in allowed):
+            raise _too_large(problem, group, part, allowed)
+    for device in problem.devices:
+        _prove_pins(problem, least, device)
+    needed, there = all_together(least), sum(problem.memory_bytes)
     if needed > there:
-        raise _all_too_large(task, least, needed - there)
+        raise _all_too_large(problem, least, needed - there)
 
 
-def _too_large(task: Task, group: int, part: LeastBytes, allowed: Sequence[int]) -> PlacementError:
-    members = task.indexed.members[group]
-    sizes = {layer: of_members(task, [layer]).alone_bytes for layer in members}
+def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence[int]) -> PlacementError:
+    members = problem.indexed.members[group]
+    sizes = {layer: of_members(problem, [layer]).alone_bytes for layer in members}
     layer = max(members, key=sizes.__getitem__)
-    memory = {device: task.memory_bytes[device] for device in allowed}
-    where = "its device" if task.pins[group] != ANYWHERE else "every device"
-    pinned = ", pinned there," if task.pins[group] != ANYWHERE else ""
+    memory = {device: problem.memory_bytes[device] for device in allowed}
+    where = "its device" if problem.pins[group] != ANYWHERE else "every device"
+    pinned = ", pinned there," if problem.pins[group] != ANYWHERE else ""
     if sizes[layer] > max(memory.values()):
-        name = task.indexed.names[layer]
+        name = problem.indexed.names[layer]
         what = f"layer {name}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
         needed, cure = sizes[layer], "splitting the layer"
     else:
-        name = task.indexed.names[members[0]]
+        name = problem.indexed.names[members[0]]
         what = (
             f"layer {name} and {len(members) - 1} more that must share its device{pinned} are larger than "
             f"{where}: they need at least {format_bytes(part.alone_bytes)} together"
         )
         needed, cure = part.alone_bytes, "not tying them to each other"
-    return refusal(task, name, what, memory, {d: needed - memory[d] for d in allowed}, cure)
+    return refusal(problem, name, what, memory, {d: needed - memory[d] for d in allowed}, cure)
 
 
-def _prove_pins(task: Task, least: Sequence[LeastBytes], device: int) -> None:
-    pinned = [group for group, pin in enumerate(task.pins) if pin == device]
+def _prove_pins(problem: Problem, least: Sequence[LeastBytes], device: int) -> None:
+    pinned = [group for group, pin in enumerate(problem.pins) if pin == device]
     if len(pinned) < 2:
         return
     together = least[pinned[0]]
     for group in pinned[1:]:
         together = together.with_other(least[group])
-    needed, memory = together.alone_bytes, task.memory_bytes[device]
+    needed, memory = together.alone_bytes, problem.memory_bytes[device]
     if needed > memory:
         largest = max(pinned, key=lambda group: least[group].alone_bytes)
-        layers = sum([len(task.indexed.members[group]) for group in pinned])
-        name = task.indexed.names[task.indexed.members[largest][0]]
+        layers = sum([len(problem.indexed.members[group]) for group in pinned])
+        name = problem.indexed.names[problem.indexed.members[largest][0]]
         raise refusal(
-            task,
+            problem,
             name,
-            f"{layers} layers are pinned to {task.cluster.names[device]}, {name} the largest: they need at "
-            f"least {format_bytes(needed)} together",
+            f"{layers} layers are pinned to {problem.cluster.names[device]}, {name} the largest: they need "
+            f"at least {format_bytes(needed)} together",
             {device: memory},
             {device: needed - memory},
             "fewer pins",
         )
 
 
-def _all_too_large(task: Task, least: Sequence[LeastBytes], short: int) -> PlacementError:
+def _all_too_large(problem: Problem, least: Sequence[LeastBytes], short: int) -> PlacementError:
     largest = max(range(len(least)), key=lambda group: least[group].alone_bytes)
-    name, size = task.indexed.names[task.indexed.members[largest][0]], least[largest].alone_bytes
-    each = -(-short // len(task.devices))
+    name, size = problem.indexed.names[problem.indexed.members[largest][0]], least[largest].alone_bytes
+    each = -(-short // len(problem.devices))
     return refusal(
-        task,
+        problem,
         name,
         f"all layers together are larger than all devices together, by {format_bytes(short)}; the largest is "
         f"{name} with {format_bytes(size)}",
-        dict(enumerate(task.memory_bytes)),
-        dict.fromkeys(task.devices, each),
+        dict(enumerate(problem.memory_bytes)),
+        dict.fromkeys(problem.devices, each),
         "another device",
     )

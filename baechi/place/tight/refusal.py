@@ -5,122 +5,124 @@ from collections.abc import Mapping, Sequence
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Evaluated
 from baechi.place.ledger import Ledger
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.least_bytes import all_together, least_bytes
 from baechi.units import format_bytes
 
 
-def no_room(task: Task, ledger: Ledger, layer: int) -> PlacementError:
+def no_room(problem: Problem, ledger: Ledger, layer: int) -> PlacementError:
     """The error for a layer that fits on no device.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         ledger: memory, when the layer did not fit.
         layer: the layer.
     """
-    indexed = task.indexed
+    indexed = problem.indexed
     group = indexed.group_of[layer]
     others = len(indexed.members[group]) - 1
     device = ledger.device_of[group]
     shared = f" and {others} more that must share its device" if others else ""
     if device == ANYWHERE:
-        needed_bytes, devices = task.group_bytes[group].total_bytes, list(task.devices)
+        needed_bytes, devices = problem.group_bytes[group].total_bytes, list(problem.devices)
     else:  # its group is placed, but the device gets too full when it runs
-        needed_bytes, devices = task.footprints[layer].forward_bytes, [device]
-    pinned = ", pinned there" if task.pins[group] != ANYWHERE else ""
+        needed_bytes, devices = problem.footprints[layer].forward_bytes, [device]
+    pinned = ", pinned there" if problem.pins[group] != ANYWHERE else ""
     return refusal(
-        task,
+        problem,
         indexed.names[layer],
         f"no room for layer {indexed.names[layer]}{shared}{pinned}: needs {format_bytes(needed_bytes)}, "
         "and copies of what it reads from other devices",
-        {d: max(0, task.memory_bytes[d] - ledger.needed_bytes(d)) for d in devices},
+        {d: max(0, problem.memory_bytes[d] - ledger.needed_bytes(d)) for d in devices},
         {d: ledger.short_bytes(layer, d) for d in devices},
         "another device",
     )
 
 
-def no_single_device(task: Task, devices: Sequence[int], needed_bytes: int) -> PlacementError:
+def no_single_device(problem: Problem, devices: Sequence[int], needed_bytes: int) -> PlacementError:
     """The error for a model that no device holds whole.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         devices: the devices where it may lie.
         needed_bytes: the bytes that it needs on one of them.
     """
-    groups = [group.total_bytes for group in task.group_bytes]
-    largest = task.indexed.names[task.indexed.members[groups.index(max(groups))][0]]
+    groups = [group.total_bytes for group in problem.group_bytes]
+    largest = problem.indexed.names[problem.indexed.members[groups.index(max(groups))][0]]
     return refusal(
-        task,
+        problem,
         largest,
         f"no device holds all layers: they need {format_bytes(needed_bytes)}, "
         f"the largest part {largest} with {format_bytes(max(groups))}",
-        {device: task.memory_bytes[device] for device in devices},
-        {device: needed_bytes - task.memory_bytes[device] for device in devices},
+        {device: problem.memory_bytes[device] for device in devices},
+        {device: needed_bytes - problem.memory_bytes[device] for device in devices},
         "a placer that uses several devices",
     )
 
 
-def none_of_all(task: Task, nearest: Evaluated) -> PlacementError:
+def none_of_all(problem: Problem, nearest: Evaluated) -> PlacementError:
     """The error when every placement was tried.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         nearest: the one with the least excess over memory.
     """
-    return _missed(task, nearest, "no placement of these layers keeps every device's memory: all were tried")
+    return _missed(
+        problem, nearest, "no placement of these layers keeps every device's memory: all were tried"
+    )
 
 
-def none_packed(task: Task, nearest: Evaluated) -> PlacementError:
+def none_packed(problem: Problem, nearest: Evaluated) -> PlacementError:
     """The error when the integer program has no solution.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         nearest: the simulated placement with the least excess over memory.
     """
     what = (
         "no placement of these layers keeps every device's memory: the integer program of it has no solution"
     )
-    return _missed(task, nearest, what)
+    return _missed(problem, nearest, what)
 
 
-def not_found(task: Task, nearest: Evaluated, tries: int) -> PlacementError:
+def not_found(problem: Problem, nearest: Evaluated, tries: int) -> PlacementError:
     """The error when there may be a placement, and none was found.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         nearest: the one with the least excess over memory.
         tries: how many were simulated.
     """
     what = f"none of {tries} placements keeps every device's memory, though there may be one that does"
-    return _missed(task, nearest, what)
+    return _missed(problem, nearest, what)
 
 
-def _missed(task: Task, nearest: Evaluated, what: str) -> PlacementError:
+def _missed(problem: Problem, nearest: Evaluated, what: str) -> PlacementError:
     """The error, with the missing bytes of the nearest try."""
-    memory = task.memory_bytes
+    memory = problem.memory_bytes
     over = {d: peak - memory[d] for d, peak in enumerate(nearest.peak_bytes) if peak > memory[d]}
     worst = max(over, key=over.__getitem__)
     here = [group for group, device in enumerate(nearest.device_of) if device == worst]
-    largest = max(here, key=lambda group: task.group_bytes[group].total_bytes, default=0)
-    name = task.indexed.names[task.indexed.members[largest][0]]
-    pins = "fewer pins, " if any(pin != ANYWHERE for pin in task.pins) else ""
-    names = task.cluster.names
+    largest = max(here, key=lambda group: problem.group_bytes[group].total_bytes, default=0)
+    name = problem.indexed.names[problem.indexed.members[largest][0]]
+    pins = "fewer pins, " if any(pin != ANYWHERE for pin in problem.pins) else ""
+    names = problem.cluster.names
     tried = [
         f"  {names[d]}: has {format_bytes(memory[d])}, {format_bytes(short)} short in the nearest try"
         for d, short in over.items()
     ]
-    size, cure = format_bytes(task.group_bytes[largest].total_bytes), f"{pins}another device"
-    sums = f"The largest part there is {name} with {size}. {_sums(task)}"
-    sums += _why_one_layer(task, name)
+    size, cure = format_bytes(problem.group_bytes[largest].total_bytes), f"{pins}another device"
+    sums = f"The largest part there is {name} with {size}. {_sums(problem)}"
+    sums += _why_one_layer(problem, name)
     return PlacementError(
-        "\n".join([what, *tried, sums, _help(task, cure)]),
+        "\n".join([what, *tried, sums, _help(problem, cure)]),
         layer=name,
         short_bytes={names[device]: short for device, short in over.items()},
     )
 
 
 def refusal(
-    task: Task,
+    problem: Problem,
     layer: str,
     what: str,
     free_bytes: Mapping[int, int],
@@ -130,37 +132,37 @@ def refusal(
     """An error with its numbers and cures.
 
     Args:
-        task: what is to be placed.
+        problem: what is to be placed.
         layer: the layer in question.
         what: what is wrong, in a sentence.
         free_bytes: by device in question, its free bytes.
         short_bytes: by device, its missing bytes.
         cure: a cure for this case; general ones are added.
     """
-    names, memory = task.cluster.names, task.memory_bytes
+    names, memory = problem.cluster.names, problem.memory_bytes
     lines = [
         f"  {names[device]}: {format_bytes(free)} of {format_bytes(memory[device])} free, "
         f"{format_bytes(short_bytes[device])} short"
         for device, free in free_bytes.items()
     ]
     return PlacementError(
-        "\n".join([what, *lines, _sums(task) + _why_one_layer(task, layer), _help(task, cure)]),
+        "\n".join([what, *lines, _sums(problem) + _why_one_layer(problem, layer), _help(problem, cure)]),
         layer=layer,
         short_bytes={names[device]: short for device, short in short_bytes.items()},
     )
 
 
-def _sums(task: Task) -> str:
-    least, there = all_together(least_bytes(task)), sum(task.memory_bytes)  # as the proof counts
+def _sums(problem: Problem) -> str:
+    least, there = all_together(least_bytes(problem)), sum(problem.memory_bytes)  # as the proof counts
     return f"All layers need at least {format_bytes(least)}, the devices have {format_bytes(there)}."
 
 
-def _why_one_layer(task: Task, name: str) -> str:
+def _why_one_layer(problem: Problem, name: str) -> str:
     """A line that says why a layer with modules inside is one layer; nothing of other layers."""
-    because = task.graph.costs(name).whole_because
+    because = problem.graph.costs(name).whole_because
     return f"\n{name} is one layer: {because}." if because else ""
 
 
-def _help(task: Task, cure: str) -> str:
-    leaner = ", an optimizer with less state" if task.training else ""
+def _help(problem: Problem, cure: str) -> str:
+    leaner = ", an optimizer with less state" if problem.training else ""
     return f"What would help: {cure}, devices with more memory{leaner}, or a smaller batch."

@@ -15,7 +15,7 @@ from random import Random
 
 from baechi.place.evaluated import Evaluated, Rehearsal
 from baechi.place.priority import order_by
-from baechi.place.task import ANYWHERE, Task
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.lifetimes import Lifetimes
 
 _WARM, _COLD = 0.03, 0.001
@@ -44,12 +44,12 @@ class Judge:
     """Simulates placements, and remembers the one with the least excess.
 
     Args:
-        task: what is placed.
+        problem: what is placed.
         rehearse: predicts a step.
     """
 
-    def __init__(self, task: Task, rehearse: Rehearsal) -> None:
-        self.task = task
+    def __init__(self, problem: Problem, rehearse: Rehearsal) -> None:
+        self.problem = problem
         self.asked = 0
         self._nearest: Attempt | None = None
         self._rehearse = rehearse
@@ -68,11 +68,11 @@ class Judge:
             keys: by layer, its priority.
         """
         self.asked += 1
-        order = order_by(self.task, keys)
-        where = [device_of[group] for group in self.task.indexed.group_of]
+        order = order_by(self.problem, keys)
+        where = [device_of[group] for group in self.problem.indexed.group_of]
         step_s, peaks = self._rehearse(where, _places(order))
         found = Evaluated(tuple(device_of), tuple(order), step_s, tuple(peaks))
-        attempt = Attempt(found, tuple(keys), excess_of(peaks, self.task.memory_bytes))
+        attempt = Attempt(found, tuple(keys), excess_of(peaks, self.problem.memory_bytes))
         if self._nearest is None or attempt.excess < self._nearest.excess:
             self._nearest = attempt
         return attempt
@@ -89,7 +89,7 @@ class Repair:
 
     def __init__(self, judge: Judge, estimate: Lifetimes, chance: Random) -> None:
         self._judge = judge
-        self._task = judge.task
+        self._problem = judge.problem
         self._estimate = estimate
         self._chance = chance
 
@@ -126,26 +126,26 @@ class Repair:
     def _calibrate(self, attempt: Attempt) -> None:
         """Correct the limits by the estimate's error, which is about the same for similar placements."""
         off = [peak - guess for peak, guess in zip(attempt.found.peak_bytes, self._peaks, strict=True)]
-        self._limits = [memory - more for memory, more in zip(self._task.memory_bytes, off, strict=True)]
+        self._limits = [memory - more for memory, more in zip(self._problem.memory_bytes, off, strict=True)]
         self._excess = excess_of(self._peaks, self._limits)
 
     def _estimated(self, device_of: Sequence[int], place: Sequence[int]) -> list[int]:
-        return self._estimate([device_of[group] for group in self._task.indexed.group_of], place)
+        return self._estimate([device_of[group] for group in self._problem.indexed.group_of], place)
 
     def _step(self, heat: float) -> None:
         """Try a random change."""
         over = [p - m for p, m in zip(self._peaks, self._limits, strict=True)]
-        full = [device for device in self._task.devices if over[device] > 0]
-        device = self._chance.choice(full or self._task.devices)
+        full = [device for device in self._problem.devices if over[device] > 0]
+        device = self._chance.choice(full or self._problem.devices)
         here = [group for group, there in enumerate(self._device_of) if there == device]
         if not here:
             return
         group, turn = self._chance.choice(here), self._chance.random()
         device_of, keys, place = self._device_of, self._keys, self._place
-        if turn < 0.25 or len(self._task.devices) == 1:
+        if turn < 0.25 or len(self._problem.devices) == 1:
             keys = self._turned(group)
-            place = _places(order_by(self._task, keys))
-        elif self._task.pins[group] == ANYWHERE:
+            place = _places(order_by(self._problem, keys))
+        elif self._problem.pins[group] == ANYWHERE:
             device_of = self._moved(group, device, swap=turn < 0.6)
         peaks = self._estimated(device_of, place)
         excess = excess_of(peaks, self._limits)
@@ -157,18 +157,18 @@ class Repair:
     def _turned(self, group: int) -> list[float]:
         """Priorities with one layer right before or behind another."""
         keys = list(self._keys)
-        layer = self._chance.choice(self._task.indexed.members[group])
+        layer = self._chance.choice(self._problem.indexed.members[group])
         keys[layer] = keys[self._chance.randrange(len(keys))] + self._chance.choice((-0.5, 0.5))
         return keys
 
     def _moved(self, group: int, device: int, *, swap: bool) -> list[int]:
         """Devices with one group elsewhere, and perhaps another in its place."""
         device_of = list(self._device_of)
-        near = self._task.neighbours[group]
+        near = self._problem.neighbours[group]
         there = device_of[self._chance.choice(near)] if near and self._chance.random() < 0.5 else device
         if there == device:
-            there = self._chance.choice([other for other in self._task.devices if other != device])
-        others = [g for g, d in enumerate(device_of) if d == there and self._task.pins[g] == ANYWHERE]
+            there = self._chance.choice([other for other in self._problem.devices if other != device])
+        others = [g for g, d in enumerate(device_of) if d == there and self._problem.pins[g] == ANYWHERE]
         if swap and others:
             device_of[self._chance.choice(others)] = device
         device_of[group] = there

@@ -83,7 +83,7 @@ class BackwardLedger:
             self._take(given, device)
         self._hand_on(layer, works=works)
         for tensor in stage.indexed.reads[layer]:
-            self._let_go(layer, tensor, now_s)
+            self._released_by(layer, tensor, now_s)
         self._take(given, device)
         self._returned.pop(layer, None)
         self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
@@ -180,7 +180,7 @@ class BackwardLedger:
             until_s = last_s if gradient.is_shared else OVER
             self._memory.drop(device, gradient.size_bytes, until_s, min(self._clocks))
 
-    def _let_go(self, layer: int, tensor: int, now_s: float) -> None:
+    def _released_by(self, layer: int, tensor: int, now_s: float) -> None:
         """A layer no longer needs an input; the last layer that autograd saved it for frees it."""
         indexed, kept, device = self._stage.indexed, self._kept, self._stage.device_of[layer]
         maker = indexed.source[tensor]

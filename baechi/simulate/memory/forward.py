@@ -88,10 +88,10 @@ class ForwardLedger:
         for tensor, maker in enumerate(indexed.source):
             if maker != FROM_HOST:
                 self._users[maker] += len(indexed.consumers[tensor])
-        self._named = {maker for makers in indexed.lets_go.values() for maker in makers}
+        self._named = {maker for makers in indexed.releases.values() for maker in makers}
         self._stays = [costs.held_bytes > 0 for costs in indexed.costs]
         for layer in layers:
-            if indexed.borrows[layer]:
+            if indexed.is_view[layer]:
                 bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]
                 self._stays[layer] |= any([self._stays[base] for base in bases if base != FROM_HOST])
         for maker in self._named:
@@ -145,7 +145,7 @@ class ForwardLedger:
             ways = self.kept.ways.setdefault(owner, set())
             if pair not in ways:
                 ways.add(pair)
-                bases = [indexed.source[tensor] for tensor in indexed.reads[owner] if indexed.borrows[owner]]
+                bases = [indexed.source[tensor] for tensor in indexed.reads[owner] if indexed.is_view[owner]]
                 owners += [base for base in bases if base != FROM_HOST]
 
     def _launch(self, layer: int) -> None:
@@ -170,26 +170,26 @@ class ForwardLedger:
     def _give_back(self, layer: int) -> None:
         """End a layer's call: it releases its inputs, and variables that end there are gone."""
         indexed, (_, now_s) = self._stage.indexed, self._issued.layers[layer]
-        if not indexed.borrows[layer]:
+        if not indexed.is_view[layer]:
             self._let_inputs_go(layer, now_s)
         self._go_past(layer + 1, now_s)
         if layer in self._named:
-            self._let_go(layer, now_s)
+            self._released_by(layer, now_s)
 
     def _go_past(self, end: int, now_s: float) -> None:
         """Release variables that end before `end`. The code passes a layer that still waits, too."""
         for layer in range(self._passed, end):
-            for maker in self._stage.indexed.lets_go.get(layer, ()):
-                self._let_go(maker, now_s)
+            for maker in self._stage.indexed.releases.get(layer, ()):
+                self._released_by(maker, now_s)
         self._passed = max(self._passed, end)
 
     def _let_inputs_go(self, layer: int, now_s: float) -> None:
         for tensor in self._stage.indexed.reads[layer]:
             maker = self._stage.indexed.source[tensor]
             if maker != FROM_HOST:
-                self._let_go(maker, now_s)
+                self._released_by(maker, now_s)
 
-    def _let_go(self, maker: int, now_s: float) -> None:
+    def _released_by(self, maker: int, now_s: float) -> None:
         """Release one hold on a layer's output. The last drops it, after the bases that only it held."""
         indexed, waiting, gone = self._stage.indexed, [maker], []
         while waiting:
@@ -198,7 +198,7 @@ class ForwardLedger:
             if self._users[layer]:
                 continue
             gone.append(layer)
-            for tensor in indexed.reads[layer] if indexed.borrows[layer] else ():
+            for tensor in indexed.reads[layer] if indexed.is_view[layer] else ():
                 if indexed.source[tensor] != FROM_HOST:
                     waiting.append(indexed.source[tensor])
         for layer in reversed(gone):
@@ -231,7 +231,7 @@ class ForwardLedger:
 
     def _base(self, maker: int) -> int | None:
         """The layer whose output a layer's output is a view of, if that is still held."""
-        if not self._stage.indexed.borrows[maker]:
+        if not self._stage.indexed.is_view[maker]:
             return None
         bases = [self._stage.indexed.source[tensor] for tensor in self._stage.indexed.reads[maker]]
         return next((base for base in bases if base != FROM_HOST and not self._dropped[base]), None)

@@ -134,8 +134,8 @@ class ForwardMemory:
         self._held = [0] * len(stage.indexed)
         self._readers: dict[tuple[int, int], int] = {}
         self._copies: dict[int, list[tuple[int, int]]] = {}
-        self._named = {maker for makers in stage.indexed.lets_go.values() for maker in makers}
-        for makers in stage.indexed.lets_go.values():
+        self._named = {maker for makers in stage.indexed.releases.values() for maker in makers}
+        for makers in stage.indexed.releases.values():
             for maker in makers:
                 # One for the variable, one for the layer itself: the variable may go before the layer runs.
                 self._held[maker] += 2
@@ -153,12 +153,12 @@ class ForwardMemory:
     def ended(self, layer: int) -> None:
         """A layer has ended: its transient bytes are freed, and it releases its inputs."""
         self._memory.free(self._stage.device_of[layer], self._stage.footprints[layer].temp_bytes)
-        if not self._stage.indexed.borrows[layer]:
+        if not self._stage.indexed.is_view[layer]:
             self._let_inputs_go(layer)
-        for maker in self._stage.indexed.lets_go.get(layer, ()):
-            self._let_go(maker)
+        for maker in self._stage.indexed.releases.get(layer, ()):
+            self._released_by(maker)
         if layer in self._named:
-            self._let_go(layer)
+            self._released_by(layer)
 
     def left(self, transfer: Transfer) -> None:
         """A transfer leaves: its copy is allocated on the target."""
@@ -167,11 +167,11 @@ class ForwardMemory:
     def arrived(self, transfer: Transfer) -> None:
         """A transfer has arrived: it releases its source."""
         for maker in transfer.producers:
-            self._let_go(maker)
+            self._released_by(maker)
 
-    def _let_go(self, maker: int) -> None:
+    def _released_by(self, maker: int) -> None:
         """Release one hold on a layer's output. The last frees it, and releases the base of a view."""
-        if self._is_last(maker) and self._stage.indexed.borrows[maker]:
+        if self._is_last(maker) and self._stage.indexed.is_view[maker]:
             self._let_inputs_go(maker)
 
     def _let_inputs_go(self, reader: int) -> None:
@@ -181,7 +181,7 @@ class ForwardMemory:
             for tensor in indexed.reads[layer]:
                 maker, key = indexed.source[tensor], (tensor, device_of[layer])
                 if key not in self._readers:
-                    if self._is_last(maker) and indexed.borrows[maker]:
+                    if self._is_last(maker) and indexed.is_view[maker]:
                         waiting.append(maker)
                     continue
                 self._readers[key] -= 1

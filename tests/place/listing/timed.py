@@ -5,7 +5,7 @@ from random import Random
 from place.graphs import cluster_of, graph_of
 
 from baechi.place.listing.favourites import favourites
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph
 
 TWO = cluster_of(1000, 1000)
@@ -18,9 +18,9 @@ def timed(seconds: dict[str, float], edges: list[tuple[str, str, int]]) -> Layer
 
 
 def favourite_names(graph: LayerGraph, threshold: float = 0.1, cluster: Cluster = TWO) -> dict[str, str]:
-    task = Task(graph, cluster)
-    names = task.indexed.names
-    return {names[i]: names[j] for i, j in favourites(task, threshold).child_of.items()}
+    problem = Problem(graph, cluster)
+    names = problem.indexed.names
+    return {names[i]: names[j] for i, j in favourites(problem, threshold).child_of.items()}
 
 
 def random_dag(seed: int, layers: int = 14) -> LayerGraph:

@@ -13,7 +13,7 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
 from baechi.place.placers.chain import chain, cut
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Link
 
 NEVER = float("inf")
@@ -50,10 +50,10 @@ def random_problem(seed: int, training: bool) -> tuple[LayerGraph, Cluster]:
     return graph_of(nodes, edges, training=training), cluster
 
 
-def cost_s(graph: LayerGraph, cluster: Cluster, task: Task, device_of: list[int]) -> float:
+def cost_s(graph: LayerGraph, cluster: Cluster, problem: Problem, device_of: list[int]) -> float:
     """Work, and for every cut all tensors that cross it; endless if a pin or a limit is broken."""
     phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
-    groups = [[task.indexed.names[layer] for layer in members] for members in task.indexed.members]
+    groups = [[problem.indexed.names[layer] for layer in members] for members in problem.indexed.members]
     number = {name: group for group, members in enumerate(groups) for name in members}
     total = 0.0
     for device, profile in enumerate(cluster.devices):
@@ -61,7 +61,7 @@ def cost_s(graph: LayerGraph, cluster: Cluster, task: Task, device_of: list[int]
         layers = [name for group in mine for name in groups[group]]
         if any(graph.nodes[name].get("pin") not in (None, profile.name) for name in layers):
             return NEVER
-        parts = [task.group_bytes[group] for group in mine]
+        parts = [problem.group_bytes[group] for group in mine]
         top = max([max(part.forward_bytes, part.backward_bytes) for part in parts], default=0)
         if sum(part.permanent_bytes for part in parts) + top > profile.memory_bytes:
             return NEVER
@@ -95,18 +95,18 @@ def test_best_of_all_cuts(block: int, training: bool) -> None:
     for seed in range(block * 40, block * 40 + 40):
         graph, cluster = random_problem(seed, training)
         try:
-            task = Task(graph, cluster)
+            problem = Problem(graph, cluster)
         except PlacementError:
             continue
-        groups = len(task.indexed.members)
+        groups = len(problem.indexed.members)
         ways = combinations_with_replacement(range(len(cluster)), groups)
-        least = min(cost_s(graph, cluster, task, list(way)) for way in ways)
-        found = cut(task)
+        least = min(cost_s(graph, cluster, problem, list(way)) for way in ways)
+        found = cut(problem)
         refused += found is None
         assert (found is None) == (least == NEVER)
         if found is not None:
             assert found == sorted(found)
-            assert cost_s(graph, cluster, task, found) == pytest.approx(least)
+            assert cost_s(graph, cluster, problem, found) == pytest.approx(least)
     assert 0 < refused < 30
 
 

@@ -25,7 +25,7 @@ from baechi.place.listing.start_earliest import Listing
 from baechi.place.listing.waiting_devices import Awake
 from baechi.place.placers.m_etf import ends_group_first, m_etf
 from baechi.place.placers.m_sct import m_sct
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, Device, LayerGraph
 from baechi.simulate import simulate
 
@@ -125,12 +125,12 @@ def test_waits_again() -> None:
     edges: list[tuple[Any, ...]] = [("a", "f", {"bytes": 3, "tensor": "0"})]
     for reader, size in (("f", 8), ("y", 5), ("z", 1)):
         edges.append(("b", reader, {"bytes": size, "tensor": reader}))
-    task = Task(graph_of(nodes, edges), TWO)
-    a, f = (task.indexed.names.index(name) for name in "af")
-    ledger = open_ledger(task)
-    listing = Listing(task, ledger, ends_group_first, Awake({a: f}, 2))
+    problem = Problem(graph_of(nodes, edges), TWO)
+    a, f = (problem.indexed.names.index(name) for name in "af")
+    ledger = open_ledger(problem)
+    listing = Listing(problem, ledger, ends_group_first, Awake({a: f}, 2))
     assert listing.fill()
-    assert "".join(task.indexed.names[layer] for layer in listing.order) == "abyfz"
+    assert "".join(problem.indexed.names[layer] for layer in listing.order) == "abyfz"
     assert ledger.device_of == [0, 1, 1, 0, 0]
 
 
@@ -216,16 +216,16 @@ def test_solvers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_program_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph of many edges is solved piece by piece: the rules hold, and the plan says so."""
     graph = layered(300, travel=2.0)
-    task = Task(graph, cluster_for(graph, 4, slack=3.0))
-    whole = favourites(task)
+    problem = Problem(graph, cluster_for(graph, 4, slack=3.0))
+    whole = favourites(problem)
     assert whole.programs == 1
-    assert not m_sct(graph, task.cluster).candidates
+    assert not m_sct(graph, problem.cluster).candidates
     monkeypatch.setattr(favourite_program, "MOST_EDGES", 100)
-    found = favourites(task)
+    found = favourites(problem)
     assert found.programs == -(-graph.number_of_edges() // 100)
     assert len(set(found.child_of.values())) == len(found.child_of) > 0.8 * len(whole.child_of)
-    assert all(child in task.followers[parent] for parent, child in found.child_of.items())
-    plan = m_sct(graph, task.cluster)
+    assert all(child in problem.followers[parent] for parent, child in found.child_of.items())
+    plan = m_sct(graph, problem.cluster)
     check(plan)
     (candidate,) = plan.candidates
     assert f"in {found.programs} programs" in candidate.note

@@ -6,7 +6,7 @@ from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import layer_graphs
 
 from baechi.place.placers.m_topo import cap_bytes, m_topo
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph
 
 
@@ -14,7 +14,7 @@ def test_equal_pieces() -> None:
     """Twelve equal layers on three devices: the cap is a third of all and one more."""
     graph = graph_of({f"l{i}": {"param_bytes": 10} for i in range(12)})
     plan = m_topo(graph, cluster_of(1000, 1000, 1000))
-    assert cap_bytes(Task(graph, cluster_of(1, 1, 1))) == 12 * 10 / 3 + 10
+    assert cap_bytes(Problem(graph, cluster_of(1, 1, 1))) == 12 * 10 / 3 + 10
     assert [len(plan.order_on(device)) for device in ("d0", "d1", "d2")] == [5, 5, 2]
 
 

@@ -15,6 +15,7 @@ from place.strategies import clusters, layer_graphs
 from baechi.errors import PlacementError
 from baechi.place.bottom_level import bottom_level_order, bottom_levels
 from baechi.place.evaluated import Evaluated, evaluate, rehearsed
+from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search import annealing
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import COUNTS, PRICES, partitions
@@ -22,7 +23,6 @@ from baechi.place.search.dispatch import NEVER
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import Room, move, takes, unseen_bytes
 from baechi.place.search.tables import Tables
-from baechi.place.task import ANYWHERE, Task
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal, simulate
 
@@ -31,18 +31,18 @@ def searched(
     graph: LayerGraph, cluster: Cluster, device_of: list[int], most: int, enough_s: float = 0.0
 ) -> tuple[Evaluated, Annealing] | None:
     """A start and a search that is over; None if the start does not fit."""
-    task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
-    start = evaluate(task, rehearse, device_of)
+    problem, rehearse = Problem(graph, cluster), Rehearsal(graph, cluster)
+    start = evaluate(problem, rehearse, device_of)
     if start is None:
         return None
-    search = Annealing(task, Tables.of(task), partial(rehearsed, task, rehearse), start)
+    search = Annealing(problem, Tables.of(problem), partial(rehearsed, problem, rehearse), start)
     search.run(most, enough_s)
     return start, search
 
 
 def random_start(graph: LayerGraph, cluster: Cluster, chance: Random) -> list[int]:
     """A device for every group, as pinned."""
-    pins = Task(graph, cluster).pins
+    pins = Problem(graph, cluster).pins
     return [chance.randrange(len(cluster)) if pin == ANYWHERE else pin for pin in pins]
 
 
@@ -62,7 +62,7 @@ def test_never_worse(graph: LayerGraph, cluster: Cluster, chance: Random) -> Non
     assert found == again[1].best
     assert found.step_s <= start.step_s
     assert search.tried <= 60
-    plan = Task(graph, cluster).plan("search", found.device_of, found.order)
+    plan = Problem(graph, cluster).plan("search", found.device_of, found.order)
     check_devices(plan)
     check_order(plan)
     timeline = simulate(plan)
@@ -121,27 +121,27 @@ def test_partitions(graph: LayerGraph, cluster: Cluster, chance: Random) -> None
         start = random_start(graph, cluster, chance)
     except PlacementError:
         return
-    task = Task(graph, cluster)
+    problem = Problem(graph, cluster)
     before = list(start)
-    found = list(partitions(task, start, 50))
-    if len(cluster) < 2 or all(pin != ANYWHERE for pin in task.pins):
+    found = list(partitions(problem, start, 50))
+    if len(cluster) < 2 or all(pin != ANYWHERE for pin in problem.pins):
         assert found == []
         return
     assert len(found) == len(COUNTS) * len(PRICES)
-    assert found == list(partitions(task, start, 50))
+    assert found == list(partitions(problem, start, 50))
     for device_of in found:
-        assert all(p in (ANYWHERE, d) for p, d in zip(task.pins, device_of, strict=True))
+        assert all(p in (ANYWHERE, d) for p, d in zip(problem.pins, device_of, strict=True))
         came = {device_of[g] for g in range(len(start)) if device_of[g] != start[g]}
-        there = [[g for g, d in enumerate(device_of) if d == device] for device in task.devices]
+        there = [[g for g, d in enumerate(device_of) if d == device] for device in problem.devices]
         for device in came:
-            kept = sum([task.group_bytes[g].permanent_bytes for g in there[device]])
-            assert kept <= max(task.memory_bytes[device], _kept(task, start, device))
+            kept = sum([problem.group_bytes[g].permanent_bytes for g in there[device]])
+            assert kept <= max(problem.memory_bytes[device], _kept(problem, start, device))
     assert start == before
 
 
-def _kept(task: Task, device_of: list[int], device: int) -> int:
+def _kept(problem: Problem, device_of: list[int], device: int) -> int:
     return sum(
-        [part.permanent_bytes for part, d in zip(task.group_bytes, device_of, strict=True) if d == device]
+        [part.permanent_bytes for part, d in zip(problem.group_bytes, device_of, strict=True) if d == device]
     )
 
 
@@ -149,18 +149,18 @@ def _kept(task: Task, device_of: list[int], device: int) -> int:
 def test_bands_share_work(price: float) -> None:
     """Two chains side by side on two devices: at every price each device gets one of them."""
     graph = branches(width=2, depth=20)
-    task = Task(graph, cluster_of(9999, 9999, link=BYTE_A_SECOND))
-    found = list(partitions(task, [0] * len(task.indexed.members), 20_000))
+    problem = Problem(graph, cluster_of(9999, 9999, link=BYTE_A_SECOND))
+    found = list(partitions(problem, [0] * len(problem.indexed.members), 20_000))
     for device_of in found[PRICES.index(price) :: len(PRICES)]:
-        levels, order = np.array(bottom_levels(task, device_of)), np.empty(len(device_of), np.int64)
-        assert estimate(Tables.of(task), np.array(device_of), levels, NEVER, order) < 42
+        levels, order = np.array(bottom_levels(problem, device_of)), np.empty(len(device_of), np.int64)
+        assert estimate(Tables.of(problem), np.array(device_of), levels, NEVER, order) < 42
 
 
 def test_room() -> None:
     """Bytes that stay add up, the most that one group needs on top counts once."""
     nodes = {f"l{i}": {"param_bytes": 10 * (i + 1), "temp_bytes": 5 * i} for i in range(3)}  # 10 20+5 30+10
-    task = Task(graph_of(nodes), cluster_of(45, 45))
-    room = Room.of(task, [0, 0, 1])
+    problem = Problem(graph_of(nodes), cluster_of(45, 45))
+    room = Room.of(problem, [0, 0, 1])
 
     def fits(device: int, come: list[int], go: tuple[int, ...] = ()) -> bool:
         return bool(takes(room, device, np.array(come), np.array(go, np.int64)))
@@ -183,10 +183,10 @@ def test_what_a_glance_does_not_see(graph: LayerGraph, cluster: Cluster, chance:
         device_of = random_start(graph, cluster, chance)
     except PlacementError:
         return
-    task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
-    found = rehearsed(task, rehearse, device_of, bottom_level_order(task, device_of))
-    room = Room.of(task, device_of, unseen_bytes(task, found))
-    left = [limit - peak for limit, peak in zip(task.memory_bytes, found.peak_bytes, strict=True)]
+    problem, rehearse = Problem(graph, cluster), Rehearsal(graph, cluster)
+    found = rehearsed(problem, rehearse, device_of, bottom_level_order(problem, device_of))
+    room = Room.of(problem, device_of, unseen_bytes(problem, found))
+    left = [limit - peak for limit, peak in zip(problem.memory_bytes, found.peak_bytes, strict=True)]
     assert (room.free_bytes - room.tops_bytes).tolist() == left
 
 
@@ -194,8 +194,8 @@ def test_what_a_glance_does_not_see(graph: LayerGraph, cluster: Cluster, chance:
 def test_a_hopeful_estimate(monkeypatch: pytest.MonkeyPatch, eager: int, most: int) -> None:
     """Where no step is as short as its estimate, no plan is simulated twice, and soon fewer of them."""
     monkeypatch.setattr(annealing, "_EAGER", eager)
-    task = Task(branches(4, 6), cluster_of(999, 999))
-    start = evaluate(task, Rehearsal(task.graph, task.cluster), [0 for _ in task.indexed.members])
+    problem = Problem(branches(4, 6), cluster_of(999, 999))
+    start = evaluate(problem, Rehearsal(problem.graph, problem.cluster), [0 for _ in problem.indexed.members])
     assert start is not None
     seen: list[tuple[int, ...]] = []
 
@@ -203,5 +203,5 @@ def test_a_hopeful_estimate(monkeypatch: pytest.MonkeyPatch, eager: int, most: i
         seen.append((*device_of, *order))
         return Evaluated(tuple(device_of), tuple(order), start.step_s, start.peak_bytes)
 
-    assert Annealing(task, Tables.of(task), check, start).run(2000).step_s == start.step_s
+    assert Annealing(problem, Tables.of(problem), check, start).run(2000).step_s == start.step_s
     assert 0 < len(set(seen)) == len(seen) < most

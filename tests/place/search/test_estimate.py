@@ -10,10 +10,10 @@ from place.graphs import branches, cluster_of
 from place.strategies import clusters, layer_graphs
 
 from baechi.place.bottom_level import bottom_levels
+from baechi.place.problem import Problem
 from baechi.place.search.dispatch import NEVER, dispatch
 from baechi.place.search.estimate import estimate
 from baechi.place.search.tables import Tables
-from baechi.place.task import Task
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
 
@@ -35,12 +35,12 @@ def uneven(graph: LayerGraph, chance: Random, *, host: bool) -> LayerGraph:
 
 
 def estimated(
-    task: Task, device_of: list[int], priority: list[float], limit_s: float
+    problem: Problem, device_of: list[int], priority: list[float], limit_s: float
 ) -> tuple[float, list[int]]:
     """An estimate, and the order that comes with it."""
     order = np.empty(len(device_of), np.int64)
     return estimate(
-        Tables.of(task), np.array(device_of, np.int64), np.array(priority), limit_s, order
+        Tables.of(problem), np.array(device_of, np.int64), np.array(priority), limit_s, order
     ), order.tolist()
 
 
@@ -48,10 +48,10 @@ def both(
     graph: LayerGraph, cluster: Cluster, chance: Random, limit_s: float = NEVER
 ) -> tuple[float, float, list[int]]:
     """The estimate of a random placement, the simulator's step for its order, and the order."""
-    task = Task(graph, cluster)
-    groups = [chance.randrange(len(cluster)) for _ in task.indexed.members]
-    device_of = [groups[group] for group in task.indexed.group_of]
-    step_s, order = estimated(task, device_of, bottom_levels(task, groups), limit_s)
+    problem = Problem(graph, cluster)
+    groups = [chance.randrange(len(cluster)) for _ in problem.indexed.members]
+    device_of = [groups[group] for group in problem.indexed.group_of]
+    step_s, order = estimated(problem, device_of, bottom_levels(problem, groups), limit_s)
     if step_s == NEVER:
         return step_s, NEVER, order
     place = [order.index(layer) for layer in range(len(order))]
@@ -106,9 +106,9 @@ def test_limit(graph: LayerGraph, cluster: Cluster, chance: Random, part: float,
 
 def test_given_up_early() -> None:
     """Work that is left on a device ends an estimate before all layers have started."""
-    task = Task(branches(4, 6), cluster_of(999, 999))
-    layers = len(task.indexed)
+    problem = Problem(branches(4, 6), cluster_of(999, 999))
+    layers = len(problem.indexed)
     on, priority, order = np.zeros(layers, np.int64), np.zeros(layers), np.empty(layers, np.int64)
-    step_s, started = dispatch(Tables.of(task), on, priority, 20, order)
+    step_s, started = dispatch(Tables.of(problem), on, priority, 20, order)
     assert step_s == NEVER
     assert started < layers

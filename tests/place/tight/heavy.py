@@ -5,7 +5,7 @@ from typing import Any
 
 from place.graphs import graph_of
 
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import LayerGraph, Link, Plan
 
 SLOW = Link(0.1, 5.0)
@@ -34,8 +34,8 @@ def heavy(layers: int, seed: int, *, training: bool) -> LayerGraph:
     return graph_of(nodes, edges, training=training)
 
 
-def indexed_plan(task: Task, plan: Plan) -> tuple[list[int], list[int]]:
+def indexed_plan(problem: Problem, plan: Plan) -> tuple[list[int], list[int]]:
     """By layer: device, place in the order."""
     place_of = {name: number for number, name in enumerate(plan.order)}
-    names = task.indexed.names
+    names = problem.indexed.names
     return [plan.cluster.names.index(plan.device_of[name]) for name in names], [place_of[n] for n in names]

@@ -8,7 +8,7 @@ from place.graphs import cluster_of, graph_of
 from place.tight.heavy import SLOW, heavy
 
 from baechi.errors import PlacementError
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.place.tight.bundles import Bundles
 from baechi.place.tight.integer_program import IntegerProgram
 from baechi.place.tight.least_bytes import least_bytes
@@ -22,8 +22,8 @@ PLACERS = ("m-topo", "m-etf", "m-sct", "auto")
 def least_factor(graph: LayerGraph, devices: int) -> int:
     """The least memory of equal devices with which some placement fits in some order: all are tried."""
     cluster = cluster_of(*[10**6] * devices, link=SLOW)
-    task, rehearse = Task(graph, cluster), Rehearsal(graph, cluster)
-    indexed = task.indexed
+    problem, rehearse = Problem(graph, cluster), Rehearsal(graph, cluster)
+    indexed = problem.indexed
     parents = [{indexed.source[tensor] for tensor in reads} for reads in indexed.reads]
     layers = range(len(indexed))
     orders = [o for o in permutations(layers) if all(parents[n] <= set(o[:i]) for i, n in enumerate(o))]
@@ -40,12 +40,15 @@ def test_forty_layers(placer: str, training: bool) -> None:
     """40 layers, 4 devices, a quarter more than the layers need: all that the program packs are placed."""
     for seed in range(8):
         graph = heavy(40, seed, training=training)
-        parts = Task(graph, cluster_of(1)).footprints
+        parts = Problem(graph, cluster_of(1)).footprints
         sizes = [p.permanent_bytes + max(p.forward_bytes, p.backward_bytes) for p in parts]
         cluster = cluster_of(*[int(1.25 * sum(sizes) / 4)] * 4, link=SLOW)
-        task = Task(graph, cluster)
-        least = least_bytes(task)
-        assert IntegerProgram(task, Bundles(task, least, 99), task.memory_bytes).solve().device_of is not None
+        problem = Problem(graph, cluster)
+        least = least_bytes(problem)
+        assert (
+            IntegerProgram(problem, Bundles(problem, least, 99), problem.memory_bytes).solve().device_of
+            is not None
+        )
         check(place(graph, cluster, placer, effort=0))
 
 
@@ -59,7 +62,7 @@ def test_tighter_than_any_ledger(seed: int) -> None:
 
 def kept_with_slack(seed: int, slack: float) -> Cluster:
     """Four devices for `heavy` in training, by what is there when forward is over, and by gradients."""
-    least = least_bytes(Task(heavy(40, seed, training=True), cluster_of(1)))
+    least = least_bytes(Problem(heavy(40, seed, training=True), cluster_of(1)))
     stays = sum([part.kept_bytes + part.gradient_bytes for part in least])
     return cluster_of(*[int(slack * stays / 4)] * 4, link=SLOW)
 

@@ -9,7 +9,7 @@ from place.graphs import cluster_of, graph_of
 
 from baechi.errors import PlacementError
 from baechi.place import find, fit, solver
-from baechi.place.task import Task
+from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
 from baechi.verbs.planning import place
@@ -133,7 +133,7 @@ def test_other_solver() -> None:
     assert "has no solution" in str(refused(blocks(*[6] * 8), cluster_of(*[10] * 7), "m-etf"))
     sizes = [51, 27, 22, 49, 30, 21, 35, 33, 32, 26, 25, 49]
     graph, cluster = blocks(*sizes), cluster_of(*[100] * 4)
-    found = fit(Task(graph, cluster), Rehearsal(graph, cluster))
+    found = fit(Problem(graph, cluster), Rehearsal(graph, cluster))
     assert all(peak <= 100 for peak in found.peak_bytes)
 
 
@@ -147,7 +147,7 @@ def test_not_found() -> None:
         return 1.0, [103, 100]
 
     with pytest.raises(PlacementError) as caught:
-        fit(Task(graph, cluster), never)
+        fit(Problem(graph, cluster), never)
     assert str(caught.value).startswith(
         f"none of {len(tries)} placements keeps every device's memory, though there may be one that does\n"
         "  d0: has 100 B, 3 B short in the nearest try\n"

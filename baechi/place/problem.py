@@ -14,7 +14,7 @@ ANYWHERE = -1
 """The pin of a group that is not pinned, and the device of a group that is not placed."""
 
 
-class Task:
+class Problem:
     """A graph to place on a cluster. Layers, groups, tensors and devices are indexes.
 
     In training the whole step counts: a layer costs its forward and its backward, and a tensor costs its
@@ -64,7 +64,7 @@ class Task:
     @cached_property
     def named(self) -> set[int]:
         """The layers whose output is held by a variable of the model's code that ends before forward does."""
-        return {maker for makers in self.indexed.lets_go.values() for maker in makers}
+        return {maker for makers in self.indexed.releases.values() for maker in makers}
 
     @cached_property
     def knows_host(self) -> bool:
@@ -181,7 +181,7 @@ class Task:
         indexed = self.indexed
         stays = [not tensors for tensors in indexed.makes]
         for layer in reversed(range(len(indexed))):
-            if stays[layer] and indexed.borrows[layer]:
+            if stays[layer] and indexed.is_view[layer]:
                 for tensor in indexed.reads[layer]:
                     if indexed.source[tensor] != FROM_HOST:
                         stays[indexed.source[tensor]] = True
