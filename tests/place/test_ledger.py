@@ -27,7 +27,7 @@ def filled_ledger(plan: Plan) -> Ledger:
 
 
 @given(layer_graphs(), clusters(), st.integers(0, 10**6))
-@settings(max_examples=900, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_bound(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
     """No simulated peak is above what the ledger says, whatever the plan."""
     plan = any_plan(graph, cluster, Random(seed))

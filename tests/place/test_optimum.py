@@ -23,7 +23,7 @@ from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.verbs.planning import place
 
 WORLDS = 200
-PAPERS = range(120)
+PAPERS = range(60)
 HANEN_MUNIER = 0.5 - 1e-6
 """Their rounding: a favourite where x is below 1/2. Ours is 0.1 unless given."""
 

@@ -26,7 +26,7 @@ def test_hand_made(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
 
 
 @given(layer_graphs(), clusters(), st.sampled_from(EVERY))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_random(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
     """A plan is a plan; a refusal names a layer of the graph and is short of bytes somewhere."""
     try:
