@@ -17,13 +17,7 @@ from baechi.run.steady.functions import FunctionFacts, function_facts
 from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.operators.functions import (
-    ASKED_BY_NAME,
-    QUESTIONS,
-    described,
-    touched,
-    written_in_place,
-)
+from baechi.torchlib.operators.functions import ASKED_BY_NAME, QUESTIONS, described, touched, written_in_place
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import (
     function_mode_count,
@@ -221,10 +215,12 @@ class GlueMode(TorchFunctionMode):
         given = given[:1] if rule_of(name).shaped_like else given
         places = [backend.place_of(tensor) for tensor in given]
         on_devices = [index for index, place in enumerate(places) if place in backend.names]
+        written = next(iter(written_in_place(func, name, args, kwargs)), None)
         if not on_devices:
             bound = any(not backend.is_unplaced(tensor) for tensor in given)
+            if bound and written is not None:  # it holds what lies there now, and sends gradients there
+                backend.claim(written, places[0])
             return (places[0] if bound else None), False
-        written = next(iter(written_in_place(func, name, args, kwargs)), None)
         if written is not None and not backend.is_unplaced(written):
             target = backend.place_of(written)
         else:

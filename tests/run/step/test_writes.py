@@ -219,3 +219,27 @@ def test_a_module_that_writes_only_its_own_buffers(reorder: str) -> None:
         model(**X)
     assert launched_on(model, "cpu:0") == layers_on(baechi.plan_of(model), "cpu:0") == ["a", "a#1", "b"]
     assert [str(one) for one in runtime_of(model).forced] == []
+
+
+def test_what_has_no_device_and_is_written_with_an_input_stays_with_it() -> None:
+    """It sends its gradient to where the input lies, so what reads it later is sent a copy."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = torch.ones(3, 4) * 2
+            made[:, :2] = x[:, 2:]
+            out: torch.Tensor = self.last(made * 1) + self.first(x)
+            return out
+
+    plain, model, cluster = seeded(Model)(), seeded(Model)(), baechi.Cluster.virtual(2)
+    expected, x = noise(3, 4).requires_grad_(), noise(3, 4).requires_grad_()
+    baechi.distribute(model, x, cluster=cluster, device_map={"first": 1, "": 0})
+    plain(expected).sum().backward()
+    with cluster:
+        model(x).sum().backward()
+    assert x.grad is not None and expected.grad is not None
+    assert torch.equal(x.grad, expected.grad)
