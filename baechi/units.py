@@ -109,3 +109,13 @@ def format_share(part: float, whole: float) -> str:
         Text, `-` if there is nothing to be a part of.
     """
     return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 layer`, `2 layers`.
+
+    Args:
+        number: how many.
+        noun: one of them; its plural ends in s.
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"

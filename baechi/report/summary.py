@@ -8,7 +8,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.fewer_devices import on_one_device
-from baechi.units import format_bytes, format_seconds, format_share
+from baechi.units import counted, format_bytes, format_seconds, format_share
 
 _NAMED = 3
 """So many devices are named in a line; of more, their number."""
@@ -75,12 +75,12 @@ def _plan(plan: Plan) -> list[str]:
     for device in plan.cluster.devices:
         layers, operations = _counts(plan.graph, plan.order_on(device.name))
         held = _memory(plan, device.name) if known else f"{device.name}, {format_bytes(device.memory_bytes)}"
-        devices.append(f"{held}: {layers} layers, {operations} functional ops")
+        devices.append(f"{held}: {counted(layers, 'layer')}, {counted(operations, 'functional op')}")
     return [*lines, *_few(devices, "devices")]
 
 
 def _cluster(cluster: Cluster) -> list[str]:
-    lines = [f"Cluster of {len(cluster)} device{'s' * (len(cluster) > 1)}{', emulated' * cluster.emulated}"]
+    lines = [f"Cluster of {counted(len(cluster), 'device')}{', emulated' * cluster.emulated}"]
     devices = []
     for (kind, size), group in groupby(cluster.devices, lambda device: (device.kind, device.memory_bytes)):
         names = [device.name for device in group]
@@ -100,12 +100,13 @@ def _rate(cluster: Cluster) -> str:
 def _graph(graph: LayerGraph) -> list[str]:
     layers, operations = _counts(graph, tuple(graph.placed()))
     inputs = len(graph) - layers - operations
+    nodes = (counted(layers, "layer"), counted(operations, "functional op"), counted(inputs, "input"))
     mode = "training" if graph.training else "inference"
     weights = format_bytes(graph.total("param_bytes") + graph.total("buffer_bytes"))
     times = "measured" if graph.graph.get("measured") else "estimated"
     return [
         f"LayerGraph of {_model(graph)}, {mode}",
-        f"{layers} layers, {operations} functional ops, {inputs} inputs, {graph.number_of_edges()} edges",
+        ", ".join([*nodes, counted(graph.number_of_edges(), "edge")]),
         f"{weights} of weights; times are {times}",
     ]
 

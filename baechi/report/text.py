@@ -12,7 +12,7 @@ from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.reading import Reading
 from baechi.report.tables import Table, tables
-from baechi.units import format_bytes, format_seconds
+from baechi.units import counted, format_bytes, format_seconds
 
 
 def render(plan: Plan, measured: Timeline | None = None) -> RenderableType:
@@ -54,9 +54,10 @@ def headline(facts: Facts) -> str:
         facts: of a plan.
     """
     plan = facts.plan
+    operations = counted(len(plan.device_of) - facts.layers, "functional op")
     text = (
-        f"{facts.model}, {facts.mode}: {facts.layers} layers and {len(plan.device_of) - facts.layers} "
-        f"functional ops on {len(plan.devices_used)} of {len(plan.cluster)} devices, placed by "
+        f"{facts.model}, {facts.mode}: {counted(facts.layers, 'layer')} and {operations} "
+        f"on {len(plan.devices_used)} of {len(plan.cluster)} devices, placed by "
         f"{plan.placer}. Predicted step: {format_seconds(facts.step_s)}."
     )
     if facts.measured is not None:
