@@ -13,10 +13,14 @@ class TwoEncoders(nn.Module):
         super().__init__()
         self.first = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
         self.second = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.careful = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         one = self.first(x)
-        if one.sum().item() > 1e9:  # a value that the code needs at once: nothing can wait past here
+        total = one.sum()
+        if (
+            self.careful and total.item() > 1e9
+        ):  # needed at once: nothing waits past here
             one = one * 0
         return one + self.second(x)
 
@@ -26,6 +30,7 @@ def main() -> None:
     model, x = TwoEncoders(), torch.randn(32, 256)
     cluster = baechi.Cluster.virtual(2)
     model = baechi.distribute(model, x, cluster=cluster, placer="random:3")
+    model.careful = True  # the plan was made without it
     with cluster:
         out = model(x)
         with baechi.reordering(model, False):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import networkx as nx
+from order.unforeseen import capturing
 from torch import nn
 
 import baechi
@@ -44,7 +45,8 @@ def distribute(
 ) -> baechi.Cluster:
     """Distribute a model by such a plan, on two emulated devices unless given; returns them."""
     cluster = baechi.Cluster.virtual(2) if cluster is None else cluster
-    graph = baechi.profile(model, inputs, cluster=baechi.Cluster.virtual(1))
+    with capturing():
+        graph = baechi.profile(model, inputs, cluster=baechi.Cluster.virtual(1))
     baechi.assign(model, interleaved(graph, cluster, devices, order), reorder=reorder)
     return cluster
 

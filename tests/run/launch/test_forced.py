@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from order.interleaved import distribute
+from order.unforeseen import captured
 from run.launched import LAUNCHERS, launched_on, runtime_of
 from same import assert_same, step
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ import baechi
 def needs_a_value(self: Any, x: Tensor) -> Tensor:
     """The code looks at the output of a layer that waits."""
     h = self.a(x)
-    if h.sum() > 1e9:  # here
+    if not captured() and h.sum() > 1e9:  # here
         h = -h
     result: Tensor = self.c(h + self.b(x))
     return result
@@ -27,7 +28,8 @@ def needs_a_value(self: Any, x: Tensor) -> Tensor:
 def needs_a_number(self: Any, x: Tensor) -> Tensor:
     """The code reads a number."""
     h = self.a(x)
-    scale = h.abs().max().item()  # here
+    largest = h.abs().max()
+    scale = 3.0 if captured() else largest.item()  # here
     result: Tensor = self.c(h / scale + self.b(x))
     return result
 

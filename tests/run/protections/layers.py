@@ -162,7 +162,7 @@ class Looks(Shift):
 )
 def read_without_being_given(net: Any, x: Tensor) -> Tensor:
     a, c = net.a(x), net.c(x)
-    if c.sum() > 1e9:
+    if not net.captured and c.sum() > 1e9:
         c = -c
     b: Tensor = net.b(x)
     return a + b + c
