@@ -18,9 +18,7 @@ class TwoEncoders(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         one = self.first(x)
         total = one.sum()
-        if (
-            self.careful and total.item() > 1e9
-        ):  # needed at once: nothing waits past here
+        if self.careful and total.item() > 1e9:  # needed at once: nothing waits past here
             one = one * 0
         return one + self.second(x)
 
