@@ -6,6 +6,7 @@ one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by b
     └─ all of them in the code's order       if the cluster charges the host, since waiting costs it
           └─ the best of all                 of nearly equal ones: room to spare, few cuts, so one
                                              device wins unless several are faster (`preferred`)
+                └─ parts of full devices     on emptier ones, if the step stays nearly the same (`roomier`)
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from baechi.place.bottom_level import bottom_level_order
 from baechi.place.evaluated import Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
 from baechi.place.preferred import in_whole_blocks, preferred
 from baechi.place.problem import Problem
+from baechi.place.roomier import roomier
 from baechi.place.tight.exact import exact
 from baechi.place.tight.fit import FEW_PLACEMENTS, fit
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
@@ -73,6 +75,7 @@ def best(
     if cluster.host is not None:
         tries += _in_code_order(problem, check, tries)
     tries += in_whole_blocks(problem, check, tries)
+    tries += roomier(problem, check, preferred(problem, tries), min([one.step_s for one in tries]))
     chosen = preferred(problem, tries)
     names = cluster.names
     candidates += [

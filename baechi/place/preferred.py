@@ -72,11 +72,16 @@ def _whole(problem: Problem, device_of: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _rank(problem: Problem, found: Evaluated) -> tuple[int, int, int, float]:
-    return -_headroom(problem, found), _cut_edges(problem, found), _cut_blocks(problem, found), found.step_s
+    return -headroom(problem, found), _cut_edges(problem, found), _cut_blocks(problem, found), found.step_s
 
 
-def _headroom(problem: Problem, found: Evaluated) -> int:
-    """The part of its memory that the fullest device has left, in notches."""
+def headroom(problem: Problem, found: Evaluated) -> int:
+    """The part of its memory that the fullest device has left, in notches of a fiftieth, at most a fifth.
+
+    Args:
+        problem: what is placed.
+        found: a placement.
+    """
     pairs = zip(problem.memory_bytes, found.peak_bytes, strict=True)
     least = min([(size - peak) / size for size, peak in pairs if size], default=0.0)
     return int(min(least, ENOUGH) / NOTCH + 1e-9)
