@@ -27,6 +27,11 @@ class EdgeCosts(AbstractAttributes):
         "Memory of the copy on another device, where that is not what travels: a copy keeps the strides.",
     ] = None
     order_only: Annotated[bool, "flag", "The reader comes later, and nothing travels."] = False
+    host_waits: Annotated[
+        bool,
+        "flag",
+        "The host waits for values of the source before it calls the reader; then also `order_only`.",
+    ] = False
     on_demand: Annotated[
         bool, "flag", "It travels when the reader's device asks for it, not as soon as it is made."
     ] = False

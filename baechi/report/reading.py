@@ -16,12 +16,14 @@ from baechi.records.device import Device
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.critical import Stretch, critical_path
-from baechi.report.dependencies import dependencies_s
+from baechi.report.dependencies import dependencies_s, without_host_waits_s
 from baechi.units import format_bytes, format_seconds, format_share
 
 Bound = Literal["nothing", "transfer", "host", "work", "serial"]
 
 _SERIAL = 0.8  # fraction of the critical path's compute time: serial if dependencies alone take that long
+
+_WORTH_TELLING = 0.05  # fraction of the dependencies' time that reading values has to cost
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def read(plan: Plan, timeline: Timeline, path: Sequence[Stretch] | None = None) 
     }[bound](sums, where)
     return Reading(
         bound, where, sums.compute_s, sums.transfer_s, sums.host_s, sums.dependencies_s,
-        why, _fullest(plan, timeline), change,
+        why, _fullest(plan, timeline), change + _values_read(plan, sums.dependencies_s),
     )  # fmt: skip
 
 
@@ -204,6 +206,21 @@ def _serial(sums: _Path, where: str) -> tuple[str, str]:
     share = sums.share(sums.on_device_s[where])
     helps = f"Faster with faster devices ({where} computes {share} of the critical path); "
     return why, helps + "more of them add memory, not speed."
+
+
+def _values_read(plan: Plan, all_s: float) -> str:
+    """What it costs that the code reads values, as one more sentence; empty if that is little."""
+    edges = plan.graph.edges
+    awaited = [source for source, target in edges if plan.graph.edge_costs(source, target).host_waits]
+    if not awaited or (saved_s := all_s - without_host_waits_s(plan)) < _WORTH_TELLING * all_s:
+        return ""
+    makers = list(dict.fromkeys(awaited))
+    more = f" and {len(makers) - 1} more" if len(makers) > 1 else ""
+    return (
+        f" The code reads values of {makers[0]}{more} (.item(), a condition, a mask as index), and what it "
+        "calls next waits for them: without that, dependencies alone would take "
+        f"{format_seconds(saved_s)} less."
+    )
 
 
 def _fullest(plan: Plan, timeline: Timeline) -> str:

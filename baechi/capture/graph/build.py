@@ -258,7 +258,7 @@ class Builder:
             self.found.written.append((draft, storage))
         for earlier in (*state.readers, state.writer):
             if earlier is not None and earlier != draft.name:
-                self.found.after[earlier, draft.name] = None
+                self.found.after[earlier, draft.name] = False
         self._join_holder(draft.name, state)
         if state.holder is None and not self._from_input(storage):  # made from no tensor: this node owns it
             draft.made.setdefault(storage.index, (storage, number))

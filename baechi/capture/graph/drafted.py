@@ -24,7 +24,7 @@ class Drafted:
         groups: nodes that must share a device.
         edges: by source and target, each tensor that goes along.
         alone: by layer, what it returned, if that was one tensor and nothing else.
-        after: pairs of nodes that must keep their order.
+        after: pairs of nodes that must keep their order, and whether it is because the host waits in between.
         inputs: bytes of the model's inputs, by node.
         read_by: by storage, the nodes that read it.
         written: what was written in place that the writer did not make.
@@ -38,7 +38,7 @@ class Drafted:
     groups: Groups = field(default_factory=Groups)
     edges: dict[tuple[str, str], dict[str, Use]] = field(default_factory=dict)
     alone: dict[str, Use] = field(default_factory=dict)
-    after: dict[tuple[str, str], None] = field(default_factory=dict)
+    after: dict[tuple[str, str], bool] = field(default_factory=dict)
     inputs: dict[str, int] = field(default_factory=dict)
     read_by: dict[int, set[str]] = field(default_factory=dict)
     written: list[tuple[Draft, Storage]] = field(default_factory=list)
@@ -90,9 +90,11 @@ class Drafted:
             graph.add_node(name, **attributes)
         for (source, target), tensors in self.edges.items():
             graph.add_edge(source, target, **self._edge(source, target, tensors))
-        for source, target in self.after:
+        for (source, target), host_waits in self.after.items():
             if not graph.has_edge(source, target):
-                graph.add_edge(source, target, order_only=True)
+                graph.add_edge(
+                    source, target, order_only=True, **({"host_waits": True} if host_waits else {})
+                )
         return LayerGraph.from_networkx(graph)
 
     def _edge(self, source: str, target: str, tensors: Mapping[str, Use]) -> dict[str, Any]:

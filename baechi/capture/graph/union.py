@@ -138,6 +138,7 @@ def _add_edges(merged: "nx.DiGraph[Any]", edges: Iterable[tuple[str, str, dict[s
                 merged.add_edge(source, target, **data)
         elif known.get("order_only") and not data.get("order_only"):
             known.pop("order_only")
+            known.pop("host_waits", None)
             known.update(data)
         elif not data.get("order_only"):
             known["bytes"] = max(known.get("bytes", 0), data.get("bytes", 0))

@@ -51,7 +51,7 @@ class HostWaits:
             ]
             for awaited in self._awaited[wait] if not since else ():
                 if awaited != name:
-                    found.after[awaited, name] = None
+                    found.after.setdefault((awaited, name), True)
 
     def _on_device(self, name: str) -> bool:
         return name in self._found.drafts and name not in self._found.on_host

@@ -33,7 +33,9 @@ def orders(graph: LayerGraph) -> set[tuple[str, str]]:
 
 def test_what_comes_after_a_wait_follows_it() -> None:
     """The first node after it; what that one leads to follows by itself."""
-    assert orders(graph_of(Net(waits=True))) == {("glue:/gt#0", "b")}
+    graph = graph_of(Net(waits=True))
+    assert orders(graph) == {("glue:/gt#0", "b")}
+    assert graph.edge_costs("glue:/gt#0", "b").host_waits
 
 
 def test_without_a_wait_branches_are_free() -> None:
