@@ -44,6 +44,10 @@ def dotted(path: Path) -> str:
     return ".".join(("baechi", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
 
 
+MODULES = {dotted(path) for path in FILES}
+FACES = {dotted(path.parent / "__init__.py") for path in FILES}
+
+
 def room(module: str) -> str:
     return [*module.split("."), "__init__"][1]
 
@@ -51,7 +55,6 @@ def room(module: str) -> str:
 @cache
 def imports(path: Path) -> set[str]:
     """The modules of baechi that a file imports, wherever in it."""
-    known = {dotted(file) for file in FILES}
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -59,7 +62,7 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in known else str(node.module) for name in names}
+            found |= {name if name in MODULES else str(node.module) for name in names}
     return {name for name in found if name.split(".")[0] == "baechi"}
 
 
@@ -91,8 +94,7 @@ def test_no_file_imports_in_a_circle() -> None:
 def folder(module: str) -> str:
     """A folder inside a room; a file that lies in the room itself, or the room's face, is one of its own."""
     parts = module.split(".")
-    known = {dotted(path.parent / "__init__.py") for path in FILES}
-    if module in known:
+    if module in FACES:
         return module
     return ".".join(parts[:-1]) if len(parts) > 3 else module
 

@@ -32,26 +32,24 @@ def test_what_was_said_of_an_empty_device() -> None:
     assert not is_true(row(100, (1000, 1)), "simulated")
 
 
-def test_the_same_every_time() -> None:
-    """Both clocks are logical: two runs give the same rows."""
-    first, second = list(truth(quick=True)), list(truth(quick=True))
-    assert first == second
-    assert len({(r.model, r.placer, r.mode) for r in first}) == len(first) >= 6
-
-
-def test_json() -> None:
-    """`--json` has each row, with what it is off by."""
+def test_predictions_are_true() -> None:
+    """Dry runs are exact; the simulator is near. All clocks are logical: a second run says the same, and
+    `--json` has each row of it, with what it is off by."""
+    rows = list(truth(quick=True))
+    for r in rows:
+        assert is_true(r, "simulated") and is_true(r, "dry"), r
+    assert len({(r.model, r.placer, r.mode) for r in rows}) == len(rows) >= 6
     done = CliRunner().invoke(app, ["bench", "truth", "--quick", "--json"])
     assert done.exit_code == 0
-    for body in json.loads(done.stdout):
+    for r, body in zip(rows, json.loads(done.stdout), strict=True):
+        assert (body["model"], body["placer"], body["mode"]) == (r.model, r.placer, r.mode)
+        assert (body["measured_s"], body["dry_s"], body["simulated_s"]) == (
+            r.measured_s,
+            r.dry_s,
+            r.simulated_s,
+        )
         assert body["dry"]["time"] == body["dry_s"] / body["measured_s"] - 1
         assert body["simulated"]["time"] == body["simulated_s"] / body["measured_s"] - 1
-
-
-def test_predictions_are_true() -> None:
-    """Dry runs are exact; the simulator is near."""
-    for r in truth(quick=True):
-        assert is_true(r, "simulated") and is_true(r, "dry"), r
 
 
 @pytest.mark.parametrize(
