@@ -169,13 +169,13 @@ class HostCosts:
         outside of `with cluster:`; processor time. On GPUs add what their driver takes.
         """
         return cls(
-            layer_call_s=5e-6,
-            functional_op_s=12e-6,
-            waiting_layer_s=490e-6,
-            waiting_layer_threads_s=590e-6,
-            transfer_s=65e-6,
-            gradient_transfer_s=125e-6,
-            backward_node_s=19e-6,
+            layer_call_s=2.6e-6,
+            functional_op_s=2.4e-6,
+            waiting_layer_s=130e-6,
+            waiting_layer_threads_s=240e-6,
+            transfer_s=23e-6,
+            gradient_transfer_s=37e-6,
+            backward_node_s=7e-6,
         )
 
     def seconds(self, what: HostWork) -> float:

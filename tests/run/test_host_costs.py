@@ -151,7 +151,7 @@ def test_auto_leaves_reordering_off() -> None:
     """Layers wait where that is free, and not where the host takes longer for it than it gains."""
     cluster = Cluster.virtual(2, memory="40GiB", like="A100-80GB")
     graph = baechi.profile(
-        Urgent(1024), torch.empty(512, 1024), cluster=cluster, source="estimate", training=True
+        Urgent(1024), torch.empty(128, 1024), cluster=cluster, source="estimate", training=True
     )
     for layer in graph.placed():
         graph.nodes[layer]["pin"] = "cpu:1" if layer.startswith(("main", "glue")) else "cpu:0"
