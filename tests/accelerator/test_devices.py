@@ -70,6 +70,12 @@ modes = pytest.mark.parametrize(
 )
 WAYS = [("late" if IS_TOY else "real", reorder) for reorder in (False, "host", "threads")]
 WAYS += [("at once", "host")] if IS_TOY else []
+SPLIT = [
+    (*way, *mode)
+    for number, mode in enumerate(MODES)
+    for way in ([WAYS[(number + number // 2) % len(WAYS)]] if IS_TOY else WAYS)
+]
+"""Real cards run each way; on the test accelerator ways go round, since `test_transparency` has more."""
 late_and_at_once = pytest.mark.parametrize(
     "begun", ["late", "at once"] if IS_TOY else ["real"], indirect=True
 )
@@ -328,8 +334,14 @@ def test_one_device() -> None:
     assert {str(weight.device) for weight in baechi.restore(model).parameters()} == {"cpu"}
 
 
-@pytest.mark.parametrize(("begun", "reorder"), WAYS, indirect=["begun"])
-@modes
+@pytest.mark.parametrize(
+    ("begun", "reorder", "architecture", "training"),
+    SPLIT,
+    indirect=["begun"],
+    ids=[
+        f"{row.name}-{'training' if t else 'inference'}-{begun}-{reorder}" for begun, reorder, row, t in SPLIT
+    ],
+)
 def test_a_split_card(
     begun: Callable[[], None], architecture: Architecture, training: bool, reorder: Any
 ) -> None:
