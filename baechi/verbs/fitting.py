@@ -1,6 +1,7 @@
 """Whether a model fits a cluster, what is missing if not, and how large its batch could be.
 
-A model is captured with its batch and with twice that. Bytes and work grow linearly between, layer by
+A model is captured with its batch and with twice that; or with twice and four times, if its code takes
+another path with the batch itself, such as one example. Bytes and work grow linearly between, layer by
 layer; so any other batch is a graph without another capture, and placing it says whether it fits. The
 largest batch that fits is captured as well, to be sure: on `meta`, since the host may have no room for
 it. Where the model's code looks at values, that cannot be, and the line through the two is the answer.
@@ -44,7 +45,7 @@ class Fit:
         batch: the size of the batch that was asked about.
         short_bytes: if not, the bytes that are missing, by device; of the attempt that came closest.
         largest_batch: the largest batch that fits; 0 if none does; None if it is not known: the batch has no
-            size, or the model does not run with twice that, or takes another path then.
+            size, or the model does not run with twice that, or takes other paths with twice and four times.
         reason: why not.
     """
 
@@ -179,17 +180,23 @@ def _largest(
     refusal_of: Callable[[LayerGraph, Inputs | None], PlacementError | None],
 ) -> int | None:
     """The largest batch that fits; None if the batch cannot be doubled, or that changes the model's path."""
+    first, path = size, _path(one)
     try:
         double = capture(resized_batch(inputs, size, 2 * size))
+        if (
+            _path(double) != path
+        ):  # as with one example: a part of one row lies in one piece, and is not copied
+            first, one, path = 2 * size, double, _path(double)
+            double = capture(resized_batch(inputs, size, 4 * size))
     except CaptureError as error:
         logger.info("the first dimension of the first tensor is no batch, it seems: %s", error)
         return None
-    if list(one) != list(double) or list(one.edges) != list(double.edges):
+    if _path(double) != path:
         logger.warning("the model takes another path with another batch: the largest one is not known")
         return None
 
     def reckoned(batch: int) -> bool:
-        return refusal_of(_between(one, double, size, batch), None) is None
+        return refusal_of(_between(one, double, first, batch), None) is None
 
     @functools.cache
     def captured(batch: int) -> bool:
@@ -202,6 +209,11 @@ def _largest(
     except CaptureError as error:
         logger.info("the largest batch (%d) is reckoned from smaller ones: %s", largest, error)
         return largest
+
+
+def _path(graph: LayerGraph) -> tuple[list[str], list[tuple[str, str]]]:
+    """What the model's code calls, and what reads what."""
+    return list(graph), list(graph.edges)
 
 
 def _up(fitting: Callable[[int], bool]) -> int:

@@ -165,12 +165,25 @@ def test_one_tensor_given_twice() -> None:
     assert shifted.largest_batch is not None and shifted.largest_batch >= once.largest_batch
 
 
-def test_what_is_not_known_is_none() -> None:
-    """Another path with twice the batch: nothing is known of larger ones, and the batch is no answer."""
+def test_one_example_takes_another_path() -> None:
+    """A part of one row lies in one piece, so it is not copied: two and four examples say what more take."""
 
     def forward(m: Any, x: Tensor) -> Tensor:
-        h: Tensor = m.a(x)
-        return m.b(h) if len(x) < 3 else h
+        return m.b(m.a(x)[:, 1:].contiguous()).sum()  # type: ignore[no-any-return]
+
+    asked = functools.partial(baechi.fits, Two(forward), cluster="2xL4", verify=False, training=True)
+    limits = dict.fromkeys((0, 1), "64KiB")
+    one, two = [asked(torch.ones(size, 5, 4), max_memory=limits) for size in (1, 2)]
+    assert one and two and one.largest_batch == two.largest_batch is not None and two.largest_batch > 10
+
+
+def test_what_is_not_known_is_none() -> None:
+    """Another path with each batch: nothing is known of larger ones, and the batch is no answer."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for _ in x:
+            x = m.a(x) + 1
+        return m.b(x)  # type: ignore[no-any-return]
 
     answer = baechi.fits(Two(forward), torch.ones(2, 4), baechi.Cluster.virtual(2))
     assert answer and answer.batch == 2 and answer.largest_batch is None
