@@ -18,7 +18,7 @@ from baechi.capture.watch.values import Values
 from baechi.errors import CaptureError
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.torchlib.private.fakes import FakeTensor
-from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.tensors.layout import sent_and_held_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
@@ -112,17 +112,18 @@ class Watch:
 
     def use(self, tensor: torch.Tensor) -> Use:
         """A tensor as it is used now."""
-        view: tuple[object, ...] = ()
-        if tensor.layout == torch.strided and not tensor.is_nested:
-            view = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
-        storage = self.storage_of(tensor)
-        return Use(
-            storage,
-            view,
-            *sent_and_held_bytes(tensor),
-            tensor.requires_grad,
-            self._number_of(tensor, storage),
-        )
+        with without_torch_function():  # these questions are ours, not the model's
+            view: tuple[object, ...] = ()
+            if tensor.layout == torch.strided and not tensor.is_nested:
+                view = (tensor.storage_offset(), *tensor.shape, *tensor.stride())
+            storage = self.storage_of(tensor)
+            return Use(
+                storage,
+                view,
+                *sent_and_held_bytes(tensor),
+                tensor.requires_grad,
+                self._number_of(tensor, storage),
+            )
 
     def _number_of(self, tensor: torch.Tensor, storage: Storage) -> int:
         """A number for the tensor object; weights get none, since a capture leaves no attribute on them."""

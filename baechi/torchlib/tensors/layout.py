@@ -59,6 +59,8 @@ def sent_and_held_bytes(tensor: torch.Tensor) -> tuple[int, int]:
     size = tensor.element_size()
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return (tensor.numel() * size,) * 2
+    if tensor.is_contiguous() and not tensor.storage_offset() * size % _ALIGNMENT_BYTES:
+        return (tensor.numel() * size,) * 2
     shape = [1 if stride == 0 else n for n, stride in zip(tensor.shape, tensor.stride(), strict=True)]
     if _overlaps(shape, tensor.stride()):
         return (tensor.numel() * size,) * 2
