@@ -82,9 +82,19 @@ def headroom(problem: Problem, found: Evaluated) -> int:
         problem: what is placed.
         found: a placement.
     """
-    pairs = zip(problem.memory_bytes, found.peak_bytes, strict=True)
-    least = min([(size - peak) / size for size, peak in pairs if size], default=0.0)
+    least = min(left_by_device(problem, found).values(), default=0.0)
     return int(min(least, ENOUGH) / NOTCH + 1e-9)
+
+
+def left_by_device(problem: Problem, found: Evaluated) -> dict[int, float]:
+    """By device that has memory, the part of it that is left.
+
+    Args:
+        problem: what is placed.
+        found: a placement.
+    """
+    sizes = zip(problem.devices, problem.memory_bytes, found.peak_bytes, strict=True)
+    return {device: (size - peak) / size for device, size, peak in sizes if size}
 
 
 def _cut_edges(problem: Problem, found: Evaluated) -> int:

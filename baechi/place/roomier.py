@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from baechi.place.evaluated import Attempt, Check, Evaluated
-from baechi.place.preferred import ENOUGH, EQUAL, NOTCH, headroom
+from baechi.place.preferred import ENOUGH, EQUAL, NOTCH, headroom, left_by_device
 from baechi.place.problem import ANYWHERE, Problem
 
 
@@ -45,7 +45,7 @@ def roomier(problem: Problem, check: Check, one: Attempt, best_s: float) -> list
 
 def _relieved(problem: Problem, check: Check, found: Evaluated) -> Iterator[Evaluated]:
     """The placement with the first, or the last, layers of the fullest device on the emptiest one."""
-    size, left = problem.memory_bytes, _left_by_device(problem, found)
+    size, left = problem.memory_bytes, left_by_device(problem, found)
     if min(left.values(), default=1.0) >= ENOUGH:
         return
     full, empty = min(left, key=left.__getitem__), max(left, key=left.__getitem__)
@@ -53,7 +53,8 @@ def _relieved(problem: Problem, check: Check, found: Evaluated) -> Iterator[Eval
     even_bytes = (left[empty] - left[full]) * size[full] * size[empty] / (size[full] + size[empty])
     enough_bytes = (ENOUGH + NOTCH - left[full]) * size[full]
     groups = _by_turn(problem, found, full)
-    for sequence, least_bytes in product((groups[::-1], groups), (even_bytes, min(even_bytes, enough_bytes))):
+    amounts_bytes = dict.fromkeys((even_bytes, min(even_bytes, enough_bytes)))  # often they are one
+    for sequence, least_bytes in product((groups[::-1], groups), amounts_bytes):
         moved = set(_worth(problem, sequence, least_bytes))
         if moved:
             device_of = [empty if group in moved else on for group, on in enumerate(found.device_of)]
@@ -78,10 +79,4 @@ def _by_turn(problem: Problem, found: Evaluated, device: int) -> list[int]:
 
 def _left(problem: Problem, found: Evaluated) -> list[float]:
     """The parts of their memory that devices have left, the fullest device first."""
-    return sorted(_left_by_device(problem, found).values())
-
-
-def _left_by_device(problem: Problem, found: Evaluated) -> dict[int, float]:
-    """By device that has memory, the part that is left."""
-    sizes = zip(problem.devices, problem.memory_bytes, found.peak_bytes, strict=True)
-    return {device: (size - peak) / size for device, size, peak in sizes if size}
+    return sorted(left_by_device(problem, found).values())

@@ -183,9 +183,8 @@ def _largest(
     first, path = size, _path(one)
     try:
         double = capture(resized_batch(inputs, size, 2 * size))
-        if (
-            _path(double) != path
-        ):  # as with one example: a part of one row lies in one piece, and is not copied
+        if _path(double) != path:
+            # as with one example: a part of one row lies in one piece, and is not copied
             first, one, path = 2 * size, double, _path(double)
             double = capture(resized_batch(inputs, size, 4 * size))
     except CaptureError as error:

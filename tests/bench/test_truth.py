@@ -1,6 +1,7 @@
 """The bench of predictions measures what it says."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from typer.testing import CliRunner
@@ -42,12 +43,7 @@ def test_predictions_are_true() -> None:
     done = CliRunner().invoke(app, ["bench", "truth", "--quick", "--json"])
     assert done.exit_code == 0
     for r, body in zip(rows, json.loads(done.stdout), strict=True):
-        assert (body["model"], body["placer"], body["mode"]) == (r.model, r.placer, r.mode)
-        assert (body["measured_s"], body["dry_s"], body["simulated_s"]) == (
-            r.measured_s,
-            r.dry_s,
-            r.simulated_s,
-        )
+        assert body.items() >= json.loads(json.dumps(asdict(r))).items()
         assert body["dry"]["time"] == body["dry_s"] / body["measured_s"] - 1
         assert body["simulated"]["time"] == body["simulated_s"] / body["measured_s"] - 1
 

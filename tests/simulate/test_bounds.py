@@ -113,7 +113,7 @@ def test_host() -> None:
 
 
 @given(layer_graphs(pins=False), clusters(), st.sampled_from(["single", "m-etf", "random:1", "random:2"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_no_host_is_sooner(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
     """The same of a host that takes as long as the devices, or longer."""
     chance, cluster = Random(0), replace(cluster, launch_s=0.1)
