@@ -2,12 +2,19 @@
 
 A model is captured with its batch and with twice that; or with twice and four times, if its code takes
 another path with the batch itself, such as one example. Bytes and work grow linearly between, layer by
-layer; so any other batch is a graph without another capture, and placing it says whether it fits. The
-largest batch that fits is captured as well, to be sure: on `meta`, since the host may have no room for
-it. Where the model's code looks at values, that cannot be, and the line through the two is the answer.
+layer; so any other batch is a graph without another capture. Three questions narrow the answer down,
+each more exact and slower than the one before:
+
+    placed: does the graph of that batch find a placement?      doubled until it does not
+    run dry: does a dry run of that placement fit?              from there, by bisection
+    captured: the same with a capture of that batch             one by one, to be sure
+
+Captures and dry runs take inputs on `meta`, since the host may have no room for them. Where the model's
+code looks at values, neither can be, and the line through the two captures is the answer.
 """
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -194,17 +201,22 @@ def _largest(
         logger.warning("the model takes another path with another batch: the largest one is not known")
         return None
 
-    def reckoned(batch: int) -> bool:
-        return refusal_of(_between(one, double, first, batch), None) is None
+    def fitting(ask: Callable[[int], PlacementError | None]) -> Callable[[int], bool]:
+        return functools.cache(lambda batch: ask(batch) is None)
 
-    @functools.cache
-    def captured(batch: int) -> bool:
-        given = batch_on_meta(inputs, size, batch)
-        return refusal_of(capture(given), given) is None
+    def line(batch: int) -> LayerGraph:
+        return _between(one, double, first, batch)
 
-    largest = _up(reckoned)
+    def other(batch: int) -> Inputs:
+        return batch_on_meta(inputs, size, batch)
+
+    placed = fitting(lambda batch: refusal_of(line(batch), None))
+    run_dry = fitting(lambda batch: refusal_of(line(batch), other(batch)))
+    captured = fitting(lambda batch: refusal_of(capture(other(batch)), other(batch)))
+    doubled = _doubled(placed)
+    largest = _from(run_dry, doubled, stride=max(1, doubled))
     try:
-        return _from(captured, largest)
+        return _from(captured, largest, stride=1)
     except CaptureError as error:
         logger.info("the largest batch (%d) is reckoned from smaller ones: %s", largest, error)
         return largest
@@ -215,31 +227,20 @@ def _path(graph: LayerGraph) -> tuple[list[str], list[tuple[str, str]]]:
     return list(graph), list(graph.edges)
 
 
-def _up(fitting: Callable[[int], bool]) -> int:
-    """The largest batch that fits: doubled until one does not fit, then found by bisection."""
-    if not fitting(1):
-        return 0
-    low, high = 1, 2
-    for _ in range(_MOST_DOUBLINGS):
-        if not fitting(high):
-            break
-        low, high = high, 2 * high
-    return _halved_in(fitting, low, high)
+def _doubled(fitting: Callable[[int], bool]) -> int:
+    """The largest power of two that fits; 0 if one does not."""
+    sizes = [2**power for power in range(_MOST_DOUBLINGS + 1)]
+    return max(itertools.takewhile(fitting, sizes), default=0)
 
 
-def _from(fitting: Callable[[int], bool], reckoned: int) -> int:
-    """The largest batch that fits, near one that was reckoned: by strides that double, then by bisection."""
-    low, high, stride = reckoned, reckoned + 1, 1
-    if low and fitting(low):
+def _from(fitting: Callable[[int], bool], start: int, stride: int) -> int:
+    """The largest batch that fits, near `start`: by strides that double, then by bisection."""
+    low, high = start, start + stride
+    if not low or fitting(low):
         while fitting(high):
             low, high, stride = high, high + 2 * stride, 2 * stride
     while low and not fitting(low):
         low, high, stride = max(0, low - stride), low, 2 * stride
-    return _halved_in(fitting, low, high)
-
-
-def _halved_in(fitting: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number that fits, by bisection between one that fits and one that does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fitting(middle) else (low, middle)
