@@ -5,6 +5,7 @@ from itertools import groupby
 from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.fewer_devices import on_one_device
@@ -38,10 +39,12 @@ def describe(record: AbstractRecord) -> str:
     """A record in a few lines, without simulating anything.
 
     Args:
-        record: a plan, cluster, layer graph or timeline.
+        record: a plan, pipeline, cluster, layer graph or timeline.
     """
     if isinstance(record, Plan):
         lines = _plan(record)
+    elif isinstance(record, Pipeline):
+        lines = _pipeline(record)
     elif isinstance(record, Cluster):
         lines = _cluster(record)
     elif isinstance(record, LayerGraph):
@@ -76,6 +79,16 @@ def _plan(plan: Plan) -> list[str]:
         layers, operations = _counts(plan.graph, plan.order_on(device.name))
         held = _memory(plan, device.name) if known else f"{device.name}, {format_bytes(device.memory_bytes)}"
         devices.append(f"{held}: {counted(layers, 'layer')}, {counted(operations, 'functional op')}")
+    return [*lines, *_few(devices, "devices")]
+
+
+def _pipeline(pipeline: Pipeline) -> list[str]:
+    parts = f"{pipeline.microbatches} microbatch{'es' * (pipeline.microbatches != 1)} by {pipeline.rule}"
+    lines = [f"Pipeline of {parts}: {_model(pipeline.plan.graph)}, {counted(len(pipeline.stages), 'stage')}"]
+    devices = []
+    for name, live in pipeline.in_flight.items():
+        stages = sum([stage.device == name for stage in pipeline.stages])
+        devices.append(f"{name}: {counted(stages, 'stage')}, {live} in flight")
     return [*lines, *_few(devices, "devices")]
 
 

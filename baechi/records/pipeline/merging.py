@@ -1,0 +1,89 @@
+"""Orders of devices, made into one list for the host."""
+
+from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+
+from baechi.errors import PlanError
+from baechi.records.pipeline.dependencies import comes_after, described, once_faults
+from baechi.records.pipeline.units import Task, Units
+
+
+def merged(
+    units: Units,
+    names: Sequence[str],
+    microbatches: int,
+    lines: Sequence[Sequence[Task]],
+    start_s: Mapping[Task, float] | None = None,
+) -> tuple[Task, ...]:
+    """One list for the host from one list for each device.
+
+    Args:
+        units: the stages and runs.
+        names: the cluster's devices.
+        microbatches: how many.
+        lines: by device, its tasks in order.
+        start_s: when each starts; among tasks that may come next, the earliest does. Unless given, the one
+            that stands nearest to the beginning of its device's list.
+
+    Raises:
+        PlanError: a task is missing, twice or on another device; or the lists, the data and the code
+            contradict each other: the circle is told with positions.
+    """
+    place = {
+        task: (device, position) for device, line in enumerate(lines) for position, task in enumerate(line)
+    }
+    flat = [task for line in lines for task in line]
+    faults = once_faults(units, names, microbatches, flat)
+    faults = faults or [
+        f"the list of {names[device]} has the {described(units, names, task)}"
+        for task, (device, _) in place.items()
+        if units.device(task) != device
+    ]
+    if faults:
+        raise PlanError("the orders of the devices are malformed:", tuple(faults))
+    after: dict[Task, list[Task]] = {task: [] for task in flat}
+    missing = dict.fromkeys(flat, 0)
+    pairs = [pair for line in lines for pair in pairwise(line)]
+    pairs += [(earlier, task) for task in flat for earlier, _ in comes_after(units, task)]
+    for earlier, task in pairs:
+        after[earlier].append(task)
+        missing[task] += 1
+
+    def ranked(task: Task) -> tuple[Any, ...]:
+        device, position = place[task]
+        return (position if start_s is None else start_s[task], device, position, task)
+
+    ready: list[tuple[Any, ...]] = []
+    for task in flat:
+        if not missing[task]:
+            heappush(ready, ranked(task))
+    order: list[Task] = []
+    while ready:
+        order.append(heappop(ready)[-1])
+        for task in after[order[-1]]:
+            missing[task] -= 1
+            if not missing[task]:
+                heappush(ready, ranked(task))
+    if len(order) < len(flat):
+        raise _circle(units, names, place, after)
+    return tuple(order)
+
+
+def _circle(
+    units: Units,
+    names: Sequence[str],
+    place: Mapping[Task, tuple[int, int]],
+    after: Mapping[Task, Sequence[Task]],
+) -> PlanError:
+    faults = []
+    graph = nx.DiGraph([(task, later) for task, followers in after.items() for later in followers])
+    for before, behind in nx.find_cycle(graph):
+        reasons = [why for found, why in comes_after(units, behind) if found == before]
+        ends = [f"{described(units, names, end)} (position {place[end][1]})" for end in (behind, before)]
+        why = reasons[0] if reasons else "that device's list says so"
+        faults.append(f"{ends[0]} comes after {ends[1]}: {why}")
+    return PlanError("the orders of the devices contradict each other:", tuple(faults))

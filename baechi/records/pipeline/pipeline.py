@@ -1,0 +1,167 @@
+"""A pipeline: a plan for one microbatch, and the order in which the tasks of all of them are issued."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from baechi.errors import PlanError
+from baechi.records.abstract import AbstractRecord
+from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_faults
+from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, units_of
+from baechi.records.plan import Plan
+
+
+@dataclass(frozen=True)
+class OrderTried:
+    """An order that was tried for a pipeline.
+
+    Args:
+        rule: how it was made.
+        step_s: the predicted step time in seconds.
+        peak_bytes: the predicted peak by device.
+        limits: by device, the microbatches that it allowed in flight.
+        fits: whether every peak fits its device.
+    """
+
+    rule: str
+    step_s: float
+    peak_bytes: Mapping[str, int]
+    limits: Mapping[str, int] = field(default_factory=dict)
+    fits: bool = True
+
+
+@dataclass(frozen=True, repr=False)
+class Pipeline(AbstractRecord):
+    """A step in microbatches: where layers run, and one list of tasks that the host obeys.
+
+    Args:
+        plan: devices of the layers; its graph has the costs of one microbatch.
+        microbatches: into how many parts the batch is split.
+        order: every task once, each after those that it depends on; what a device runs is this list,
+            restricted to its tasks.
+        rule: who made the order.
+        limits: by device, the most microbatches in flight there; a device that is not named has no limit.
+        split: by input's name, the dimension that is split, or None for an input that goes whole. Inputs that
+            are not named are split along the leading dimension if they share its size with the batch.
+        tried: what else was tried.
+
+    Raises:
+        PlanError: fewer than 1 microbatch, a task missing or twice, an order against data, code or
+            microbatches (with both positions), more in flight than a limit, a limit for an unknown device.
+    """
+
+    record_kind: ClassVar[str] = "pipeline"
+
+    plan: Plan
+    microbatches: int
+    order: tuple[Task, ...]
+    rule: str = "hand"
+    limits: Mapping[str, int] = field(default_factory=dict)
+    split: Mapping[str, int | None] = field(default_factory=dict)
+    tried: tuple[OrderTried, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", tuple([Task(*task) for task in self.order]))
+        object.__setattr__(self, "limits", MappingProxyType(dict(self.limits)))
+        object.__setattr__(self, "split", MappingProxyType(dict(self.split)))
+        names = self.plan.cluster.names
+        whole = isinstance(self.microbatches, int) and self.microbatches >= 1
+        faults = [] if whole else [f"microbatches is {self.microbatches!r}: a whole number of at least 1"]
+        faults += [
+            f"the limit of {name} is {limit!r}: a whole number of at least 1"
+            for name, limit in self.limits.items()
+            if not (isinstance(limit, int) and limit >= 1)
+        ]
+        faults += [
+            f"there is a limit for {name!r}: the devices are {', '.join(names)}"
+            for name in self.limits
+            if name not in names
+        ]
+        faults += [
+            f"input {name!r} is split along {dim!r}: a dimension's number, or None"
+            for name, dim in self.split.items()
+            if not (dim is None or isinstance(dim, int))
+        ]
+        faults = faults or list(order_faults(self.units, names, self.microbatches, self.order))
+        faults = faults or limit_faults(self.units, names, self.order, self.limits)
+        if faults:
+            raise PlanError("the pipeline is malformed:", tuple(faults))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Pipeline.from_json, (self.to_json(),))
+
+    @cached_property
+    def units(self) -> Units:
+        """Stages, runs and what they wait for, as small integers."""
+        return units_of(self.plan)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages, by index: the backward of each is one task."""
+        layers: list[list[str]] = [[] for _ in self.units.device_of]
+        for run in self.runs:
+            layers[run.stage] += run.layers
+        names = self.plan.cluster.names
+        return tuple(
+            Stage(names[device], *depths, tuple(within))
+            for device, depths, within in zip(self.units.device_of, self.units.depths, layers, strict=True)
+        )
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs, by index: the forward of each is one task."""
+        layers: list[list[str]] = [[] for _ in self.units.stage_of_run]
+        for name, run in zip(self.plan.graph.code_order(), self.units.run_of, strict=True):
+            if run != NOWHERE:
+                layers[run].append(name)
+        pairs = zip(self.units.stage_of_run, layers, strict=True)
+        return tuple(Run(stage, tuple(within)) for stage, within in pairs)
+
+    @property
+    def in_flight(self) -> dict[str, int]:
+        """By device, the most microbatches that are in flight there."""
+        names = self.plan.cluster.names
+        return dict(zip(names, in_flight(self.units, len(names), self.order), strict=True))
+
+    def order_on(self, device: str) -> tuple[Task, ...]:
+        """What a device runs, in order.
+
+        Args:
+            device: a device's name.
+        """
+        number = self.plan.cluster.names.index(device)
+        return tuple(task for task in self.order if self.units.device(task) == number)
+
+    def body(self) -> dict[str, Any]:
+        """The pipeline as JSON-able data, its plan included."""
+        return {
+            "microbatches": self.microbatches,
+            "rule": self.rule,
+            "order": [list(task) for task in self.order],
+            "limits": dict(self.limits),
+            "split": dict(self.split),
+            "tried": [[t.rule, t.step_s, dict(t.peak_bytes), dict(t.limits), t.fits] for t in self.tried],
+            "plan": self.plan.body(),
+        }
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> "Pipeline":
+        """The pipeline that `body` wrote.
+
+        Args:
+            body: JSON-able data.
+
+        Raises:
+            RecordError: the pipeline or its plan is malformed.
+        """
+        return cls(
+            plan=Plan.from_body(body["plan"]),
+            microbatches=body["microbatches"],
+            order=tuple(Task(*task) for task in body["order"]),
+            rule=body["rule"],
+            limits=body["limits"],
+            split=body["split"],
+            tried=tuple(OrderTried(*tried) for tried in body["tried"]),
+        )

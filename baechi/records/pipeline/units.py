@@ -1,0 +1,209 @@
+"""What a pipeline schedules: runs in forward, stages in backward, one of each for every microbatch.
+
+    code order    a  b  c  d  e  f        devices 0 0 1 1 0 0
+    depth         0  0  1  1  2  2        device changes on the longest way to a layer; backward likewise
+    stages        [a  b][c  d][e  f]      layers of one (device, forward depth, backward depth)
+
+Along an edge the forward depth never falls and the backward depth never rises. From one stage to another one
+of them changes. So no stages wait for each other in a circle, whatever the graph and the placement. (Devices
+may: a model that comes back to its first one.) A run is a stretch of the code within one stage: its forward
+can be one task, since the code reaches it as a whole.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from baechi.records.edge_costs import EdgeCosts
+from baechi.records.plan import Plan
+
+Direction = Literal["forward", "backward"]
+
+NOWHERE = -1
+"""The device, run and stage of what runs on the host."""
+
+
+class Task(NamedTuple):
+    """What a device does without a break: the forward of a run, or the backward of a stage.
+
+    Args:
+        phase: `"forward"` or `"backward"`.
+        microbatch: for which one, counted from 0.
+        unit: the index of the run, or in backward of the stage.
+    """
+
+    phase: Direction
+    microbatch: int
+    unit: int
+
+
+class Stage(NamedTuple):
+    """Layers whose backward is one task.
+
+    Args:
+        device: where they lie.
+        forward_depth: device changes on the longest way from the inputs.
+        backward_depth: device changes on the longest way to the outputs.
+        layers: their names, in code order.
+    """
+
+    device: str
+    forward_depth: int
+    backward_depth: int
+    layers: tuple[str, ...]
+
+
+class Run(NamedTuple):
+    """Layers whose forward is one task: a stretch of the code within one stage.
+
+    Args:
+        stage: its stage's index.
+        layers: their names, in code order.
+    """
+
+    stage: int
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Units:
+    """Stages, runs and what they wait for, as small integers. Nodes are in code order.
+
+    Args:
+        device_of: by stage, its device.
+        depths: by stage, its depth in forward and in backward.
+        stage_of_run: by run, its stage.
+        runs_of: by stage, its runs.
+        run_of: by node, its run; `NOWHERE` on the host.
+        forward_after: by run, the runs that it follows: it reads what they make, or an edge says so.
+        backward_after: by stage, the stages whose gradients it needs.
+        training: whether there is a backward.
+    """
+
+    device_of: tuple[int, ...]
+    depths: tuple[tuple[int, int], ...]
+    stage_of_run: tuple[int, ...]
+    runs_of: tuple[tuple[int, ...], ...]
+    run_of: tuple[int, ...]
+    forward_after: tuple[tuple[int, ...], ...]
+    backward_after: tuple[tuple[int, ...], ...]
+    training: bool
+
+    @classmethod
+    def of(
+        cls,
+        edges: Sequence[tuple[int, int]],
+        graded: Collection[tuple[int, int]],
+        device_of: Sequence[int],
+        *,
+        training: bool,
+    ) -> "Units":
+        """Divide placed nodes into stages and runs.
+
+        Args:
+            edges: pairs of nodes, the first before the second in code order; sorted.
+            graded: those along which a gradient comes back.
+            device_of: by node, its device; `NOWHERE` on the host, where no edges lead.
+            training: whether there is a backward.
+        """
+        depths = zip(*_depths(edges, device_of), strict=True)
+        stages: dict[tuple[int, int, int], int] = {}
+        stage_of_run: list[int] = []
+        run_of: list[int] = []
+        for device, (ahead, behind) in zip(device_of, depths, strict=True):
+            if device == NOWHERE:
+                run_of.append(NOWHERE)
+                continue
+            stage = stages.setdefault((device, ahead, behind), len(stages))
+            if not stage_of_run or stage_of_run[-1] != stage:
+                stage_of_run.append(stage)
+            run_of.append(len(stage_of_run) - 1)
+        runs_of: list[list[int]] = [[] for _ in stages]
+        for run, stage in enumerate(stage_of_run):
+            runs_of[stage].append(run)
+        forward: list[set[int]] = [set() for _ in stage_of_run]
+        backward: list[set[int]] = [set() for _ in stages]
+        for edge in edges:
+            maker, reader = run_of[edge[0]], run_of[edge[1]]
+            if maker != reader:
+                forward[reader].add(maker)
+                ends = stage_of_run[maker], stage_of_run[reader]
+                if ends[0] != ends[1] and edge in graded:
+                    backward[ends[0]].add(ends[1])
+        return cls(
+            tuple([device for device, _, _ in stages]),
+            tuple([(ahead, behind) for _, ahead, behind in stages]),
+            tuple(stage_of_run),
+            tuple([tuple(runs) for runs in runs_of]),
+            tuple(run_of),
+            tuple([tuple(sorted(found)) for found in forward]),
+            tuple([tuple(sorted(found)) for found in backward]),
+            training,
+        )
+
+    def device(self, task: Task) -> int:
+        """The device of a task.
+
+        Args:
+            task: any task.
+        """
+        return self.device_of[self.stage_of_run[task.unit] if task.phase == "forward" else task.unit]
+
+    def tasks(self, microbatches: int) -> Iterator[Task]:
+        """Every task of a step, microbatch after microbatch, in an order that can run.
+
+        Args:
+            microbatches: how many.
+        """
+        for microbatch in range(microbatches):
+            for run in range(len(self.stage_of_run)):
+                yield Task("forward", microbatch, run)
+            for stage in self.backward_order if self.training else ():
+                yield Task("backward", microbatch, stage)
+
+    @property
+    def backward_order(self) -> list[int]:
+        """The stages, each after those whose gradients it needs: deepest first."""
+        return sorted(
+            range(len(self.depths)), key=lambda stage: (self.depths[stage][1], -self.depths[stage][0])
+        )
+
+
+def units_of(plan: Plan) -> Units:
+    """The stages and runs of a plan. Functional ops that read only inputs run on the host, in none of them.
+
+    Args:
+        plan: the plan.
+    """
+    graph = plan.graph
+    names = [name for name in graph.code_order()]
+    costs = dict(graph.placed_costs())
+    spread = len(set(plan.device_of.values())) > 1
+    place = {name: number for number, name in enumerate(names) if not (spread and costs[name].on_host)}
+    found: dict[tuple[int, int], bool] = {}
+    for source, targets in graph.adjacency():
+        for target, data in targets.items():
+            if source in place and target in place:
+                edge = EdgeCosts.of(data)
+                found[place[source], place[target]] = not (edge.no_grad or edge.order_only)
+    devices = {name: index for index, name in enumerate(plan.cluster.names)}
+    return Units.of(
+        sorted(found),
+        {ends for ends, graded in found.items() if graded},
+        [devices[plan.device_of[name]] if name in place else NOWHERE for name in names],
+        training=graph.training,
+    )
+
+
+def _depths(edges: Sequence[tuple[int, int]], device_of: Sequence[int]) -> tuple[list[int], list[int]]:
+    """By node, the device changes on the longest way to it, and from it."""
+    ahead, behind = [0] * len(device_of), [0] * len(device_of)
+    for source, target in edges:  # sorted by source: all edges into a source have been seen
+        ahead[target] = max(ahead[target], ahead[source] + (device_of[source] != device_of[target]))
+    for source, target in sorted(edges, key=_target, reverse=True):
+        behind[source] = max(behind[source], behind[target] + (device_of[source] != device_of[target]))
+    return ahead, behind
+
+
+def _target(edge: tuple[int, int]) -> int:
+    return edge[1]
