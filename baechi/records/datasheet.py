@@ -45,6 +45,19 @@ def usual_link(kind: str) -> Link:
     return Link(**_sheet(kind)["link"])
 
 
+def known_kind(text: str) -> str:
+    """The kind that a text means: capitals and blanks do not matter.
+
+    Args:
+        text: such as `"RTX 4090"` or `"a100-80gb"`.
+
+    Returns:
+        The kind, such as `"RTX-4090"`; the text itself if there is no such datasheet.
+    """
+    meant = "-".join(text.lower().split())
+    return next((kind for kind in known_kinds() if kind.lower() == meant), text)
+
+
 def _sheet(kind: str) -> dict[str, Any]:
     if kind not in _devices():
         raise ValueError(f"no datasheet of a device {kind!r}: known are {', '.join(known_kinds())}")

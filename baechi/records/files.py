@@ -61,6 +61,9 @@ def read(kind: str, path: str | Path) -> dict[str, Any]:
     return unpack(kind, text, str(path))
 
 
+_HINTS = {"cluster": "; devices are listed as in '2xA100-80GB' or '1xRTX-4090,1xRTX-3090'"}
+
+
 def find(kind: str, name_or_path: str | Path) -> Path:
     """The file that is meant by a path, or by the name of a shipped record.
 
@@ -72,13 +75,12 @@ def find(kind: str, name_or_path: str | Path) -> Path:
         FileNotFoundError: neither.
     """
     shipped = profiles_folder() / f"{kind}s"
-    path = Path(name_or_path)
-    if not path.exists():
-        path = shipped / f"{name_or_path}.json"
-    if not path.exists():
-        known = ", ".join(sorted(file.stem for file in shipped.glob("*.json"))) or "none"
-        raise FileNotFoundError(f"no {kind} file {str(name_or_path)!r}; shipped {kind}s are: {known}")
-    return path
+    for path in (Path(name_or_path), shipped / f"{name_or_path}.json"):
+        if str(name_or_path) and path.exists():
+            return path
+    known = ", ".join(sorted(file.stem for file in shipped.glob("*.json")))
+    named = f"; shipped {kind}s are: {known}" if known else ""
+    raise FileNotFoundError(f"no {kind} file {str(name_or_path)!r}{named}{_HINTS.get(kind, '')}")
 
 
 def profiles_folder() -> Path:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from baechi.records import files
-from baechi.records.datasheet import datasheet, usual_link
+from baechi.records.datasheet import datasheet, known_kind, usual_link
 from baechi.records.device import Device, Link, Reserve, reserved_bytes
 from baechi.units import parse_bytes
 
@@ -19,7 +19,7 @@ HOST = "host"
 PCIE = Link(latency_s=10e-6, bytes_per_s=25e9)
 """What PCIe 4 x16 delivers in one direction; the shipped clusters with `pcie` in their name have it."""
 
-_PART = re.compile(r"(\d+)x(.+)")
+_PART = re.compile(r"(\d+)\s*[xX]\s*(.+)")
 _RATE = re.compile(r"(.+)/s")
 
 
@@ -74,7 +74,7 @@ def kinds_in(text: str) -> list[str] | None:
     for part in filter(None, parts):
         if int(part[1]) < 1:
             raise ValueError(f"{part[0]} is no device: a cluster needs at least 1 of each kind that it lists")
-        found += [part[2]] * int(part[1])
+        found += [known_kind(part[2])] * int(part[1])
     return found
 
 
@@ -91,7 +91,7 @@ def kinds_of(n: int | None, like: str | Sequence[str]) -> list[str]:
     count = (1 if isinstance(like, str) else len(like)) if n is None else n
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"a cluster of {count!r} devices: it needs at least 1")
-    kinds = [like] * count if isinstance(like, str) else list(like)
+    kinds = [known_kind(kind) for kind in ([like] * count if isinstance(like, str) else like)]
     if len(kinds) != count:
         raise ValueError(f"like lists {len(kinds)} kinds for {count} devices")
     return kinds

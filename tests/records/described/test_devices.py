@@ -29,6 +29,15 @@ def test_kinds_and_numbers() -> None:
     assert mixed.link.bytes_per_s == usual_link("RTX-3090").bytes_per_s < usual_link("H100-80GB").bytes_per_s
 
 
+@pytest.mark.parametrize(
+    "text", ["1xRTX-4090,2xa100-80gb", "1 x RTX 4090, 2 x A100 80GB", "1xrtx-4090,2XA100-80GB"]
+)
+def test_capitals_and_blanks_do_not_matter(text: str) -> None:
+    """The kinds are those of the datasheets, however they were typed."""
+    assert [device.kind for device in Cluster.parse(text).devices] == ["RTX-4090", "A100-80GB", "A100-80GB"]
+    assert [device.kind for device in Cluster.virtual(like=["l4", "rtx 3090"]).devices] == ["L4", "RTX-3090"]
+
+
 def test_links_by_word() -> None:
     """As the shipped clusters so called have them; or a rate; or a link."""
     text = "1xRTX-4090,1xRTX-3090"
@@ -72,6 +81,8 @@ def test_a_file_and_a_cluster(tmp_path: Path) -> None:
         ("4xTPU", {}, ValueError, "no datasheet of a device 'TPU': known are A100"),
         ("0xL4", {}, ValueError, "at least 1"),
         ("mine", {}, FileNotFoundError, "shipped clusters are: 2xA100-80GB-nvlink"),
+        ("", {}, FileNotFoundError, "devices are listed as in '2xA100-80GB'"),
+        ("A100-80GBx2", {}, FileNotFoundError, "devices are listed as in '2xA100-80GB'"),
         ("2xL4", {"link": "wire"}, ValueError, "there is no link 'wire': known are 'pcie', 'nvlink'"),
         ("2xL4", {"link": "nvlink"}, ValueError, "L4 is usually joined by PCIe"),
         ("2xL4", {"link": 3}, TypeError, "link is of type int"),
