@@ -138,8 +138,10 @@ class _Index:
 
     def _idle_s(self, span: Span, since_s: float) -> float:
         """How long a span waited since some moment, without what its device did around the model then."""
-        idle_s = max(0.0, span.start_s - since_s)
-        if span.kind == "compute" and idle_s > self._close_s:
+        idle_s = span.start_s - since_s
+        if idle_s <= self._close_s:
+            return 0.0
+        if span.kind == "compute":
             own = [other for other in self._around if other.where == span.where]
             between = [min(o.end_s, span.start_s) - max(o.start_s, since_s) for o in own]
             idle_s -= sum([part_s for part_s in between if part_s > 0])

@@ -54,7 +54,7 @@ def test_auto_hand_made(graph: LayerGraph, cluster: Cluster) -> None:
     check(plan)
     assert plan.placer.startswith("auto (")
     names = {one.placer.split(" + ")[0] for one in plan.candidates}
-    assert names <= {"single", "m-topo", "m-etf", "m-sct", "chain", "bands", "exact", "by memory"}
+    assert names <= {"single", "m-topo", "m-etf", "m-sct", "chain", "bands", "bands 2", "exact", "by memory"}
     if len(cluster) == 1:
         assert plan.devices_used in ((), ("d0",))
 

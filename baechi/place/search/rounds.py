@@ -123,4 +123,8 @@ class Rounds:
             estimates.append((step_s, number, device_of, order.tolist()))
         placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
         fitting = (found for found in placed if found.fits(self._problem))
-        return [Attempt("bands", found) for found in islice(fitting, STARTS)]
+        first = islice(fitting, STARTS)
+        return [
+            Attempt(f"bands {number}" if number > 1 else "bands", found)
+            for number, found in enumerate(first, 1)
+        ]

@@ -51,6 +51,7 @@ class MemoryPicture {
 
   /** Lines at round sizes. */
   scale() {
+    if (!this.peak && !this.measured) return; // nothing is there
     const unit = 1024 ** Math.max(0, Math.floor(Math.log2(this.top / 2) / 10));
     for (const tick of ticks(0, this.top / unit, 3).slice(1)) {
       const y = this.y(tick * unit);
