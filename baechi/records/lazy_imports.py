@@ -1,9 +1,9 @@
 """The places where code opens onto a floor that it may not import.
 
 Records are data and import nothing above them. Some names of the public interface are still
-verbs on a record: `plan.timeline` (simulates), `Cluster.discover()` (asks the machine and measures it) and
-`with cluster:` (emulates or times it). `repr` and `print` show records as the report does. And
-`measure.host()` runs models, which is not the part of `measure` otherwise. They go through this
+verbs on a record: `plan.timeline` and `pipeline.timeline` (simulate), `Cluster.discover()` (asks the machine
+and measures it) and `with cluster:` (emulates or times it). `repr` and `print` show records as the report
+does. And `measure.host()` runs models, which is not the part of `measure` otherwise. They go through this
 table, so that the exceptions to the floors are written in one place, and placing needs no torch.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 LAZY_IMPORTS = {
     "assign": ("baechi.run", "assign"),
     "simulate": ("baechi.simulate", "simulate"),
+    "simulate_pipeline": ("baechi.simulate.pipeline", "simulate_pipeline"),
     "discover": ("baechi.measure.discovery", "discovered"),
     "describe": ("baechi.report.summary", "describe"),
     "report": ("baechi.report", "to_text"),

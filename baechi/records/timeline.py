@@ -24,6 +24,7 @@ class Span:
         end_s: seconds since the step began.
         phase: `"forward"`, `"backward"`, or `"other"` (loss, optimizer).
         size_bytes: what travelled, of a transfer.
+        microbatch: for which microbatch of a pipelined step, counted from 0; None in a step without them.
     """
 
     kind: SpanKind
@@ -33,6 +34,7 @@ class Span:
     end_s: float
     phase: Phase = "forward"
     size_bytes: int = 0
+    microbatch: int | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -164,6 +164,11 @@ class IndexedPlan:
         return seconds
 
     @property
+    def spread(self) -> "IndexedPlan":
+        """The same with glue that reads only inputs on the host, as on several devices."""
+        return self if self._spread is None else self._spread
+
+    @property
     def host(self) -> int:
         """The host's index."""
         return len(self.cluster)

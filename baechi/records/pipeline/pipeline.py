@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 from baechi.errors import PlanError
 from baechi.records.abstract import AbstractRecord
+from baechi.records.lazy_imports import lazy_import
 from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_faults
 from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, units_of
 from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,12 @@ class Pipeline(AbstractRecord):
                 layers[run].append(name)
         pairs = zip(self.units.stage_of_run, layers, strict=True)
         return tuple(Run(stage, tuple(within)) for stage, within in pairs)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The predicted step, simulated when first asked for."""
+        timeline: Timeline = lazy_import("simulate_pipeline")(self)
+        return timeline
 
     @property
     def in_flight(self) -> dict[str, int]:

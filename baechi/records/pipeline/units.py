@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from baechi.records.edge_costs import EdgeCosts
+from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 
 Direction = Literal["forward", "backward"]
@@ -169,30 +170,68 @@ class Units:
         )
 
 
+@dataclass(frozen=True)
+class Placeable:
+    """What the stages of all placements of a graph have in common.
+
+    Args:
+        names: the nodes in code order.
+        edges: pairs of nodes, sorted; none with an end on the host.
+        graded: those along which a gradient comes back.
+        on_host: by node, whether it runs on the host: a functional op that reads only inputs.
+        training: whether there is a backward.
+    """
+
+    names: tuple[str, ...]
+    edges: tuple[tuple[int, int], ...]
+    graded: frozenset[tuple[int, int]]
+    on_host: tuple[bool, ...]
+    training: bool
+
+    @classmethod
+    def of(cls, graph: LayerGraph) -> "Placeable":
+        """Look at a graph.
+
+        Args:
+            graph: the layer graph.
+        """
+        names, costs = graph.code_order(), dict(graph.placed_costs())
+        place = {name: number for number, name in enumerate(names) if not costs[name].on_host}
+        found: dict[tuple[int, int], bool] = {}
+        for source, targets in graph.adjacency():
+            for target, data in targets.items():
+                if source in place and target in place:
+                    edge = EdgeCosts.of(data)
+                    found[place[source], place[target]] = not (edge.no_grad or edge.order_only)
+        graded = frozenset([ends for ends, sends in found.items() if sends])
+        return cls(
+            names,
+            tuple(sorted(found)),
+            graded,
+            tuple([costs[name].on_host for name in names]),
+            graph.training,
+        )
+
+    def units(self, device_of: Sequence[int]) -> Units:
+        """The stages and runs of a placement.
+
+        Args:
+            device_of: by node, its device.
+        """
+        pairs = zip(device_of, self.on_host, strict=True)
+        where = [NOWHERE if on_host else device for device, on_host in pairs]
+        return Units.of(self.edges, self.graded, where, training=self.training)
+
+
 def units_of(plan: Plan) -> Units:
     """The stages and runs of a plan. Functional ops that read only inputs run on the host, in none of them.
 
     Args:
         plan: the plan.
     """
-    graph = plan.graph
-    names = [name for name in graph.code_order()]
-    costs = dict(graph.placed_costs())
-    spread = len(set(plan.device_of.values())) > 1
-    place = {name: number for number, name in enumerate(names) if not (spread and costs[name].on_host)}
-    found: dict[tuple[int, int], bool] = {}
-    for source, targets in graph.adjacency():
-        for target, data in targets.items():
-            if source in place and target in place:
-                edge = EdgeCosts.of(data)
-                found[place[source], place[target]] = not (edge.no_grad or edge.order_only)
+    graph = Placeable.of(plan.graph)
     devices = {name: index for index, name in enumerate(plan.cluster.names)}
-    return Units.of(
-        sorted(found),
-        {ends for ends, graded in found.items() if graded},
-        [devices[plan.device_of[name]] if name in place else NOWHERE for name in names],
-        training=graph.training,
-    )
+    return graph.units([devices[plan.device_of[name]] for name in graph.names])
 
 
 def _depths(edges: Sequence[tuple[int, int]], device_of: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -1,0 +1,32 @@
+"""Pipeline -> timeline: when the tasks of all microbatches run, and which order of them is the best.
+
+In:    a `Plan` whose graph has the costs of one microbatch, a number of microbatches.
+Out:   orders with their predicted steps and peaks; a `Timeline`; a bound that no order can beat.
+Start: `costs`, `play`, then `choose`.
+"""
+
+from baechi.simulate.pipeline.bounds import shortest_pipeline_s
+from baechi.simulate.pipeline.choose import Tried, all_tried, best_of, evaluated, front, textbook
+from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.memory import memory_of
+from baechi.simulate.pipeline.replay import Replay
+from baechi.simulate.pipeline.step import OrderLike, costs_of, ordered, pipeline_of, simulate_pipeline
+
+__all__ = [
+    "OrderLike",
+    "PipelineCoster",
+    "PipelineCosts",
+    "Replay",
+    "Tried",
+    "all_tried",
+    "best_of",
+    "costs_of",
+    "evaluated",
+    "front",
+    "memory_of",
+    "ordered",
+    "pipeline_of",
+    "shortest_pipeline_s",
+    "simulate_pipeline",
+    "textbook",
+]

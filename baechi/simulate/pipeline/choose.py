@@ -1,0 +1,164 @@
+"""The order of a pipeline: those of the literature and those of list scheduling, the best by simulation."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from baechi.errors import PlanError
+from baechi.order.pipeline import TEXTBOOK, Textbook, textbook_lines
+from baechi.records.pipeline import Task
+from baechi.records.pipeline.merging import merged
+from baechi.simulate.pipeline.costs import PipelineCosts
+from baechi.simulate.pipeline.listing import Listed, listed
+from baechi.simulate.pipeline.memory import memory_of
+from baechi.simulate.pipeline.replay import Replay
+from baechi.simulate.pipeline.rules import RULES, backward_first, limits_of
+
+_CLOSE = 1e-3
+"""Of two orders whose steps differ by less than this part, the one with less memory is better."""
+
+_MOST_TASKS, _FEWEST = 40_000, 4
+"""So many tasks are scheduled in all, if that leaves each rule at least so many limits."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An order with its predicted step.
+
+    Args:
+        rule: how it was made.
+        limits: by device, the microbatches that it allowed in flight; none for orders of the literature.
+        order: one list for the host.
+        step_s: the predicted step.
+        peak_bytes: by device.
+        fits: whether all peaks fit.
+    """
+
+    rule: str
+    limits: tuple[int, ...]
+    order: tuple[Task, ...]
+    step_s: float
+    peak_bytes: tuple[int, ...]
+    fits: bool
+
+
+def textbook(costs: PipelineCosts, microbatches: int, name: Textbook) -> Tried:
+    """An order of the literature. Where its lists contradict each other, they are ranks and no order.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        name: which order.
+    """
+    devices = len(costs.cluster)
+    lines = textbook_lines(costs.units, devices, microbatches, name)
+    no_limits = [microbatches] * devices
+    strict = listed(costs, microbatches, (), no_limits, lines)
+    order = _issued(costs, microbatches, strict) if strict.is_complete else None
+    if order is None:
+        ranks = backward_first(costs, microbatches)
+        for line in lines:
+            for place, task in enumerate(line):
+                ranks[_number(costs, task)] = (place,)
+        order = tuple(listed(costs, microbatches, ranks, no_limits, in_code_order=True).started)
+    return evaluated(costs, microbatches, name, (), order)
+
+
+def all_tried(costs: PipelineCosts, microbatches: int, most: Sequence[int] | None = None) -> list[Tried]:
+    """Every order that is worth a try, those of the literature first.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        most: by device, how many may be in flight; those of the literature do not ask.
+    """
+    found = [textbook(costs, microbatches, name) for name in TEXTBOOK]
+    for rule, limits, schedule in _schedules(costs, microbatches, most):
+        order = _issued(costs, microbatches, schedule)
+        if order is None:
+            ranks = RULES[rule](costs, microbatches)
+            order = tuple(listed(costs, microbatches, ranks, limits, in_code_order=True).started)
+        found.append(evaluated(costs, microbatches, rule, limits, order))
+    return found
+
+
+def best_of(found: Sequence[Tried]) -> Tried:
+    """The fastest that fits; of nearly equal ones that with the least memory. If none fits, the smallest.
+
+    Args:
+        found: at least one.
+    """
+    fitting = [tried for tried in found if tried.fits]
+    if not fitting:
+        return min(found, key=lambda tried: (max(tried.peak_bytes), tried.step_s))
+    fastest_s = min([tried.step_s for tried in fitting])
+    close = [tried for tried in fitting if tried.step_s <= fastest_s * (1 + _CLOSE)]
+    return min(close, key=lambda tried: (sum(tried.peak_bytes), tried.step_s))
+
+
+def front(found: Sequence[Tried]) -> list[Tried]:
+    """Those that no other beats in both time and bytes of the fullest device, fastest first.
+
+    Args:
+        found: orders.
+    """
+    kept: list[Tried] = []
+    for tried in sorted(found, key=lambda tried: (tried.step_s, max(tried.peak_bytes))):
+        if not kept or max(tried.peak_bytes) < max(kept[-1].peak_bytes):
+            kept.append(tried)
+    return kept
+
+
+def evaluated(
+    costs: PipelineCosts, microbatches: int, rule: str, limits: tuple[int, ...], order: Sequence[Task]
+) -> Tried:
+    """Simulate an order.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        rule: how it was made.
+        limits: in flight, by device.
+        order: one list for the host.
+    """
+    step_s = Replay(costs, microbatches, order).makespan_s
+    peaks = tuple(memory_of(costs, order).peak_bytes)
+    limit_bytes = [device.memory_bytes for device in costs.cluster.devices]
+    fits = all([peak <= limit for peak, limit in zip(peaks, limit_bytes, strict=True)])
+    return Tried(rule, limits, tuple(order), step_s, peaks, fits)
+
+
+def _schedules(
+    costs: PipelineCosts, microbatches: int, most_live: Sequence[int] | None
+) -> Iterator[tuple[str, tuple[int, ...], Listed]]:
+    """Different schedules by every rule under every limit; of many limits, some, evenly spread."""
+    limits = list(limits_of(costs, microbatches))
+    if most_live is not None:
+        kept = [tuple([min(pair) for pair in zip(some, most_live, strict=True)]) for some in limits]
+        limits = list(dict.fromkeys(kept))
+    tasks = len(list(costs.units.tasks(microbatches)))
+    most = max(_FEWEST, _MOST_TASKS // (len(RULES) * max(1, tasks)))
+    step = -(-len(limits) // most)
+    seen: set[tuple[Task, ...]] = set()
+    for rule, ranks_of in RULES.items():
+        ranks = ranks_of(costs, microbatches)
+        for allowed in limits[::-step][::-1]:  # the highest is among them
+            schedule = listed(costs, microbatches, ranks, allowed)
+            started = tuple(schedule.started)
+            if started not in seen:
+                seen.add(started)
+                yield rule, allowed, schedule
+
+
+def _issued(costs: PipelineCosts, microbatches: int, schedule: Listed) -> tuple[Task, ...] | None:
+    """A schedule as one list for the host; None if the code comes to the tasks in another order."""
+    names = costs.cluster.names
+    try:
+        return merged(costs.units, names, microbatches, schedule.lines, schedule.start_s)
+    except PlanError:
+        return None
+
+
+def _number(costs: PipelineCosts, task: Task) -> int:
+    runs = len(costs.units.stage_of_run)
+    width = runs + (len(costs.units.device_of) if costs.units.training else 0)
+    return task.microbatch * width + task.unit + (runs if task.phase == "backward" else 0)

@@ -1,0 +1,261 @@
+"""The devices and links of a pipeline at work: what a task waits for, and what its end sets off.
+
+    task ends ─▶ what follows on its device or by order alone
+              ─▶ sends: each queues on its channel when it is ready ─▶ on arrival, what waits for it
+
+Which task a device begins next, and when, is left to those that build on this: list scheduling chooses, a
+replay obeys a list.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+
+from baechi.cost.channel import Channels
+from baechi.records.pipeline import Task
+from baechi.records.pipeline.units import Direction
+from baechi.simulate.pipeline.costs import PipelineCosts, Send
+
+_END, _ARRIVAL, _WAKE = range(3)
+
+
+class AbstractPlay(ABC):
+    """Tasks of m microbatches, on devices and links. Tasks are numbers: see `task_of`.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+
+    Attributes:
+        start_s, end_s: by task; unset tasks never ran.
+        sent: transfers as `(start, end, send, unit that makes or first needs it, microbatch, phase)`.
+    """
+
+    def __init__(self, costs: PipelineCosts, microbatches: int) -> None:
+        self.costs, self.microbatches, self.units = costs, microbatches, costs.units
+        units = costs.units
+        self.runs, self.stages = len(units.stage_of_run), len(units.device_of) if units.training else 0
+        self.width = self.runs + self.stages
+        self.device_of = [units.device_of[stage] for stage in units.stage_of_run]
+        self.device_of += [*units.device_of] if units.training else []
+        self.start_s = [-1.0] * (self.width * microbatches)
+        self.end_s = [-1.0] * (self.width * microbatches)
+        self.sent: list[tuple[float, float, Send, int, int, Direction]] = []
+        self.idle = [True] * len(costs.cluster)
+        self.now_s = 0.0
+        self._channels = Channels(costs.cluster)
+        self._heap: list[tuple[float, int, int, object]] = []
+        self._counter = 0
+        self._duration_s = [*costs.forward_s, *costs.backward_s][: self.width]
+        self._followers = _followers(costs, self.runs, self.width)
+        # from the second microbatch on, a task waits for that of the microbatch before as well
+        missing = _missing(costs, self.runs, self.width)
+        self._missing = missing + [count + 1 for count in missing] * (microbatches - 1)
+
+    def task_of(self, number: int) -> Task:
+        """The task of a number.
+
+        Args:
+            number: microbatch by microbatch, runs before stages.
+        """
+        microbatch, unit = divmod(number, self.width)
+        if unit < self.runs:
+            return Task("forward", microbatch, unit)
+        return Task("backward", microbatch, unit - self.runs)
+
+    def number_of(self, task: Task) -> int:
+        """The number of a task.
+
+        Args:
+            task: any task.
+        """
+        return task.microbatch * self.width + task.unit + (self.runs if task.phase == "backward" else 0)
+
+    @abstractmethod
+    def ready(self, number: int) -> None:
+        """Note that a task has all that it waits for."""
+
+    @abstractmethod
+    def choose(self, device: int) -> int | None:
+        """The task that an idle device begins now, if any."""
+
+    def ended(self, number: int) -> None:
+        """Note that a task is over.
+
+        Args:
+            number: the task.
+        """
+        del number
+
+    def tick(self) -> None:
+        """Note that all that happens at a time has happened, before devices choose."""
+        return
+
+    def begin_all(self) -> None:
+        """Tell which tasks wait for nothing, and let every device begin."""
+        for number, missing in enumerate(self._missing):
+            if not missing:
+                self.ready(number)
+        for device in range(len(self.idle)):
+            self.wake(device, 0.0)
+
+    def wake(self, device: int, time_s: float) -> None:
+        """Let a device look for work at a time.
+
+        Args:
+            device: which one.
+            time_s: when.
+        """
+        self._at(time_s, _WAKE, device)
+
+    def meet(self, number: int) -> None:
+        """One thing less for a task to wait for.
+
+        Args:
+            number: the task.
+        """
+        self._missing[number] -= 1
+        if not self._missing[number]:
+            self.ready(number)
+
+    def wait_more(self, numbers: Iterable[int]) -> None:
+        """One thing more for tasks to wait for, before they begin.
+
+        Args:
+            numbers: the tasks.
+        """
+        for number in numbers:
+            self._missing[number] += 1
+
+    def is_ready(self, number: int) -> bool:
+        """Whether a task has all that it waits for."""
+        return not self._missing[number]
+
+    def upload(self, microbatch: int, run: int) -> None:
+        """Ask for what a run is the first to need from the host.
+
+        Args:
+            microbatch: of which microbatch.
+            run: which run.
+        """
+        for send in self.costs.uploads[run]:
+            self._send(send, run, microbatch, "forward")
+
+    def play(self) -> float:
+        """Run until nothing moves.
+
+        Returns:
+            When the last task was over.
+        """
+        heap = self._heap
+        while heap:
+            self.now_s = heap[0][0]
+            awake: set[int] = set()
+            while heap and heap[0][0] == self.now_s:
+                _, kind, _, what = heappop(heap)
+                if kind == _END:
+                    awake.add(self._end(what))  # type: ignore[arg-type]
+                elif kind == _ARRIVAL:
+                    for number in what:  # type: ignore[attr-defined]
+                        self.meet(number)
+                        awake.add(self.device_of[number % self.width])
+                else:
+                    awake.add(what)  # type: ignore[arg-type]
+            self.tick()
+            for device in sorted(awake):
+                self._try(device)
+        return max([0.0, *self.end_s])
+
+    def _try(self, device: int) -> None:
+        if not self.idle[device]:
+            return
+        number = self.choose(device)
+        if number is None:
+            return
+        self.idle[device] = False
+        unit = number % self.width
+        duration_s = self._duration_s[unit]
+        if unit >= self.runs and number >= self.width:
+            duration_s += self.costs.add_s[unit - self.runs]
+        self.start_s[number] = self.now_s
+        self._at(max(self.now_s + duration_s, self.least_end_s(number)), _END, number)
+
+    def least_end_s(self, number: int) -> float:
+        """When the host has issued the last kernel of a task."""
+        del number
+        return 0.0
+
+    def _end(self, number: int) -> int:
+        microbatch, unit = divmod(number, self.width)
+        self.end_s[number] = self.now_s
+        device = self.device_of[unit]
+        self.idle[device] = True
+        base = microbatch * self.width
+        for follower in self._followers[unit]:
+            self.meet(base + follower)
+            self.wake(self.device_of[follower], self.now_s)
+        if microbatch + 1 < self.microbatches:
+            self.meet(number + self.width)
+        if unit < self.runs:
+            for send in self.costs.sends[unit]:
+                self._send(send, unit, microbatch, "forward")
+        else:
+            for send in self.costs.returns[unit - self.runs]:
+                self._send(send, unit - self.runs, microbatch, "backward")
+        self.ended(number)
+        return device
+
+    def _send(self, send: Send, unit: int, microbatch: int, phase: Direction) -> None:
+        start_s, end_s = self._channels.book(send.source, send.target, self.now_s, send.duration_s)
+        self.sent.append((start_s, end_s, send, unit, microbatch, phase))
+        base = microbatch * self.width + (0 if phase == "forward" else self.runs)
+        self._at(end_s, _ARRIVAL, [base + reader for reader in send.readers])
+
+    def _at(self, time_s: float, kind: int, what: object) -> None:
+        self._counter += 1
+        heappush(self._heap, (time_s, kind, self._counter, what))
+
+
+def _followers(costs: PipelineCosts, runs: int, width: int) -> list[list[int]]:
+    """By unit, those that wait for its end and for no transfer."""
+    units = costs.units
+    found: list[list[int]] = [[] for _ in range(width)]
+    for run, before in enumerate(costs.forward_after):
+        for earlier in before:
+            found[earlier].append(run)
+    if units.training:
+        for stage, of_stage in enumerate(units.runs_of):
+            for run in of_stage:
+                found[run].append(runs + stage)
+            for earlier in costs.backward_after[stage]:
+                found[runs + earlier].append(runs + stage)
+    return found
+
+
+def _missing(costs: PipelineCosts, runs: int, width: int) -> list[int]:
+    """By unit, how many things it waits for in its microbatch."""
+    missing = [0] * width
+    for followers in _followers(costs, runs, width):
+        for follower in followers:
+            missing[follower] += 1
+    for sends in (*costs.sends, *costs.uploads):
+        for send in sends:
+            for run in send.readers:
+                missing[run] += 1
+    for sends in costs.returns if costs.units.training else ():
+        for send in sends:
+            missing[runs + send.readers[0]] += 1
+    return missing
+
+
+def lines_of(play: AbstractPlay, started: Sequence[int]) -> list[list[Task]]:
+    """By device, its tasks in the order in which they started.
+
+    Args:
+        play: what has run.
+        started: tasks by start.
+    """
+    lines: list[list[Task]] = [[] for _ in play.idle]
+    for number in started:
+        lines[play.device_of[number % play.width]].append(play.task_of(number))
+    return lines

@@ -1,0 +1,101 @@
+"""A pipeline's list as the host goes through it: when each task is issued, starts and ends.
+
+The host takes the tasks one after the other. It is never more than a few ahead of a device, so that memory of
+tasks that are far from running is not taken. A task starts when its first kernel was issued, its device is
+free and what it reads has arrived; it ends no sooner than its last kernel was issued.
+"""
+
+from collections.abc import Sequence
+
+from baechi.records.pipeline import Task
+from baechi.simulate.pipeline.costs import PipelineCosts
+from baechi.simulate.pipeline.play import AbstractPlay
+
+AHEAD = 3
+"""So many tasks of a device may be issued and not over."""
+
+
+class Replay(AbstractPlay):
+    """A list, replayed.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+        order: one list for the host, which can run.
+
+    Attributes:
+        makespan_s: when the last task was over.
+        host_s: seconds of the host at work.
+        issue_s: by position in the list, when the host began to issue it.
+    """
+
+    def __init__(self, costs: PipelineCosts, microbatches: int, order: Sequence[Task]) -> None:
+        super().__init__(costs, microbatches)
+        self._order = [self.number_of(task) for task in order]
+        self._queues: list[list[int]] = [[] for _ in self.idle]
+        self._heads = [0] * len(self.idle)
+        self._open = [0] * len(self.idle)
+        self._issued: dict[int, tuple[float, float]] = {}
+        self._next = 0
+        self._host_free_s = 0.0
+        self.host_s = 0.0
+        self.issue_s: list[float] = []
+        self.begin_all()
+        self.makespan_s = self.play()
+
+    def ready(self, number: int) -> None:
+        """Nothing to note: the head of a queue is asked."""
+
+    def choose(self, device: int) -> int | None:
+        """The next in the queue, if it was issued and all that it reads is there."""
+        queue, head = self._queues[device], self._heads[device]
+        if head == len(queue) or not self.is_ready(queue[head]):
+            return None
+        number = queue[head]
+        if self._issued[number][0] > self.now_s:
+            self.wake(device, self._issued[number][0])
+            return None
+        self._heads[device] += 1
+        return number
+
+    def ended(self, number: int) -> None:
+        """A task less that is issued and not over."""
+        self._open[self.device_of[number % self.width]] -= 1
+
+    def least_end_s(self, number: int) -> float:
+        """When the host has issued its last kernel."""
+        return self._issued[number][1]
+
+    def tick(self) -> None:
+        """Let the host go on until it is busy, or too far ahead of the next task's device."""
+        launch_s = self.costs.cluster.launch_s
+        while self._next < len(self._order):
+            number = self._order[self._next]
+            unit = number % self.width
+            device = self.device_of[unit]
+            if self._open[device] >= AHEAD:
+                return
+            begin_s = max(self.now_s, self._host_free_s)
+            if begin_s > self.now_s:
+                self.wake(device, begin_s)
+                return
+            taken_s = self._host_s(number)
+            self._issued[number] = (begin_s + min(launch_s, taken_s), begin_s + taken_s)
+            self._host_free_s = begin_s + taken_s
+            self.host_s += taken_s
+            self.issue_s.append(begin_s)
+            self._open[device] += 1
+            self._next += 1
+            self._queues[device].append(number)
+            if unit < self.runs:
+                self.upload(number // self.width, unit)
+            self.wake(device, self._issued[number][0])
+
+    def _host_s(self, number: int) -> float:
+        unit = number % self.width
+        if unit < self.runs:
+            return self.costs.host_forward_s[unit]
+        stage = unit - self.runs
+        return self.costs.host_backward_s[stage] + (
+            self.costs.add_host_s[stage] if number >= self.width else 0.0
+        )

@@ -1,0 +1,170 @@
+"""Predict the step of a pipeline, and order one: what users call, in records."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from baechi.order.pipeline import TEXTBOOK, Textbook
+from baechi.records.cluster import HOST
+from baechi.records.pipeline import OrderTried, Pipeline, Task, units_of
+from baechi.records.pipeline.dependencies import in_flight
+from baechi.records.pipeline.merging import merged
+from baechi.records.plan import Plan
+from baechi.records.timeline import Span, Timeline
+from baechi.simulate.pipeline.choose import Tried, all_tried, best_of, textbook
+from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.memory import memory_of
+from baechi.simulate.pipeline.replay import Replay
+
+OrderLike = Literal["auto"] | Textbook | Sequence[Task] | Mapping[str, Sequence[Task]]
+"""An order by name; one list for the host; or a list for each device, by name."""
+
+
+def costs_of(plan: Plan) -> PipelineCosts:
+    """What the runs and stages of a plan take.
+
+    Args:
+        plan: the plan; its graph has the costs of one microbatch.
+    """
+    coster = PipelineCoster(plan.graph, plan.cluster)
+    devices = {name: index for index, name in enumerate(plan.cluster.names)}
+    return coster([devices[plan.device_of[name]] for name in coster.placeable.names])
+
+
+def ordered(
+    plan: Plan,
+    microbatches: int,
+    order: OrderLike = "auto",
+    *,
+    limits: Mapping[str, int] | None = None,
+    split: Mapping[str, int | None] | None = None,
+) -> Pipeline:
+    """Order the tasks of a plan's microbatches.
+
+    Args:
+        plan: the plan; its graph has the costs of one microbatch.
+        microbatches: how many.
+        order: `"auto"` simulates many and takes the fastest that fits; `"gpipe"`, `"1f1b"` or
+            `"interleaved"`; a list of tasks for the host; or lists of tasks by device.
+        limits: as `Pipeline` takes them; the order must keep them.
+        split: as `Pipeline` takes it.
+
+    Raises:
+        PlanError: the order cannot run, or does not keep the limits.
+        ValueError: no order has that name.
+    """
+    kept, rules = dict(limits or {}), dict(split or {})
+    if isinstance(order, Mapping) or not isinstance(order, str):
+        return Pipeline(plan, microbatches, _by_hand(plan, microbatches, order), "hand", kept, rules)
+    costs = costs_of(plan)
+    if order == "auto":
+        most = [kept.get(name, microbatches) for name in plan.cluster.names]
+        found = all_tried(costs, microbatches, most)
+        allowed = [tried for tried in found if not kept or _keeps(plan, tried, kept)]
+        return pipeline_of(plan, microbatches, best_of(allowed or found), found, kept, rules)
+    if order not in TEXTBOOK:
+        known = ", ".join(repr(name) for name in ("auto", *TEXTBOOK))
+        raise ValueError(f"there is no order {order!r}: there are {known}, or pass a list of tasks")
+    return pipeline_of(plan, microbatches, textbook(costs, microbatches, order), (), kept, rules)
+
+
+def pipeline_of(
+    plan: Plan,
+    microbatches: int,
+    chosen: Tried,
+    found: Sequence[Tried],
+    limits: Mapping[str, int] | None = None,
+    split: Mapping[str, int | None] | None = None,
+) -> Pipeline:
+    """A pipeline from an order that was tried.
+
+    Args:
+        plan: the plan.
+        microbatches: how many.
+        chosen: the order.
+        found: all that were tried.
+        limits: as `Pipeline` takes them.
+        split: as `Pipeline` takes it.
+    """
+    names = plan.cluster.names
+    tried = [
+        OrderTried(
+            one.rule,
+            one.step_s,
+            dict(zip(names, one.peak_bytes, strict=True)),
+            dict(zip(names, one.limits, strict=True)) if one.limits else {},
+            one.fits,
+        )
+        for one in found
+    ]
+    return Pipeline(plan, microbatches, chosen.order, chosen.rule, limits or {}, split or {}, tuple(tried))
+
+
+def simulate_pipeline(pipeline: Pipeline) -> Timeline:
+    """Predict the step of a pipeline.
+
+    Args:
+        pipeline: any; with one microbatch its plan runs as ever.
+
+    Returns:
+        A span for each task, named after its first layer, with its microbatch; spans of transfers; peaks and
+        how full each device is while the host issues the tasks. The counter `"host_us"` is the time that the
+        host works.
+    """
+    if pipeline.microbatches == 1:
+        return pipeline.plan.timeline
+    costs = costs_of(pipeline.plan)
+    replay = Replay(costs, pipeline.microbatches, pipeline.order)
+    memory = memory_of(costs, pipeline.order)
+    names = pipeline.plan.cluster.names
+    ends = (*names, HOST)
+    spans = []
+    for task in pipeline.order:
+        number = replay.number_of(task)
+        where = names[pipeline.units.device(task)]
+        when = replay.start_s[number], replay.end_s[number]
+        spans.append(
+            Span("compute", _first_layer(pipeline, task), where, *when, task.phase, 0, task.microbatch)
+        )
+    for start_s, end_s, send, maker, microbatch, phase in replay.sent:
+        layer = _first_layer(pipeline, Task(phase, microbatch, maker))
+        link = f"{ends[send.source]}>{ends[send.target]}"
+        spans.append(Span("transfer", layer, link, start_s, end_s, phase, send.size_bytes, microbatch))
+    return Timeline(
+        spans=tuple(sorted(spans, key=lambda span: span.start_s)),
+        makespan_s=replay.makespan_s,
+        peak_bytes=dict(zip(names, memory.peak_bytes, strict=True)),
+        counters={
+            "transfers": len(replay.sent),
+            "transfer_bytes": sum([send.size_bytes for _, _, send, *_ in replay.sent]),
+            "host_us": round(1e6 * replay.host_s),
+        },
+        live_bytes={
+            name: tuple([(replay.issue_s[position], live) for position, live in curve])
+            for name, curve in zip(names, memory.curve, strict=True)
+        },
+    )
+
+
+def _first_layer(pipeline: Pipeline, task: Task) -> str:
+    units = pipeline.runs if task.phase == "forward" else pipeline.stages
+    return units[task.unit].layers[0]
+
+
+def _by_hand(
+    plan: Plan, microbatches: int, order: Sequence[Task] | Mapping[str, Sequence[Task]]
+) -> tuple[Task, ...]:
+    if not isinstance(order, Mapping):
+        return tuple([Task(*task) for task in order])
+    names = plan.cluster.names
+    unknown = [name for name in order if name not in names]
+    if unknown:
+        raise ValueError(f"the order names {', '.join(unknown)}: the devices are {', '.join(names)}")
+    lines = [[Task(*task) for task in order.get(name, ())] for name in names]
+    return merged(units_of(plan), names, microbatches, lines)
+
+
+def _keeps(plan: Plan, tried: Tried, limits: Mapping[str, int]) -> bool:
+    live = dict(
+        zip(plan.cluster.names, in_flight(units_of(plan), len(plan.cluster), tried.order), strict=True)
+    )
+    return all([live[name] <= limit for name, limit in limits.items() if name in live])

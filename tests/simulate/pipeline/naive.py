@@ -1,0 +1,204 @@
+"""A pipelined step by another way: no events, no counters, a clock and conditions that are asked again.
+
+It reads the layer graph, the plan and the list, and none of the code's tables.
+"""
+
+from dataclasses import dataclass, field
+
+from baechi.records.pipeline import Pipeline, Task
+
+AHEAD = 3
+PASSES = 3
+TASK_S = 20e-6
+
+
+@dataclass
+class Travel:
+    key: tuple[str, int, str, str, str]  # what: tensor, microbatch, target, phase, stage that sends
+    source: str
+    target: str
+    ready_s: float
+    duration_s: float
+    start_s: float | None = None
+    end_s: float | None = None
+
+
+@dataclass
+class Naive:
+    pipeline: Pipeline
+    starts: dict[Task, float] = field(default_factory=dict)
+    ends: dict[Task, float] = field(default_factory=dict)
+    issued: dict[Task, tuple[float, float]] = field(default_factory=dict)
+    travels: list[Travel] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plan = self.pipeline.plan
+        self.graph, self.cluster, self.order = plan.graph, plan.cluster, list(self.pipeline.order)
+        self.knows_host = any(self.graph.costs(name).host_forward_s for name in self.graph.placed())
+        self.run_of = {name: r for r, run in enumerate(self.pipeline.runs) for name in run.layers}
+        self.stage_of = {name: s for s, stage in enumerate(self.pipeline.stages) for name in stage.layers}
+        self.device_of = plan.device_of
+
+    def layers(self, task: Task) -> tuple[str, ...]:
+        units = self.pipeline.runs if task.phase == "forward" else self.pipeline.stages
+        return units[task.unit].layers
+
+    def device(self, task: Task) -> str:
+        return self.device_of[self.layers(task)[0]]
+
+    def seconds(self, task: Task) -> float:
+        device = self.cluster.device(self.device(task))
+        total = 0.0
+        for name in self.layers(task):
+            costs = self.graph.costs(name)
+            taken = costs.forward_s if task.phase == "forward" else costs.backward_s
+            total += float(taken) / device.speed  # type: ignore[arg-type]
+            if task.phase == "backward" and task.microbatch and device.bytes_per_s:
+                total += PASSES * costs.grad_bytes / device.bytes_per_s
+        return total
+
+    def host_seconds(self, task: Task) -> float:
+        if not self.knows_host:
+            return 0.0
+        total = TASK_S
+        launch_s = self.cluster.launch_s
+        for name in self.layers(task):
+            costs = self.graph.costs(name)
+            if task.phase == "forward":
+                total += costs.host_forward_s
+            else:
+                total += costs.host_backward_s
+                total += launch_s if costs.grad_bytes and task.microbatch else 0.0
+        return total + launch_s * len(self.travels_of(task))
+
+    def travels_of(self, task: Task) -> list[Travel]:
+        """What a task sends, or is the first to need from the host."""
+        found = []
+        position = {name: place for place, name in enumerate(self.graph.code_order())}
+        if task.phase == "forward":
+            for source in self.graph:
+                is_input = self.graph.costs(source).kind == "input"
+                home = "host" if is_input else self.device_of[source]
+                readers: dict[str, list[str]] = {}
+                for reader in sorted(self.graph.successors(source), key=position.__getitem__):
+                    if self.device_of[reader] != home:
+                        readers.setdefault(self.device_of[reader], []).append(reader)
+                for target, names in readers.items():
+                    first = min([self.run_of[name] for name in names])
+                    if (first if is_input else self.run_of[source]) == task.unit:
+                        found.append(self.travel(source, task, home, target, names[0]))
+        else:
+            for source in self.graph:
+                if self.graph.costs(source).kind == "input":
+                    continue
+                own = [r for r in self.graph.successors(source) if self.stage_of[r] == task.unit]
+                here = self.device(task)
+                if own and self.device_of[source] != here:
+                    found.append(self.travel(source, task, here, self.device_of[source], own[0]))
+        return found
+
+    def travel(self, tensor: str, task: Task, source: str, target: str, reader: str) -> Travel:
+        link = self.cluster.link_between(source, target)
+        seconds = link.latency_s + self.graph.edges[tensor, reader]["bytes"] / link.bytes_per_s
+        stage = str(task.unit) if task.phase == "backward" else ""
+        return Travel((tensor, task.microbatch, target, task.phase, stage), source, target, 0.0, seconds)
+
+    def has_all(self, task: Task, now_s: float) -> bool:
+        k, here = task.microbatch, self.device(task)
+        there = {travel.key for travel in self.travels if travel.end_s is not None and travel.end_s <= now_s}
+
+        def over(phase: str, unit: int) -> bool:
+            return self.ends.get(Task(phase, k, unit), float("inf")) <= now_s  # type: ignore[arg-type]
+
+        if task.phase == "backward":
+            if not all(over("forward", self.run_of[name]) for name in self.layers(task)):
+                return False
+            for name in self.layers(task):
+                for reader in self.graph.successors(name):
+                    stage = self.stage_of[reader]
+                    if stage == task.unit:
+                        continue
+                    same = self.device_of[reader] == here
+                    if same and not over("backward", stage):
+                        return False
+                    if not same and (name, k, here, "backward", str(stage)) not in there:
+                        return False
+            return True
+        for name in self.layers(task):
+            for source in self.graph.predecessors(name):
+                is_input = self.graph.costs(source).kind == "input"
+                if is_input or self.device_of[source] != here:
+                    if (source, k, here, "forward", "") not in there:
+                        return False
+                elif self.run_of[source] != task.unit and not over("forward", self.run_of[source]):
+                    return False
+        return True
+
+    def run(self) -> float:
+        now_s, host_free_s, issued = 0.0, 0.0, 0
+        queues: dict[str, list[Task]] = {name: [] for name in self.cluster.names}
+        running: dict[str, Task] = {}
+        while len(self.ends) < len(self.order):
+            moved = True
+            while moved:
+                moved = False
+                for device, task in sorted(running.items(), key=lambda item: self.starts[item[1]]):
+                    if self.ends[task] <= now_s:
+                        del running[device]
+                        for travel in self.travels_of(task) if task.phase == "backward" else self.made(task):
+                            travel.ready_s = now_s
+                            self.travels.append(travel)
+                        moved = True
+                self.book()
+                if issued < len(self.order) and host_free_s <= now_s:
+                    task = self.order[issued]
+                    device = self.device(task)
+                    if len(queues[device]) + (device in running) < AHEAD:
+                        taken_s = self.host_seconds(task)
+                        first_s = min(self.cluster.launch_s, taken_s)
+                        self.issued[task] = (now_s + first_s, now_s + taken_s)
+                        host_free_s = now_s + taken_s
+                        queues[device].append(task)
+                        issued += 1
+                        for travel in self.needed(task):
+                            travel.ready_s = now_s
+                            self.travels.append(travel)
+                        moved = True
+                self.book()
+            for device, queue in queues.items():
+                if queue and device not in running and self.issued[queue[0]][0] <= now_s:
+                    if self.has_all(queue[0], now_s):
+                        task = queue.pop(0)
+                        running[device] = task
+                        self.starts[task] = now_s
+                        self.ends[task] = max(now_s + self.seconds(task), self.issued[task][1])
+            times = [*self.ends.values(), host_free_s]
+            times += [time for pair in self.issued.values() for time in pair]
+            times += [travel.end_s for travel in self.travels if travel.end_s is not None]
+            later = [time for time in times if time > now_s]
+            if not later and len(self.ends) < len(self.order):
+                raise RuntimeError("it stops for ever")
+            now_s = min(later, default=now_s)
+        return max(self.ends.values())
+
+    def made(self, task: Task) -> list[Travel]:
+        return [travel for travel in self.travels_of(task) if travel.source != "host"]
+
+    def needed(self, task: Task) -> list[Travel]:
+        found = self.travels_of(task) if task.phase == "forward" else []
+        return [travel for travel in found if travel.source == "host"]
+
+    def book(self) -> None:
+        """Every travel that is ready takes its channel, the one that is ready first before the others."""
+        for travel in self.travels:
+            if travel.start_s is None:
+                serial = self.cluster.reception == "serial"
+                before = [
+                    other.end_s
+                    for other in self.travels
+                    if other.end_s is not None
+                    and other.target == travel.target
+                    and (serial or other.source == travel.source)
+                ]
+                travel.start_s = max([travel.ready_s, *before])
+                travel.end_s = travel.start_s + travel.duration_s

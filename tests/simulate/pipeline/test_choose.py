@@ -1,0 +1,131 @@
+"""Chosen orders: near the bound, never behind the orders of the literature, within memory."""
+
+from dataclasses import replace
+
+import pytest
+from records.pipeline.chains import chain, equal_chain, over
+from simulate.pipeline.random_pipelines import random_pipeline
+from simulate.pipeline.shapes import SHAPES
+
+from baechi.errors import PlanError
+from baechi.order.pipeline import TEXTBOOK
+from baechi.records import Cluster, Device, Link, Plan
+from baechi.records.pipeline import Task
+from baechi.simulate.pipeline import (
+    all_tried,
+    best_of,
+    costs_of,
+    front,
+    ordered,
+    shortest_pipeline_s,
+    textbook,
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("devices", "m"), [(2, 8), (4, 8), (4, 16)])
+def test_near_the_bound(shape: str, devices: int, m: int) -> None:
+    """Within 1 % of a time that no order can beat, and never behind GPipe, 1F1B and interleaved."""
+    plan = SHAPES[shape](devices)
+    costs = costs_of(plan)
+    made = ordered(plan, m)
+    assert made.timeline.makespan_s <= 1.01 * shortest_pipeline_s(costs, m)
+    for name in TEXTBOOK:
+        assert made.timeline.makespan_s <= ordered(plan, m, name).timeline.makespan_s * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 1), (3, 2), (4, 8), (5, 7)])
+def test_the_literature_on_equal_stages(p: int, m: int) -> None:
+    """Makespan (m + p - 1)(f + b); live m, or min(m, p - s); the bound is the same."""
+    plan = equal_chain(p)
+    gpipe, one_one = ordered(plan, m, "gpipe"), ordered(plan, m, "1f1b")
+    assert gpipe.timeline.makespan_s == one_one.timeline.makespan_s == (m + p - 1) * 3
+    assert shortest_pipeline_s(costs_of(plan), m) == (m + p - 1) * 3
+    assert list(gpipe.in_flight.values()) == [m] * p
+    assert list(one_one.in_flight.values()) == [min(m, p - s) for s in range(p)]
+
+
+@pytest.mark.parametrize(("name", "step_s"), [("gpipe", 39), ("1f1b", 49), ("auto", 39)])
+def test_links_make_1f1b_slow(name: str, step_s: float) -> None:
+    """Stages of 1 and 2 s, links of 1 s: figures of another simulator, and 1 s for the first input."""
+    plan = over(chain([(1.0, 2.0)] * 4), range(4), Link(1.0, float("inf")))
+    assert ordered(plan, 8, name).timeline.makespan_s == step_s + 1  # type: ignore[arg-type]
+
+
+def test_lists_of_any_graph() -> None:
+    """Every order that is tried can run: `ordered` builds the record, which checks it."""
+    for seed in range(40):
+        plan = random_pipeline(seed).plan
+        for name in ("auto", *TEXTBOOK):
+            ordered(plan, 3, name)  # type: ignore[arg-type]
+
+
+def saving(bytes_each: int, memory: int) -> Plan:
+    graph = chain([(1.0, 2.0)] * 3)
+    for name in graph.placed():
+        graph.nodes[name]["saved_bytes"] = bytes_each
+    devices = tuple(Device(f"d{n}", memory_bytes=memory) for n in range(3))
+    plan = over(graph, range(3))
+    where = {name: device.name for name, device in zip(graph.placed(), devices, strict=True)}
+    return Plan(plan.graph, Cluster(devices, link=Link(0.0, float("inf"))), where)
+
+
+def test_memory_decides() -> None:
+    """With room for three microbatches 1F1B's order is taken; with room for two, one that is slower."""
+    assert ordered(saving(10, 30), 6).timeline.makespan_s == 24
+    tight = ordered(saving(10, 20), 6)
+    assert max(tight.timeline.peak_bytes.values()) <= 20
+    assert tight.timeline.makespan_s > 24
+    assert max(tight.in_flight.values()) == 2
+    assert not next(tried for tried in tight.tried if tried.rule == "gpipe").fits
+
+
+def test_the_front() -> None:
+    """From one microbatch in flight to many: less memory costs time, and nothing on it is beaten."""
+    found = all_tried(costs_of(saving(10, 1000)), 6)
+    kept = front(found)
+    assert [max(tried.peak_bytes) for tried in kept] == sorted(
+        {max(t.peak_bytes) for t in kept}, reverse=True
+    )
+    assert [tried.step_s for tried in kept] == sorted({tried.step_s for tried in kept})
+    assert max(kept[-1].peak_bytes) == 10
+    assert kept[-1].step_s == 6 * 9
+    assert best_of(found).step_s == kept[0].step_s
+
+
+def test_limits() -> None:
+    """A limit is kept by what is chosen; an order of the literature that breaks it is refused."""
+    plan = equal_chain(3)
+    made = ordered(plan, 6, limits={"cpu:0": 2})
+    assert made.in_flight["cpu:0"] <= 2
+    with pytest.raises(PlanError, match="its limit is 2"):
+        ordered(plan, 6, "gpipe", limits={"cpu:0": 2})
+
+
+def test_orders_by_hand() -> None:
+    """A list, or lists by device; names that there are not are refused."""
+    plan = equal_chain(2)
+    made = ordered(plan, 2, "1f1b")
+    assert ordered(plan, 2, made.order).order == made.order
+    lines = {name: made.order_on(name) for name in plan.cluster.names}
+    assert ordered(plan, 2, lines).timeline.makespan_s == made.timeline.makespan_s
+    with pytest.raises(ValueError, match="no order 'gpip'"):
+        ordered(plan, 2, "gpip")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="names gpu"):
+        ordered(plan, 2, {"gpu": [Task("forward", 0, 0)]})
+    with pytest.raises(PlanError, match="misses"):
+        ordered(plan, 2, made.order[:-1])
+
+
+def test_without_training() -> None:
+    """Inference is forwards alone: m + p - 1 of them."""
+    plan = over(chain([(1.0, 2.0)] * 3, training=False), range(3))
+    assert ordered(plan, 5).timeline.makespan_s == 7
+
+
+def test_unequal_devices() -> None:
+    """Seconds are those of the device's speed."""
+    plan = equal_chain(2)
+    fast = replace(plan.cluster.devices[1], speed=3.0)
+    plan = replace(plan, cluster=replace(plan.cluster, devices=(plan.cluster.devices[0], fast)))
+    assert textbook(costs_of(plan), 4, "1f1b").step_s == 4 * 3

@@ -1,0 +1,34 @@
+"""The replay of a list is that of an independent one, and never runs too far ahead."""
+
+import pytest
+from simulate.pipeline.naive import AHEAD, Naive
+from simulate.pipeline.random_pipelines import random_pipeline
+
+from baechi.simulate.pipeline import Replay, costs_of, shortest_pipeline_s
+
+
+@pytest.mark.parametrize("first", range(0, 600, 50))
+def test_random_pipelines(first: int) -> None:
+    """The same start and end of every task, in 600 random pipelines; none is below the bound."""
+    for seed in range(first, first + 50):
+        pipeline = random_pipeline(seed)
+        costs = costs_of(pipeline.plan)
+        replay, naive = Replay(costs, pipeline.microbatches, pipeline.order), Naive(pipeline)
+        assert replay.makespan_s == pytest.approx(naive.run(), rel=1e-9), seed
+        for task in pipeline.order:
+            number = replay.number_of(task)
+            assert replay.start_s[number] == pytest.approx(naive.starts[task], rel=1e-9), (seed, task)
+            assert replay.end_s[number] == pytest.approx(naive.ends[task], rel=1e-9), (seed, task)
+        assert shortest_pipeline_s(costs, pipeline.microbatches) <= replay.makespan_s * (1 + 1e-9), seed
+
+
+def test_the_host_stays_near() -> None:
+    """When a task is issued, fewer than `AHEAD` of its device are issued and not over."""
+    for seed in range(50):
+        pipeline = random_pipeline(seed)
+        replay = Replay(costs_of(pipeline.plan), pipeline.microbatches, pipeline.order)
+        for position, task in enumerate(pipeline.order):
+            device, now_s = pipeline.units.device(task), replay.issue_s[position]
+            before = [other for other in pipeline.order[:position] if pipeline.units.device(other) == device]
+            open_ = [other for other in before if replay.end_s[replay.number_of(other)] > now_s]
+            assert len(open_) < AHEAD
