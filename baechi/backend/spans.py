@@ -23,10 +23,10 @@ def timeline_of(
         before_s: by device, when it was done with what came before the step; 0 unless given.
 
     Returns:
-        Spans in order of start. `makespan_s` is the forward window plus the backward window; work
-        around the model has phase `"other"` and no part in it. So the forward window is not open while
-        a device that forward needs is still at work for the step before, such as its optimizer's; that
-        work is a span around the model, too.
+        Spans in order of start. `makespan_s` is the forward window plus the backward window, less what
+        they share; work around the model has phase `"other"` and no part in it. So the forward window is
+        not open while a device that forward needs is still at work for the step before, such as its
+        optimizer's; that work is a span around the model, too.
     """
     before_s = {device: end_s for device, end_s in (before_s or {}).items() if end_s > 0}
     spans = [Span("compute", "", device, 0.0, end_s, "other") for device, end_s in before_s.items()]
@@ -42,7 +42,7 @@ def timeline_of(
             spans.append(span)
     return Timeline(
         spans=tuple(spans),
-        makespan_s=_window_s(spans, "forward", before_s) + _window_s(spans, "backward", {}),
+        makespan_s=_makespan_s(spans, before_s),
         peak_bytes=dict(peak_bytes),
         counters=dict(counters),
         source="measured",
@@ -54,9 +54,16 @@ def _goes_on(before: Span, span: Span) -> bool:
     return same and before.kind == span.kind == "compute"
 
 
-def _window_s(spans: list[Span], phase: str, before_s: Mapping[str, float]) -> float:
+def _makespan_s(spans: list[Span], before_s: Mapping[str, float]) -> float:
+    forward, backward = _window_s(spans, "forward", before_s), _window_s(spans, "backward", {})
+    # with outputs that stay, the backward of one may run while another is computed
+    shared_s = min(forward[1], backward[1]) - max(forward[0], backward[0])
+    return forward[1] - forward[0] + backward[1] - backward[0] - max(0.0, shared_s)
+
+
+def _window_s(spans: list[Span], phase: str, before_s: Mapping[str, float]) -> tuple[float, float]:
     own = [span for span in spans if span.phase == phase]
     if not own:
-        return 0.0
+        return 0.0, 0.0
     start_s = max([min(span.start_s for span in own), *(before_s.get(span.where, 0.0) for span in own)])
-    return max(span.end_s for span in own) - start_s
+    return start_s, max(span.end_s for span in own)

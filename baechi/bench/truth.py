@@ -25,7 +25,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.run.dry.loop import loss_of
+from baechi.run.dry.loop import losses_of
 from baechi.verbs.distribute import assign
 from baechi.verbs.dry_running import dry_run
 from baechi.verbs.planning import place
@@ -228,7 +228,7 @@ def _training(model: nn.Module, mode: str) -> Callable[[Any], None]:
     def step(inputs: Any) -> None:
         optimizer.zero_grad()
         outputs = _called(model, inputs)  # held, as training loops do
-        loss_of(outputs).backward()
+        torch.autograd.backward(losses_of(outputs))
         optimizer.step()
 
     return step

@@ -20,6 +20,12 @@ EffortOption = Annotated[str, typer.Option(help="How long auto searches: 0, 1, 2
 MemoryOption = Annotated[
     str | None, typer.Option("--max-memory", help="By device, name or index: 0=10GiB,1=20GiB; 0 forbids one.")
 ]
+OutputsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Outputs go to where inputs lie (inputs), or stay (device); as the graph says unless given."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 USUAL = "2xA100-80GB"

@@ -12,9 +12,12 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.verbs import planning
+from baechi.verbs.given import check_outputs
 
 
-def captured(model: Any, inputs: Any, cluster: Cluster, training: bool | None, source: Any) -> LayerGraph:
+def captured(
+    model: Any, inputs: Any, cluster: Cluster, training: bool | None, source: Any, outputs: Any = None
+) -> LayerGraph:
     """The graph of a model.
 
     Args:
@@ -23,10 +26,12 @@ def captured(model: Any, inputs: Any, cluster: Cluster, training: bool | None, s
         cluster: the devices.
         training: for training or inference.
         source: where times come from.
+        outputs: where they go.
     """
     from baechi.verbs.profiling import profile as profile_model
 
-    return profile_model(model, inputs, cluster=cluster, training=training, source=source)
+    outputs = outputs or "inputs"
+    return profile_model(model, inputs, cluster=cluster, training=training, source=source, outputs=outputs)
 
 
 def found_for(text: str, *, models_first: bool = False) -> LayerGraph | tuple[Any, Any]:
@@ -97,6 +102,7 @@ def plan_for(
     max_memory: str | None = None,
     training: bool | None = None,
     source: str = "estimate",
+    outputs: str | None = None,
 ) -> Plan:
     """A plan of a graph or a model, made now. All are as a person typed them.
 
@@ -109,18 +115,21 @@ def plan_for(
         max_memory: how much of each device.
         training: for training or inference.
         source: where a model's times come from.
+        outputs: where they go.
     """
+    check_outputs(outputs)
     found = found_for(text)
     devices, searched = devices_of(cluster, max_memory), effort_of(effort)
     if isinstance(found, LayerGraph):
         check_training(found, optimizer, training)
+        found = found if outputs is None else found.noted(outputs=outputs)
         return planning.place(timed(found, devices), devices, placer, optimizer=optimizer, effort=searched)
     from baechi.records.inputs import Inputs
     from baechi.verbs.judging import judged, runner
 
     model, inputs = found
     check_optimizer(optimizer, training=model.training if training is None else training)
-    graph = captured(model, inputs, devices, training, source)
+    graph = captured(model, inputs, devices, training, source, outputs)
     place_within = functools.partial(
         planning.placed, graph, placer=placer, optimizer=optimizer, effort=searched
     )

@@ -18,6 +18,7 @@ from baechi.cli.options import (
     JsonOption,
     MemoryOption,
     OptimizerOption,
+    OutputsOption,
     PlacerOption,
     SourceOption,
     TrainingOption,
@@ -57,13 +58,14 @@ def profile(
     cluster: ClusterOption = USUAL,
     training: TrainingOption = None,
     source: SourceOption = "estimate",
+    outputs: OutputsOption = None,
 ) -> None:
     """Capture a model's layer graph, with times and memory on every layer.
 
     Example: baechi profile train.py:model_and_batch -o graph.json --cluster 4xH100-80GB
     """
     model, inputs = model_of(target)
-    graph = captured(model, inputs, Cluster.parse(cluster), training, source)
+    graph = captured(model, inputs, Cluster.parse(cluster), training, source, outputs)
     graph.save(output)
     layers = len(list(graph.placed()))
     Console().print(f"{layers} layers written to {output}", highlight=False)
@@ -78,6 +80,7 @@ def place(
     max_memory: MemoryOption = None,
     training: TrainingOption = None,
     source: SourceOption = "estimate",
+    outputs: OutputsOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the plan goes.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,6 +97,7 @@ def place(
         max_memory=max_memory,
         training=training,
         source=source,
+        outputs=outputs,
     )
     if output is not None:
         plan.save(output)

@@ -21,7 +21,7 @@ FROM_HOST = -1
 
 
 class Returned(NamedTuple):
-    """A tensor that the model returns: it goes to the host.
+    """A tensor that the model returns: it goes to the host, or stays.
 
     Args:
         maker: the layer that makes it.
@@ -53,6 +53,7 @@ class IndexedGraph:
         is_view: by layer, whether its output is memory of its inputs (a view, a write in place).
         before, after: by layer, its neighbours by `order_only` edges: it must follow, or precede, them.
         returned: what the model returns, in its order.
+        outputs_stay: whether that stays where it was made.
         releases: by layer, the layers whose outputs are released when it has run (`held_until`).
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
@@ -74,12 +75,18 @@ class IndexedGraph:
     before: Sequence[Sequence[int]]
     after: Sequence[Sequence[int]]
     returned: Sequence[Returned]
+    outputs_stay: bool
     releases: Mapping[int, Sequence[int]]
     members: Sequence[Sequence[int]]
     group_of: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def fetched(self) -> Sequence[Returned]:
+        """What the model returns and the host fetches."""
+        return () if self.outputs_stay else self.returned
 
     @classmethod
     def of(cls, graph: LayerGraph, *, spread: bool = False) -> "IndexedGraph":
@@ -128,6 +135,7 @@ class IndexedGraph:
             before=before,
             after=after,
             returned=returned,
+            outputs_stay=graph.outputs_stay,
             releases=_releases(costs, index),
             members=members,
             group_of=group_of,

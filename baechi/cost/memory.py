@@ -19,7 +19,8 @@ temporary where it is larger than (d). What arrives from other devices counts th
 lives; it depends on the placement, so it is in no table.
 
 Held is what the model's code holds to the end, though no layer reads it any more: a cache, variables,
-what it returns.
+what it returns. If that stays where it was made (`graph.outputs_stay`), it is still there when backward
+is over.
 
 When backward is over the optimizer steps. It makes temporary tensors as large as what it works on:
 for all weights of a device at once (torch's `foreach` implementations), or for one at a time, up to
@@ -49,7 +50,8 @@ class Footprint(NamedTuple):
         update_bytes: temporary tensors of the optimizer, if it steps for all weights at once.
         largest_update_bytes: those of the largest weight.
         gradient_bytes: those of `resident_bytes` that are there from its backward on: gradients of
-            parameters, and the part of `saved_bytes` still held after backward (a cache).
+            parameters, and the part of `saved_bytes` still held after backward (a cache, an output that
+            stays).
     """
 
     resident_bytes: int
@@ -121,8 +123,22 @@ def footprints_of(
         part = row(costs, spent)
         if accumulate:  # gradients are there already; what outlives backward comes with it
             part = part._replace(gradient_bytes=ceil(costs.lasting_bytes) * graph.training)
+        if graph.training and graph.outputs_stay and costs.returned:
+            stays = ceil(costs.held_bytes) + saved_returned_bytes(costs)
+            resident, coming = part.resident_bytes + stays, part.gradient_bytes + stays
+            part = part._replace(resident_bytes=resident, gradient_bytes=coming)
         found.append(part)
     return found
+
+
+def saved_returned_bytes(costs: LayerCosts) -> int:
+    """Bytes of what a layer makes that autograd keeps, and that the model returns.
+
+    Args:
+        costs: the layer's attributes.
+    """
+    returned = sum(map(ceil, (costs.returned or {}).values()))
+    return min(max(0, returned - ceil(costs.held_bytes)), ceil(costs.saved_bytes - costs.lasting_bytes))
 
 
 def step_bytes(graph: LayerGraph) -> int:

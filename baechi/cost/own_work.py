@@ -25,7 +25,7 @@ class OwnWork:
         call_s: by layer, for its call, if the model is on several devices.
         waiting_s: more for a call that waits.
         transfer_s: by tensor, for a transfer of it in forward.
-        fetch_s: by tensor that the model returns, for its transfer to the host.
+        fetch_s: by tensor that the host fetches, for its transfer.
         node_s: for each of the two backward nodes of a transfer.
     """
 
@@ -54,7 +54,7 @@ class OwnWork:
                 ways_s[maker != FROM_HOST and (trained[maker] or (training and bool(graded)))]
                 for maker, graded in zip(indexed.source, indexed.graded, strict=True)
             ],
-            [ways_s[tensor.is_loss or trained[tensor.maker]] for tensor in indexed.returned],
+            [ways_s[tensor.is_loss or trained[tensor.maker]] for tensor in indexed.fetched],
             costs.backward_node_s,
         )
 

@@ -27,6 +27,7 @@ class LayerGraph(DiGraph, AbstractRecord):
     Nodes stand in code order, the order in which the model's code reaches them.
     `graph.graph["training"]` says whether the costs are those of training, `"measured"` whether times
     were measured, and `"accumulate"` whether gradients of weights are there all the time.
+    `"outputs"` is `"device"` if what the model returns stays where it was made.
     """
 
     record_kind: ClassVar[str] = "graph"
@@ -62,6 +63,26 @@ class LayerGraph(DiGraph, AbstractRecord):
     def training(self) -> bool:
         """Whether the costs are those of training."""
         return bool(self.graph.get("training", False))
+
+    @property
+    def outputs_stay(self) -> bool:
+        """Whether what the model returns stays where it was made; else it goes to where its inputs lie."""
+        return bool(self.graph.get("outputs") == "device")
+
+    def noted(self, **notes: str) -> "LayerGraph":
+        """The graph with notes in `graph.graph`, so that a plan holds all that its step depends on.
+
+        Args:
+            **notes: by name.
+
+        Returns:
+            A copy; the graph itself if it has these notes.
+        """
+        if all(self.graph.get(name) == note for name, note in notes.items()):
+            return self
+        copied = LayerGraph.from_networkx(self)
+        copied.graph.update(notes)
+        return copied
 
     def __str__(self) -> str:
         return repr(self)

@@ -31,7 +31,7 @@ def call_root(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         *args, **kwargs: as the user passed them.
 
     Returns:
-        What the module returns, on the device of the inputs.
+        What the module returns, on the device of the inputs; or where it was made, if outputs stay.
     """
     return _call(module, args, kwargs, original_forward(module))
 
@@ -61,7 +61,8 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         *args, **kwargs: as the model's code passed them.
 
     Returns:
-        What the layer returns, on its device; on the inputs' device if called outside a step.
+        What the layer returns, on its device; on the inputs' device if called outside a step, unless
+        outputs stay.
     """
     binding: Binding = module.__dict__[BINDING]
     runtime = binding.runtime
@@ -112,6 +113,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         result = run(*args, **kwargs)
         if step.schedule is not None:
             step.schedule.finish()
+        if runtime.outputs_stay:
+            return result
         with runtime.aside():
             return step.bring_home(result, (args, kwargs))
 

@@ -83,6 +83,8 @@ class Runtime:
         self.readers = dict(receivers(plan))
         reaching = [node for node, costs in plan.graph.placed_costs() if costs.reaches]
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
+        self.outputs_stay = plan.graph.outputs_stay
+        """Whether outputs stay where they were made; else they go to where the inputs lie."""
         self.measure: Callable[[], Timeline] | None = None
         self._hooks = HookWatch()
         self._thread = _Thread()

@@ -1,7 +1,7 @@
 """Hooks of a model that is placed on one device (or on none, if it computes nothing).
 
 Its `forward` is not wrapped. Two hooks on the root move the inputs to the device, and the outputs back to
-where the inputs lay, as for a model on several devices.
+where the inputs lay unless they stay, as for a model on several devices.
 """
 
 import threading
@@ -48,7 +48,8 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     if used:  # a model that computes nothing has no device
         note = stack.enter_context(runtime.backend.at(used[0], ""))
         lent, loans = step.lend(lent, used[0])
-    _stack().append((step, stack, loans, (args, kwargs), note))
+    beside = () if runtime.outputs_stay else (args, kwargs)  # outputs go to where these lie
+    _stack().append((step, stack, loans, beside, note))
     return lent[0], lent[1]
 
 
@@ -57,11 +58,11 @@ def _close(module: nn.Module, args: Any, kwargs: Any, result: Any) -> Any:
     del module, args, kwargs
     if not _stack():  # another hook raised before ours was called
         return result
-    step, stack, loans, given, note = _stack().pop()
+    step, stack, loans, beside, note = _stack().pop()
     with stack:
         if note is not None:
             note(result)
-        result = step.bring_home(loans.settle(result), given)
+        result = step.bring_home(loans.settle(result), beside)
         step.close()
         return result
 

@@ -39,12 +39,14 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
     indexed = IndexedGraph.of(graph)
     cut = _must_be_cut(graph, indexed, cluster)
     phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
-    bounds_s = []
+    computed_s, issued_s = [], []
     for phase, issue_s in zip(phases, shortest_issue_s(indexed, cluster), strict=False):
         seconds = seconds_by_device(graph, indexed.names, cluster.devices, phase)
-        computed_s = max(_shortest_s(indexed, seconds, cluster), _cut_s(indexed, seconds, cluster, cut))
-        bounds_s.append(max(computed_s, issue_s))
-    return sum(bounds_s)
+        computed_s.append(max(_shortest_s(indexed, seconds, cluster), _cut_s(indexed, seconds, cluster, cut)))
+        issued_s.append(issue_s)
+    if indexed.outputs_stay:  # the host issues backward while devices run forward
+        return max(sum(computed_s), sum(issued_s))
+    return sum(map(max, computed_s, issued_s))
 
 
 def least_peak_bytes(graph: LayerGraph, cluster: Cluster) -> int:

@@ -7,7 +7,7 @@ from math import ceil
 
 from baechi.cost.indexed import IndexedGraph
 from baechi.cost.machine import host_s_of, last_part
-from baechi.cost.memory import Footprint, footprints_of
+from baechi.cost.memory import Footprint, footprints_of, saved_returned_bytes
 from baechi.cost.own_work import OwnWork
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.layer_costs import LayerCosts
@@ -29,7 +29,7 @@ class IndexedPlan:
         host_s: by phase and layer, what the host takes to issue its kernels.
         last_parts: by phase and layer, the fraction of its work that remains when its last kernel is issued.
         is_glue: by layer, whether it is a functional op (glue) and not a module.
-        lent_bytes: by layer, bytes of its output that autograd saves for its consumers only.
+        lent_bytes: by layer, bytes of its output that only autograd keeps, and for its consumers only.
         held_bytes: by layer, bytes that the model's code holds to the end of forward.
         temp_bytes: by layer, transient bytes while it runs forward.
         rise_bytes: by layer, the most that its backward adds to the live bytes.
@@ -95,7 +95,7 @@ class IndexedPlan:
             host_s,
             {phase: [last_part(own_s, cluster.launch_s) for own_s in host_s[phase]] for phase in phases},
             [costs.kind == "glue" for costs in layers],
-            [ceil(costs.lent_bytes) * training for costs in layers],
+            [_lent_bytes(costs, graph) * training for costs in layers],
             [ceil(costs.held_bytes) * training for costs in layers],
             _forward_temp_bytes(graph, layers),
             _rise_bytes(graph, layers, parts),
@@ -185,6 +185,12 @@ class IndexedPlan:
         for layer in sorted(range(len(self.place)), key=self.place.__getitem__):
             queues[self.device_of[layer]].append(layer)
         return queues
+
+
+def _lent_bytes(costs: LayerCosts, graph: LayerGraph) -> int:
+    """Bytes of an output that go with the backward of its consumers: not if the caller holds it, too."""
+    lent = ceil(costs.lent_bytes)
+    return max(0, lent - saved_returned_bytes(costs)) if graph.outputs_stay else lent
 
 
 def _forward_temp_bytes(graph: LayerGraph, layers: Sequence[LayerCosts]) -> list[int]:

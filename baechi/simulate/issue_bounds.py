@@ -30,7 +30,7 @@ def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, fl
     links, host = link_table(cluster), len(cluster)
     fetched_s = [
         cluster.launch_s + min([transfer_s(links[here][host], tensor.size_bytes) for here in range(host)])
-        for tensor in indexed.returned
+        for tensor in indexed.fetched
     ]
     alone_s = [
         max(0.0, seconds - cluster.launch_s * additions)

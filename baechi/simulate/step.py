@@ -26,7 +26,8 @@ def simulate(plan: Plan, *, optimizer: str | None = None) -> Timeline:
     Each device runs its layers in the plan's order, each as soon as its inputs are there. An output
     is sent once to every device that reads it, as soon as it is ready. Transfers queue on their
     channels (`baechi.cost.channel`) and overlap with computing. Backward begins when all of forward
-    is over. It is the forward in reverse: reversed orders, gradients over the reverse links.
+    is over, and the host has fetched what the model returns, unless that stays on its devices. It is
+    the forward in reverse: reversed orders, gradients over the reverse links.
     A layer starts when the host has issued its first kernel, and ends no sooner than the last was
     issued (`host_forward_s`, `host_backward_s`); in backward each device has an issuing host of its own.
 
@@ -131,9 +132,11 @@ def _play_program(stage: IndexedPlan, memory: Memory) -> list[_Played]:
     ledger.count(instructions, phases[0].end_s)
     if stage.graph.training:
         back = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
-        issued = issue_backward(stage, phases[0].end_s, transfers, back, instructions)
+        # the host goes on when it has what the model returns; at once if that stays
+        on_s = over_s if stage.graph.outputs_stay else phases[0].end_s
+        issued = issue_backward(stage, on_s, transfers, back, instructions)
         phases.append(_backward(stage, back, issued, around, phases[0].end_s))
-        walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine, phases[0].end_s)
+        walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine, on_s)
         go_back(stage, walker, transfers, back, instructions)
         memory.step(walker.now_s + stage.cluster.launch_s)  # its first kernel writes in place
     return phases
@@ -182,7 +185,7 @@ def _run(
 def _download(
     stage: IndexedPlan, engine: Engine, returned: Sequence[Transfer], machine: Machine, now_s: float
 ) -> float:
-    """Fetch the model's outputs to the host, one after the other, each when its device has finished."""
+    """Fetch outputs to the host, one after the other, each when its device has finished."""
     ended_s = {layer: end_s for layer, _, end_s in engine.ran}
     launch_s = stage.cluster.launch_s if stage.knows_host else 0.0
     for number, transfer in enumerate(returned, start=len(engine.transfers)):

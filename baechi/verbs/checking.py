@@ -160,7 +160,7 @@ def _run(name: str, model: nn.Module, inputs: Inputs, seed: int) -> tuple[Ran, A
             outputs = list(tensors_in(model(*inputs.args, **inputs.kwargs)))
             trained = [t.float().sum() for t in outputs if t.requires_grad and t.is_floating_point()]
             if trained and model.training:
-                torch.stack(trained).sum().backward()
+                torch.autograd.backward(trained)  # outputs that stay may lie on several devices
         timeline = last_step(model) if cluster is not None and cluster.emulated else None
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     kept = [t.detach() for t in outputs], [b.detach() for b in model.buffers()], grads

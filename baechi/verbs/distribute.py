@@ -20,7 +20,18 @@ from baechi.records.timeline import Timeline
 from baechi.run.runtime import Reorder
 from baechi.run.weights.match import weights_of
 from baechi.verbs.applying import applied, located
-from baechi.verbs.given import Optimizer, PlanLike, check_owner, instance_of, name_of, read_plan, tell_unused
+from baechi.verbs.given import (
+    Optimizer,
+    Outputs,
+    PlanLike,
+    check_outputs,
+    check_owner,
+    instance_of,
+    name_of,
+    read_plan,
+    tell_unused,
+    with_outputs,
+)
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
 from baechi.verbs.request import Request, fulfil
@@ -47,6 +58,7 @@ def distribute(
     accumulate: bool = False,
     source: Source = "auto",
     reorder: Reorder = True,
+    outputs: Outputs | None = None,
     verify: bool = True,
     verbose: bool | None = None,
 ) -> nn.Module:
@@ -76,6 +88,9 @@ def distribute(
         reorder: launch layers in the plan's order. False, or `BAECHI_REORDER=0` in the environment, keeps
             the code's order, for debugging. A layer that had to wait launches right after the launch that
             it waited for (`"host"`, as True), or in another thread (`"threads"`).
+        outputs: where what the model returns goes. `"inputs"`, unless a plan says otherwise: to where its
+            inputs lie. `"device"`: each output stays on the device that made it, so that calls overlap; your
+            code then brings together what it combines.
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
             was made before is taken as it is.
         verbose: whether to show progress, and at the end one line about the plan, on the standard error;
@@ -89,15 +104,17 @@ def distribute(
         PlacementError: no placement fits the devices' memory.
         PlanError: the plan or device map does not match, or its devices are not here.
         BaechiError: the model is distributed already.
-        ValueError: an unknown placer or optimizer, an optimizer of another model, or arguments that
-            exclude each other.
+        ValueError: an unknown placer, optimizer or choice of outputs, an optimizer of another model, or
+            arguments that exclude each other.
     """
     run_room.refuse_distributed(model)
     _check_choice(placer, device_map, plan, max_memory)
+    check_outputs(outputs)
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
     if plan is not None:
-        return assign(model, plan, cluster=cluster, reorder=reorder, optimizer=instance_of(optimizer))
+        trained = instance_of(optimizer)
+        return assign(model, plan, cluster=cluster, reorder=reorder, outputs=outputs, optimizer=trained)
     if device_map is not None:
         check_names(device_map, _names_in(model))
     devices = default_cluster() if cluster is None else located(Cluster.parse(cluster))
@@ -109,6 +126,7 @@ def distribute(
         cluster=devices,
         training=training,
         accumulate=accumulate,
+        outputs=outputs or "inputs",
         no_split_module_classes=no_split_module_classes,
         split_module_classes=split_module_classes,
         source=source,
@@ -129,6 +147,7 @@ def assign(
     *,
     cluster: ClusterLike | None = None,
     reorder: Reorder = True,
+    outputs: Outputs | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> nn.Module:
     """Distribute a model as a plan says; see `distribute`.
@@ -142,6 +161,7 @@ def assign(
         cluster: the devices to run on, or text that `Cluster.parse` reads; by default the plan's own if they
             are here, else all visible accelerators.
         reorder: see `distribute`.
+        outputs: see `distribute`; as the plan says unless given.
         optimizer: an optimizer made before; its existing state moves with its parameters.
 
     Returns:
@@ -150,11 +170,14 @@ def assign(
     Raises:
         PlanError: the plan is of another model; or its devices are not here, or have too little memory.
         BaechiError: the model is distributed already.
+        ValueError: an unknown choice of outputs.
     """
+    check_outputs(outputs)
     run_room.refuse_distributed(model)
     found = None if cluster is None else located(Cluster.parse(cluster))
     check_owner(optimizer, model.parameters(), type(model).__name__)
-    return run_room.assign(model, applied(read_plan(plan), found), reorder=reorder, optimizer=optimizer)
+    chosen = with_outputs(read_plan(plan), outputs)
+    return run_room.assign(model, applied(chosen, found), reorder=reorder, optimizer=optimizer)
 
 
 def restore(model: nn.Module, device: str = "cpu") -> nn.Module:

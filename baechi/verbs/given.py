@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from baechi.cost.optimizers import optimizer_costs, row_of
 from baechi.records.plan import Plan
@@ -18,6 +19,9 @@ else:
 logger = logging.getLogger(__name__)
 
 PlanLike = Plan | str | Path
+
+Outputs = Literal["inputs", "device"]
+"""Where what a model returns goes: to where its inputs lie, or nowhere, on the device that made it."""
 
 
 def read_plan(plan: PlanLike) -> Plan:
@@ -38,6 +42,34 @@ def read_plan(plan: PlanLike) -> Plan:
     raise TypeError(
         f"plan is of type {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file"
     )
+
+
+def check_outputs(outputs: str | None) -> None:
+    """Raise if a choice of where outputs go is none.
+
+    Args:
+        outputs: what was given; None is no choice.
+
+    Raises:
+        ValueError: it is neither `"inputs"` nor `"device"`.
+    """
+    if outputs not in (None, "inputs", "device"):
+        raise ValueError(
+            f"outputs is {outputs!r}: it takes 'inputs' (they go to where the inputs lie) or 'device' "
+            "(each stays on the device that made it)"
+        )
+
+
+def with_outputs(plan: Plan, outputs: Outputs | None) -> Plan:
+    """A plan whose outputs go where a user says; its timeline is simulated again if that is new.
+
+    Args:
+        plan: the plan.
+        outputs: where they go; None leaves the plan as it is.
+    """
+    if outputs is None or (outputs == "device") == plan.graph.outputs_stay:
+        return plan
+    return replace(plan, graph=plan.graph.noted(outputs=outputs), dry=None)
 
 
 def name_of(optimizer: Optimizer) -> str | None:

@@ -115,11 +115,7 @@ def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:
         graph: the layer graph.
         optimizer: name of the optimizer; None leaves the graph as it is.
     """
-    if optimizer is None or graph.graph.get("optimizer") == optimizer:
-        return graph
-    noted = LayerGraph.from_networkx(graph)
-    noted.graph["optimizer"] = optimizer
-    return noted
+    return graph if optimizer is None else graph.noted(optimizer=optimizer)
 
 
 def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *, thorough: bool) -> Plan:

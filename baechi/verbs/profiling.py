@@ -18,6 +18,7 @@ from baechi.records.inputs import Inputs
 from baechi.run import refuse_distributed
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.modules.arguments import Arguments
+from baechi.verbs.given import Outputs, check_outputs
 from baechi.verbs.measuring import Captured, is_measurable, measure_on
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ def profile(
     cluster: Cluster | str | Path | None = None,
     training: bool | None = None,
     accumulate: bool = False,
+    outputs: Outputs = "inputs",
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
     rounds: int = 20,
@@ -55,6 +57,7 @@ def profile(
         accumulate: whether gradients of weights are there all the time, since they are added up over
             several steps, or dropped only right before backward. Else each step begins without them
             (`zero_grad()` after the optimizer's step), and they come with backward.
+        outputs: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
         rounds: how often the model, or a layer, runs when it is measured, beside warming up.
@@ -70,11 +73,13 @@ def profile(
 
     Raises:
         CaptureError: the model does not run with the inputs.
-        ValueError: an unknown source, a device without rates, or an unknown class to keep whole.
+        ValueError: an unknown source or choice of outputs, a device without rates, or an unknown class to
+            keep whole.
         BaechiError: the model is distributed already.
     """
     if source not in _SOURCES:
         raise ValueError(f"source {source!r} is unknown: known are {', '.join(_SOURCES)}")
+    check_outputs(outputs)
     refuse_distributed(model)
     cluster = default_cluster() if cluster is None else Cluster.parse(cluster)
     given = Inputs.each_of(inputs, examples)
@@ -101,6 +106,8 @@ def profile(
             estimate(graph, cluster.devices, cluster.launch_s)
     if accumulate:
         graph.graph["accumulate"] = True
+    if outputs == "device":
+        graph.graph["outputs"] = outputs
     return graph
 
 

@@ -46,6 +46,23 @@ def test_profile_place_and_read(script: str, tmp_path: Path) -> None:
     assert run("report", plan).exit_code == 0
 
 
+def test_outputs_that_stay(script: str, tmp_path: Path) -> None:
+    """A graph and a plan note it, and a graph's note can be overruled; another word is refused."""
+    graph, plan = str(tmp_path / "graph.json"), str(tmp_path / "plan.json")
+    for options, stay in (("--outputs", "device"), True), ((), False):
+        done = run("profile", script, "-o", graph, "--cluster", "2xL4", *options)
+        assert done.exit_code == 0, done.output
+        assert LayerGraph.load(graph).outputs_stay == stay
+    for outputs in ("device", "inputs"):
+        for source in (graph, script):
+            done = run("place", source, "--cluster", "2xL4", "--outputs", outputs, "-o", plan)
+            assert done.exit_code == 0, done.output
+            assert Plan.load(plan).graph.outputs_stay == (outputs == "device")
+    done = run("place", graph, "--outputs", "host")
+    assert done.exit_code != 0
+    assert "outputs is 'host'" in done.output
+
+
 def test_place_a_target(script: str) -> None:
     """A model is profiled on the way; JSON is a plan."""
     done = run("place", script, "--cluster", "2xL4", "--placer", "single", "--json")

@@ -140,6 +140,7 @@ def test_each_kind_has_one() -> None:
         "Checkpoints",
         "Mixed",
         "accumulation",
+        "microbatches",
         "checkpointing",
         "compile",
         "Parallel",

@@ -17,7 +17,17 @@ from .attributes_in_code import RAW, keys, named, raw_accesses, trees, typed
 
 ROWS: list[type[AbstractAttributes]] = [LayerCosts, EdgeCosts]
 KNOWN = {field.name for row in ROWS for field in fields(row)}
-OF_GRAPH = {"training", "accumulate", "model", "uncounted", "backward_captured", "graph", "nodes", "edges"}
+OF_GRAPH = {
+    "training",
+    "accumulate",
+    "outputs",
+    "model",
+    "uncounted",
+    "backward_captured",
+    "graph",
+    "nodes",
+    "edges",
+}
 FOR_PEOPLE = {"spread_s"}
 GRAPHS = sorted((Path(__file__).parents[2] / "profiles" / "graphs").glob("*.json"))
 

@@ -48,6 +48,17 @@ def test_compiling_a_distributed_model() -> None:
         assert torch.equal(torch.compile(model, backend="eager")(X), expected)
 
 
+@pytest.mark.parametrize("verb", ["distribute", "profile", "assign"])
+def test_a_choice_of_outputs_that_is_none(verb: str) -> None:
+    """The error has the value and both choices, and the model is as it was."""
+    model, cluster = chain(), baechi.Cluster.virtual(2)
+    plan = baechi.place(baechi.profile(chain(), X, cluster=cluster), cluster, "single")
+    given = {"assign": {"plan": plan}}.get(verb, {"inputs": X, "cluster": cluster})
+    with pytest.raises(ValueError, match=r"outputs is 'host': it takes 'inputs' .* or 'device'"):
+        getattr(baechi, verb)(model, outputs="host", **given)
+    assert not hasattr(model, "hf_device_map")
+
+
 @pytest.mark.parametrize("placer", ["single", "m-etf", "auto"])
 def test_figures_agree(placer: str) -> None:
     """What all layers need at least, less what there is, is what is missing. The sum counted more."""

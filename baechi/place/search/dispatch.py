@@ -116,9 +116,9 @@ def dispatch(
 
 @compiled
 def _downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: float) -> float:
-    """When the host has fetched what the model returns, one after the other."""
-    for number in range(len(tables.returned)):
-        device = device_of[tables.returned[number]]
+    """When the host has fetched outputs, one after the other."""
+    for number in range(len(tables.fetched)):
+        device = device_of[tables.fetched[number]]
         now_s = max(now_s + tables.fetch_s[number], through_s[device]) + tables.down_s[number, device]
     return now_s
 

@@ -83,9 +83,9 @@ def replay(tables: Tables, device_of: Ints, order: Ints, start_s: float, limit_s
 @compiled
 def _losses(tables: Tables, device_of: Ints, free_s: Floats, ready_s: Floats) -> None:
     """Set when the gradients of the model's outputs arrive: they come from the host."""
-    for number in range(len(tables.returned)):
+    for number in range(len(tables.fetched)):
         if tables.losses[number]:
-            maker = tables.returned[number]
+            maker = tables.fetched[number]
             channel = tables.stride * tables.seconds.shape[1] + device_of[maker]
             free_s[channel] += tables.up_s[number, device_of[maker]]
             ready_s[maker] = max(ready_s[maker], free_s[channel])

@@ -50,7 +50,7 @@ class Tables(NamedTuple):
         launch_s: by phase, the host's seconds to issue one kernel.
         call_s: by layer, what the runtime takes of the host for its call on several devices.
         send_s: by phase and tensor, the host's seconds for a transfer of it.
-        node_s, fetch_s: the host's seconds to receive a gradient; to fetch each tensor that is returned.
+        node_s, fetch_s: the host's seconds to receive a gradient; to fetch each of `fetched`.
         to_end_s: by phase and layer, the least seconds from its start to the end of the phase.
         backward_s: the least seconds of backward.
         source: by tensor, its layer, or `FROM_HOST`.
@@ -60,7 +60,7 @@ class Tables(NamedTuple):
         link: by source and target device, the row of `travel_s`.
         travel_s: by link and tensor, seconds.
         uploads: tensors that come from the host.
-        returned, losses: by tensor that the model returns, its layer, and whether backward begins there.
+        fetched, losses: by output that the host fetches, its layer, and whether backward begins there.
         down_s, up_s: by such tensor and device, seconds of a transfer to the host, and from it.
         stride, channels: see `baechi.cost.channel`.
     """
@@ -85,7 +85,7 @@ class Tables(NamedTuple):
     link: Ints
     travel_s: Floats
     uploads: Ints
-    returned: Ints
+    fetched: Ints
     losses: Bools
     down_s: Floats
     up_s: Floats
@@ -116,7 +116,7 @@ class Tables(NamedTuple):
         ]
         link, travel_s = _travel_s(problem)
         stride = ends if problem.cluster.reception == "free" else 0
-        sizes, shape = [tensor.size_bytes for tensor in indexed.returned], (len(indexed.returned), ends - 1)
+        sizes, shape = [tensor.size_bytes for tensor in indexed.fetched], (len(indexed.fetched), ends - 1)
         down = [
             [transfer_s(problem.links[here][problem.host], size) for here in problem.devices]
             for size in sizes
@@ -146,8 +146,8 @@ class Tables(NamedTuple):
             link=link,
             travel_s=travel_s,
             uploads=np.array([n for n, maker in enumerate(indexed.source) if maker == FROM_HOST], np.int64),
-            returned=np.array([tensor.maker for tensor in indexed.returned], np.int64),
-            losses=np.array([tensor.is_loss for tensor in indexed.returned], np.bool_),
+            fetched=np.array([tensor.maker for tensor in indexed.fetched], np.int64),
+            losses=np.array([tensor.is_loss for tensor in indexed.fetched], np.bool_),
             down_s=np.array(down, np.float64).reshape(shape),
             up_s=np.array(up, np.float64).reshape(shape),
             stride=stride,

@@ -44,27 +44,30 @@ def train(
     if not accumulate:
         model.zero_grad()
     outputs = model(*args, **kwargs)  # held until the step is over, as training loops do
-    loss_of(outputs).backward()
+    torch.autograd.backward(losses_of(outputs))
     if optimizer is not None:
         optimizer.step()
 
 
-def loss_of(outputs: Any) -> torch.Tensor:
-    """The sum that backward starts from: of the outputs with one element (losses); if none, of all outputs.
+def losses_of(outputs: Any) -> list[torch.Tensor]:
+    """Where backward starts: the outputs with one element (losses); if there is none, each output's sum.
 
     Args:
-        outputs: what a model returned.
+        outputs: what a model returned; they may lie on several devices.
+
+    Returns:
+        Tensors without dimensions.
 
     Raises:
         DryRunError: no output requires a gradient.
     """
     # by id: an output may be returned twice
     made = {id(t): t for t in tensors_in(outputs) if node_of(t) is not None and t.is_floating_point()}
-    losses = [t.sum() for t in made.values() if t.numel() == 1]
+    losses = [t.sum() if t.dim() else t for t in made.values() if t.numel() == 1]
     if not made:
         raise DryRunError("the model returned nothing that has a gradient: run it dry for inference")
     # times ones: the gradient of a plain sum is one expanded element, that of a loss function has full size
-    return torch.stack(losses or [(t * torch.ones_like(t)).sum() for t in made.values()]).sum()
+    return losses or [(t * torch.ones_like(t)).sum() for t in made.values()]
 
 
 def optimizer_for(

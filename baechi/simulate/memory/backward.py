@@ -21,7 +21,7 @@ from baechi.simulate.memory.gradients import Gradient, Gradients
 from baechi.simulate.memory.watching import OVER, Memory
 from baechi.simulate.time.engine import Engine
 from baechi.simulate.time.host import Issued
-from baechi.simulate.time.transfers import Transfer
+from baechi.simulate.time.transfers import RETURNED, Transfer
 
 
 class BackwardLedger:
@@ -93,6 +93,13 @@ class BackwardLedger:
         for tensor in given:
             self._drop(self._gradients.take(tensor, device), device)
 
+    def begin(self, number: int) -> None:
+        """Count the gradient of an output that stays."""
+        maker, size_bytes, _ = self._stage.indexed.returned[number]
+        device = self._stage.device_of[maker]
+        self._issue(device, size_bytes)
+        self._add(self._joins(RETURNED - number, maker, size_bytes), device, Gradient(size_bytes))
+
     def send(self, number: int) -> None:
         """Count a gradient that leaves: its copy is allocated on the target when the host asks for it."""
         transfer = self._transfers[number]
@@ -109,9 +116,9 @@ class BackwardLedger:
             if sent is not None:
                 sent.until_s = max(sent.until_s, until_s)
             self._drop(self._gradients.take(transfer.tensor, transfer.source), transfer.source)
-        tensor = self._joins(transfer)
+        tensor = transfer.tensor
         if tensor < 0:
-            self._returned.setdefault(transfer.consumers[0], []).append(tensor)
+            tensor = self._joins(tensor, transfer.consumers[0], transfer.size_bytes)
         asked_s = self._issued.transfers[number]
         self._add(tensor, transfer.target, Gradient(self._copy_bytes(transfer), until_s), asked_s)
 
@@ -132,14 +139,13 @@ class BackwardLedger:
         made = sum([stage.indexed.size_bytes[tensor] for tensor in stage.indexed.makes[layer]])
         return max(0, made - stage.lent_bytes[layer] - stage.footprints[layer].output_bytes)
 
-    def _joins(self, transfer: Transfer) -> int:
-        """The tensor whose gradient a transfer belongs to. Layers may also read what the model returns."""
-        if transfer.tensor >= 0:
-            return transfer.tensor
+    def _joins(self, output: int, maker: int, size_bytes: int) -> int:
+        """The tensor whose gradient that of an output belongs to: layers may also read what is returned."""
         indexed = self._stage.indexed
-        made = [tensor for maker in transfer.consumers for tensor in indexed.makes[maker]]
-        alike = [tensor for tensor in made if indexed.size_bytes[tensor] == transfer.size_bytes]
-        return alike[0] if alike else transfer.tensor
+        alike = [tensor for tensor in indexed.makes[maker] if indexed.size_bytes[tensor] == size_bytes]
+        if not alike:
+            self._returned.setdefault(maker, []).append(output)
+        return alike[0] if alike else output
 
     def _hand_on(self, layer: int, *, works: bool) -> None:
         """Count the gradients of a layer's inputs: new tensors, or the incoming one passed on."""

@@ -246,7 +246,7 @@ class ForwardLedger:
             self._memory.drop(transfer.target, transfer.copy_bytes, self._newest_s[transfer.target], now_s)
 
     def _finish(self, now_s: float) -> None:
-        """End the forward: its variables are released, and the host has what the model returns."""
+        """End the forward: its variables are released, and the host has what it fetched."""
         self._over = True
         for maker in reversed(range(len(self._dropped))):
             if not self._dropped[maker]:
@@ -254,7 +254,7 @@ class ForwardLedger:
         for number in self._copied.pop(FROM_HOST, ()):
             self._drop_copy(number, now_s)
         held_bytes = list(self._stage.held_bytes)
-        for maker, size_bytes, _ in self._stage.indexed.returned:
+        for maker, size_bytes, _ in self._stage.indexed.fetched:
             gone_bytes = min(held_bytes[maker], size_bytes, self.kept.own_bytes[maker])
             held_bytes[maker] -= gone_bytes
             self.kept.own_bytes[maker] -= gone_bytes

@@ -112,7 +112,7 @@ def issue_backward(
 
     Args:
         stage: the plan, in the order of launches.
-        start_s: when it begins.
+        start_s: when the host is free for it.
         forward: what moved in the forward.
         transfers: what moves in backward.
         instructions: what the host did in forward.
@@ -124,6 +124,9 @@ def issue_backward(
 
 class Walker(Protocol):
     """Handles the host's instructions of a backward, in order."""
+
+    def begin(self, number: int) -> None:
+        """The gradient of an output that stays is made where that lies."""
 
     def launch(self, layer: int) -> None:
         """A layer's backward."""
@@ -156,6 +159,9 @@ def go_back(
         if transfer.source == stage.host:  # the gradient of a loss
             walker.send(number)
             walker.receive(number)
+    for number, tensor in enumerate(stage.indexed.returned):
+        if stage.graph.outputs_stay and tensor.is_loss:
+            walker.begin(number)
     for what, number in reversed(instructions):
         if what == "launch":
             walker.launch(number)
@@ -172,7 +178,7 @@ class _Backward:
 
     Args:
         stage: the plan, in the order of launches.
-        start_s: when backward begins.
+        start_s: when the host is free for it.
         transfers: what moves in it.
     """
 
@@ -189,6 +195,9 @@ class _Backward:
         self._waited: list[list[int]] = [[] for _ in range(stage.host)]
         self._met: set[tuple[int, int]] = set()
         self._given_s = [start_s - before_s] * len(stage.place)
+
+    def begin(self, number: int) -> None:
+        """The gradient of an output that stays is made before backward begins."""
 
     def launch(self, layer: int) -> None:
         """A layer's backward."""

@@ -82,7 +82,7 @@ def forward_transfers(
 
 
 def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> list[Transfer]:
-    """The transfers of the model's outputs to the host, one after the other.
+    """The transfers of the model's outputs to the host, one after the other; none if they stay.
 
     Args:
         indexed: the graph.
@@ -91,7 +91,7 @@ def downloads(indexed: IndexedGraph, device_of: Sequence[int], host: int) -> lis
     """
     return [
         _dense(RETURNED - number, tensor.size_bytes, device_of[tensor.maker], host, (tensor.maker,), ())
-        for number, tensor in enumerate(indexed.returned)
+        for number, tensor in enumerate(indexed.fetched)
     ]
 
 
@@ -109,7 +109,7 @@ def backward_transfers(
         forward: the transfers of the forward.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
-        host: the host's index; inputs get no gradient, and that of a loss comes from there.
+        host: the host's index; inputs get no gradient, and that of a loss that it fetched comes from there.
 
     Returns:
         In the order in which they queue when they are ready at the same time: as they are needed.

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import baechi
-from baechi.run.dry.loop import loss_of
+from baechi.run.dry.loop import losses_of
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3),
@@ -28,7 +28,7 @@ def ran(
         model.zero_grad()
         outputs = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
         if optimizer is not None:
-            loss_of(outputs).backward()
+            torch.autograd.backward(losses_of(outputs))
             optimizer.step()
 
     with plan.cluster, torch.set_grad_enabled(training):
