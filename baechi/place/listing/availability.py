@@ -8,6 +8,7 @@ from baechi.cost.channel import Channels
 from baechi.place.problem import Problem
 
 _ABSENT = -1.0
+_NEVER = -1
 
 
 class Availability:
@@ -26,6 +27,9 @@ class Availability:
         self._behind_s = [0.0] * len(problem.indexed)
         self.free_s = [0.0 for _ in problem.devices]
         self.booked = [0 for _ in problem.devices]  # transfers to each device
+        # by device and layer: `booked` when `inputs_there_s` was asked for, and its answer, valid until then
+        self._asked = [[_NEVER] * len(problem.indexed) for _ in problem.devices]
+        self._answer_s = [[0.0] * len(problem.indexed) for _ in problem.devices]
 
     def earliest_s(self, layer: int) -> float:
         """When all predecessors of a layer have run: it cannot start earlier on any device.
@@ -43,6 +47,12 @@ class Availability:
             layer: a layer, all of whose predecessors have run.
             device: a device.
         """
+        if self._asked[device][layer] != self.booked[device]:
+            self._asked[device][layer] = self.booked[device]
+            self._answer_s[device][layer] = self._inputs_there_s(layer, device)
+        return self._answer_s[device][layer]
+
+    def _inputs_there_s(self, layer: int, device: int) -> float:
         at_s = self._at_s[device]
         latest_s = self._behind_s[layer]
         absent = []

@@ -12,7 +12,7 @@ A bound only grows, since channels only get fuller. So it is recomputed only whe
 of the heap, and the layer stays there or sinks. That takes O((n + e) d log n) if few layers sink twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from baechi.place.ledger import Ledger
@@ -101,25 +101,33 @@ class Listing:
                 self._run(layer, device)
         return len(self.order) == len(self.problem.indexed)
 
-    def starts_s(self, layer: int) -> dict[int, float]:
-        """When a layer could start, by device where it and its group fit.
+    def starts(self, layer: int, *, latest_first: bool = False) -> Iterator[tuple[float, int]]:
+        """When a layer could start and on which device, for each where it and its group fit.
 
         Args:
             layer: a layer, all of whose predecessors have run.
+            latest_first: instead of the earliest first. Of equal ones the first device comes first.
         """
         where = self.ledger.device_of[self.problem.indexed.group_of[layer]]
         devices = self.problem.devices if where == ANYWHERE else (where,)
-        starts = {device: self.start_s(layer, device) for device in devices}
-        return {device: start_s for device, start_s in starts.items() if start_s is not None}
+        free_s = self.clock.free_s
+        starts = [
+            (max(free_s[device], self.clock.inputs_there_s(layer, device)), device) for device in devices
+        ]
+        starts.sort(key=(lambda start: -start[0]) if latest_first else None)
+        for start in starts:  # memory takes longer to ask for than time, and most callers want one device
+            if self.ledger.short_bytes(layer, start[1]) <= 0:
+                yield start
 
     def start_s(self, layer: int, device: int) -> float | None:
-        """When a layer could start on a device; None if it and its group do not fit there.
+        """When a layer could start on a device; None if it and its group do not fit, or lie elsewhere.
 
         Args:
             layer: a layer, all of whose predecessors have run.
             device: a device.
         """
-        if self.ledger.short_bytes(layer, device) > 0:
+        where = self.ledger.device_of[self.problem.indexed.group_of[layer]]
+        if where not in (ANYWHERE, device) or self.ledger.short_bytes(layer, device) > 0:
             return None
         return max(self.clock.free_s[device], self.clock.inputs_there_s(layer, device))
 

@@ -10,6 +10,7 @@ free    Otherwise. It takes the layer that can start earliest, as in m-ETF.
 After Hanen and Munier (ETFA 1995) and Jeon et al. (SoCC 2020).
 """
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -32,8 +33,8 @@ class Schedule(Protocol):
     def start_s(self, layer: int, device: int) -> float | None:
         """See `Listing`."""
 
-    def starts_s(self, layer: int) -> dict[int, float]:
-        """When a layer could start, by device where it fits."""
+    def starts(self, layer: int, *, latest_first: bool = False) -> Iterator[tuple[float, int]]:
+        """See `Listing`."""
 
 
 class Awake:
@@ -116,15 +117,15 @@ class Awake:
             earlier on another device. The device waits again if that one runs another layer first.
         """
         child, work_s = self._child[device], listing.problem.work_s[device]
-        starts = listing.starts_s(child)
-        if device not in starts:
+        here_s = listing.start_s(child, device)
+        if here_s is None:
             self._child[device] = NO_DEVICE
             return None
-        earliest_s = min(starts.values())
-        if starts[device] > earliest_s:
-            self._rival[device] = min(other for other, start_s in starts.items() if start_s == earliest_s)
+        earliest_s, first = next(listing.starts(child))
+        if here_s > earliest_s:
+            self._rival[device] = first
             return None
-        start_s, layer = self._earliest_urgent(listing, device, starts[device]) or (starts[device], child)
+        start_s, layer = self._earliest_urgent(listing, device, here_s) or (here_s, child)
         return start_s, layer, start_s + work_s[layer], device
 
     def _earliest_urgent(self, listing: Schedule, device: int, until_s: float) -> tuple[float, int] | None:
@@ -160,6 +161,5 @@ class Awake:
             start_s = listing.start_s(layer, self._late.get(layer, 0))
             if start_s is not None and start_s > until_s:
                 return start_s
-        starts = listing.starts_s(layer)
-        self._late[layer], latest_s = max(starts.items(), key=lambda start: start[1], default=(0, 0.0))
+        latest_s, self._late[layer] = next(listing.starts(layer, latest_first=True), (0.0, 0))
         return latest_s
