@@ -89,12 +89,13 @@ class IndexedGraph:
         return () if self.outputs_stay else self.returned
 
     @classmethod
-    def of(cls, graph: LayerGraph, *, spread: bool = False) -> "IndexedGraph":
+    def of(cls, graph: LayerGraph, *, spread: bool = False, apart: bool = False) -> "IndexedGraph":
         """Index a graph.
 
         Args:
             graph: the layer graph.
             spread: whether it is placed on several devices; see `transfer.tensors`.
+            apart: whether functional ops may lie apart from what they follow; see `LayerGraph.groups`.
         """
         names = topological_names(graph)
         index = {name: place for place, name in enumerate(names)}
@@ -115,7 +116,7 @@ class IndexedGraph:
                 reads[reader] += (number,)
         sizes = [tensor.size_bytes for tensor in found]
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
-        members, group_of = _groups(graph, index, costs)
+        members, group_of = _groups(graph, index, costs, apart=apart)
         before, after = _order_only(graph, index)
         returned = _returned(costs)
         return cls(
@@ -276,11 +277,12 @@ def _alone(layers: int) -> tuple[list[tuple[int, ...]], list[int]]:
 
 
 def _groups(
-    graph: LayerGraph, index: dict[str, int], layers: Sequence[LayerCosts]
+    graph: LayerGraph, index: dict[str, int], layers: Sequence[LayerCosts], *, apart: bool
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    if all([costs.colocate is None for costs in layers]):
+    if all([costs.colocate is None and costs.follows is None for costs in layers]):
         return _alone(len(index))
-    members = sorted([tuple(sorted([index[name] for name in group])) for group in graph.groups().values()])
+    groups = graph.groups(apart=apart).values()
+    members = sorted([tuple(sorted([index[name] for name in group])) for group in groups])
     group_of = [0] * len(index)
     for number, group in enumerate(members):
         for layer in group:

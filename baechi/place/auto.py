@@ -7,6 +7,7 @@ one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by b
           └─ the best of all                 of nearly equal ones: room to spare, few cuts, so one
                                              device wins unless several are faster (`preferred`)
                 └─ parts of full devices     on emptier ones, if the step stays nearly the same (`roomier`)
+                      └─ functional ops      on devices of their own, where that gains (`apart`)
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from baechi.errors import PlacementError
+from baechi.place.apart import with_ops_apart
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.evaluated import Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
 from baechi.place.preferred import in_whole_blocks, preferred
@@ -76,6 +78,7 @@ def best(
         tries += _in_code_order(problem, check, tries)
     tries += in_whole_blocks(problem, check, tries)
     tries += roomier(problem, check, preferred(problem, tries), min([one.step_s for one in tries]))
+    problem, tries = with_ops_apart(problem, rehearse, tries)
     chosen = preferred(problem, tries)
     names = cluster.names
     candidates += [
@@ -136,12 +139,8 @@ def _in_code_order(problem: Problem, check: Check, tries: Sequence[Attempt]) -> 
 
 def _tries(problem: Problem, check: Check, plan: Plan, name: str) -> list[Attempt]:
     """A plan as it is, and with orders by bottom level."""
-    indexed, devices = problem.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
-    index = {layer: number for number, layer in enumerate(indexed.names)}
-    device_of = [devices[plan.device_of[indexed.names[members[0]]]] for members in indexed.members]
-    order, timeline = tuple([index[layer] for layer in plan.order]), plan.timeline  # reuse its simulation
-    peaks = tuple([timeline.peak_bytes[device] for device in plan.cluster.names])
-    own = Evaluated(tuple(device_of), order, timeline.makespan_s, peaks)
+    own = Evaluated.of(problem, plan)
+    device_of = own.device_of
     tries = [Attempt(name, own, " ".join([candidate.note for candidate in plan.candidates]))]
     if name != "single":
         ordered = check(device_of, bottom_level_order(problem, device_of))

@@ -6,6 +6,7 @@ from typing import Literal
 
 from baechi.place.bottom_level import bottom_level_order
 from baechi.place.problem import Problem
+from baechi.records import Plan
 
 Check = Callable[[Sequence[int], Sequence[int]], "Evaluated"]
 """Simulates a placement, by group, with an order; it may need more memory than there is."""
@@ -32,6 +33,21 @@ class Evaluated:
     order: tuple[int, ...]
     step_s: float
     peak_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, problem: Problem, plan: Plan) -> "Evaluated":
+        """A plan, with the step and the peaks of its timeline.
+
+        Args:
+            problem: what was placed.
+            plan: a plan for it.
+        """
+        indexed, devices = problem.indexed, {name: number for number, name in enumerate(plan.cluster.names)}
+        index = {layer: number for number, layer in enumerate(indexed.names)}
+        device_of = [devices[plan.device_of[indexed.names[members[0]]]] for members in indexed.members]
+        order, timeline = tuple([index[layer] for layer in plan.order]), plan.timeline
+        peaks = tuple([timeline.peak_bytes[device] for device in plan.cluster.names])
+        return cls(tuple(device_of), order, timeline.makespan_s, peaks)
 
     def fits(self, problem: Problem) -> bool:
         """Whether it fits in every device's memory.

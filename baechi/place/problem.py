@@ -25,17 +25,20 @@ class Problem:
         graph: the layer graph.
         cluster: the devices; the host's index is that after the last.
         optimizer: whose state counts in training; see `baechi.cost.memory`.
+        apart: whether functional ops may lie apart from what they follow; see `LayerGraph.groups`.
 
     Raises:
         PlacementError: a pin names no device, or one group has pins to two devices.
         ValueError: the optimizer is unknown.
     """
 
-    def __init__(self, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None) -> None:
+    def __init__(
+        self, graph: LayerGraph, cluster: Cluster, optimizer: str | None = None, *, apart: bool = False
+    ) -> None:
         self.graph = graph
         self.cluster = cluster
         self.training = graph.training
-        self.indexed = IndexedGraph.of(graph)
+        self.indexed = IndexedGraph.of(graph, apart=apart)
         self.memory_bytes = [device.memory_bytes for device in cluster.devices]
         self.footprints = footprints_of(graph, self.indexed.costs, optimizer)
         self.links = link_table(cluster)

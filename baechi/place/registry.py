@@ -65,6 +65,15 @@ def uses_several(placer: str | Callable[..., Any]) -> bool:
     return isinstance(placer, str) and placer != "single"
 
 
+def places_ops(placer: str | Callable[..., Any]) -> bool:
+    """Whether functional ops are moved where that gains: not where a user or chance has placed them.
+
+    Args:
+        placer: as `find` takes it.
+    """
+    return isinstance(placer, str) and placer.partition(":")[0] not in SEEDED
+
+
 def _as_placer(function: Callable[..., Any]) -> Placer:
     takes_optimizer = _takes_optimizer(function)
 

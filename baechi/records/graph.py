@@ -205,17 +205,45 @@ class LayerGraph(DiGraph, AbstractRecord):
             )
         return float(value[kind])
 
-    def groups(self) -> dict[str, list[str]]:
-        """The nodes that must share a device, in code order.
+    def groups(self, *, apart: bool = False) -> dict[str, list[str]]:
+        """The nodes that share a device, in code order.
+
+        Args:
+            apart: whether functional ops may lie apart from what they follow (`follows`). Then these are the
+                nodes that must share a device.
 
         Returns:
             By group id; a node without a group is a group of its own, under its own name.
         """
         groups: dict[str, list[str]] = {}
+        group_of: dict[str, str] = {}
         for name in self.placed():
             group = self.nodes[name].get("colocate", LayerCosts.colocate)
-            groups.setdefault(name if group is None else f"colocate:{group}", []).append(name)
-        return groups
+            group_of[name] = name if group is None else f"colocate:{group}"
+            groups.setdefault(group_of[name], []).append(name)
+        return groups if apart else self._joined(groups, group_of)
+
+    def _joined(self, groups: dict[str, list[str]], group_of: Mapping[str, str]) -> dict[str, list[str]]:
+        """Groups, with functional ops beside what they follow; in code order, by the id of the first one."""
+        into = {name: name for name in groups}
+
+        def first(group: str) -> str:
+            while into[group] != group:
+                group = into[group]
+            return group
+
+        rank = {group: place for place, group in enumerate(groups)}
+        for name, group in group_of.items():
+            followed = self.nodes[name].get("follows", LayerCosts.follows)
+            if followed is not None and followed in group_of:
+                one, other = sorted([first(group), first(group_of[followed])], key=rank.__getitem__)
+                into[other] = one
+        if all([group == joined for group, joined in into.items()]):
+            return groups
+        joined: dict[str, list[str]] = {}
+        for name, group in group_of.items():
+            joined.setdefault(first(group), []).append(name)
+        return joined
 
     def total(self, attribute: str) -> float:
         """An amount summed over all nodes.

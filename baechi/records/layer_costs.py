@@ -86,6 +86,11 @@ class LayerCosts(AbstractAttributes):
 
     twin: Annotated[str | None, "node", "An earlier layer that does the same work on other values."] = None
     colocate: Annotated[str | None, "name", "Its group; the nodes of a group share a device."] = None
+    follows: Annotated[
+        str | None,
+        "node",
+        "Of a functional op that a plan may place by itself: the input with which it lies if it does not.",
+    ] = None
     pin: Annotated[str | None, "device", "The only device that it may be placed on."] = None
     weights: Annotated[
         Sequence[str] | None,

@@ -191,7 +191,7 @@ def _group_faults(plan: Plan) -> list[str]:
     if not plan.graph.says("colocate"):
         return []
     faults = []
-    for members in plan.graph.groups().values():
+    for members in plan.graph.groups(apart=True).values():
         where = {plan.device_of.get(member): member for member in reversed(members)}
         if len(where) > 1:
             places = ", ".join(f"{member} on {device}" for device, member in where.items())

@@ -44,6 +44,8 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
     turn, call = step.next_turn(), step.call_of(seat[0])
     if step.inside is not None:
         return _inside_another(module, runtime, glue, seat, call, turn, args, kwargs)
+    if step.sites is not None:
+        step.sites.reached(call)
     schedule = step.schedule
     if schedule is None:
         return _launch(module, runtime, glue, seat, call, turn, args, kwargs)

@@ -29,6 +29,7 @@ from baechi.run.launch.switch import reordering_is_off
 from baechi.run.launch.thread_launcher import ThreadLauncher
 from baechi.run.plan_facts import readers_and_writers, receivers
 from baechi.run.steady.layers import LayerFacts
+from baechi.run.step.call_sites import CallSites, moves_of
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
@@ -85,6 +86,7 @@ class Runtime:
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
         self.outputs_stay = plan.graph.outputs_stay
         """Whether outputs stay where they were made; else they go to where the inputs lie."""
+        self._moves = moves_of(plan)
         self.measure: Callable[[], Timeline] | None = None
         self._hooks = HookWatch()
         self._thread = _Thread()
@@ -162,6 +164,7 @@ class Runtime:
                 step.schedule = schedule = self.schedule(glue)
                 step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])
                 step.swift = step.short and schedule is None
+                step.sites = CallSites(self._moves) if self._moves else None
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
                     with glue, entrances_watched(glue):

@@ -36,7 +36,7 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
     Returns:
         Seconds; in training, of forward and backward.
     """
-    indexed = IndexedGraph.of(graph)
+    indexed = IndexedGraph.of(graph, apart=True)
     cut = _must_be_cut(graph, indexed, cluster)
     phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
     computed_s, issued_s = [], []
@@ -59,7 +59,7 @@ def least_peak_bytes(graph: LayerGraph, cluster: Cluster) -> int:
     Returns:
         Bytes: an equal share of all that stays, or the largest group, whichever is more.
     """
-    indexed = IndexedGraph.of(graph)
+    indexed = IndexedGraph.of(graph, apart=True)
     bounds = [0]
     for kept in _kept_bytes(graph, indexed):
         groups = [sum([kept[layer] for layer in members]) for members in indexed.members]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from baechi.errors import PlacementError
 from baechi.place import find, fit
+from baechi.place.apart import plan_with_ops_apart
 from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
 from baechi.place.problem import Problem
-from baechi.place.registry import uses_several
+from baechi.place.registry import places_ops, uses_several
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
@@ -89,7 +90,8 @@ def placed(
     graph = with_optimizer(graph, optimizer)
     with progress("placing"):
         if placer != "auto":
-            return _place_within_memory(graph, cluster, placer, thorough=effort != 0)
+            plan = _place_within_memory(graph, cluster, placer, thorough=effort != 0)
+            return plan_with_ops_apart(plan, Rehearsal(graph, cluster)) if places_ops(placer) else plan
         place_by = functools.partial(_by_its_rule, graph, cluster)
         rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
         # no step can be shorter than `enough_s`: a plan that reaches it ends the search

@@ -59,7 +59,7 @@ def test_fan_out_through_glue() -> None:
 
 
 def test_glue_lies_with_its_largest_newest_input() -> None:
-    """Glue shares the device of its largest input, of the newest among equals."""
+    """Glue lies with its largest input, with the newest among equals, unless a plan places it by itself."""
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         residual, small = m.a(x), m.s(x)
@@ -67,9 +67,10 @@ def test_glue_lies_with_its_largest_newest_input() -> None:
 
     layers = {"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "s": nn.Linear(4, 1)}
     graph = graph_of(Net(forward, **layers), torch.ones(2, 4))
-    assert graph.nodes["glue:/add#0"]["colocate"] == graph.nodes["b"]["colocate"] == "b"
-    assert graph.nodes["glue:/mul#0"]["colocate"] == "b"
-    assert "colocate" not in graph.nodes["a"] and "colocate" not in graph.nodes["s"]
+    assert graph.nodes["glue:/add#0"]["follows"] == "b"
+    assert graph.nodes["glue:/mul#0"]["follows"] == "glue:/add#0"
+    assert [*graph.groups().values()] == [["a"], ["s"], ["b", "glue:/add#0", "glue:/mul#0"]]
+    assert all(len(group) == 1 for group in graph.groups(apart=True).values())
 
 
 def test_module_called_twice() -> None:

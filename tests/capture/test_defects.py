@@ -196,5 +196,4 @@ def test_g13_weights_that_no_layer_holds() -> None:
     assert graph.total("param_bytes") == 80 + 16 + 12 + 80 + 32
     assert graph.total("buffer_bytes") == 40
     assert "scale" in graph.nodes["glue:/add#0"]["weights"]
-    group = graph.nodes["a"]["colocate"]
-    assert all(graph.nodes[node]["colocate"] == group for node in graph.placed())
+    assert [*graph.groups().values()] == [[*graph.placed()]]

@@ -32,7 +32,7 @@ def run_on(architecture: Architecture, graph: baechi.LayerGraph, n: int, placer:
     cluster = baechi.Cluster.virtual(n, memory="1GiB")
     plan = baechi.place(graph, cluster, placer)
     if placer.startswith("random"):
-        assert len(plan.devices_used) == min(n, len(graph.groups()))
+        assert len(plan.devices_used) == min(n, len(graph.groups(apart=True)))
     model = baechi.assign(architecture.build(), plan)
     with cluster:
         return step(model, architecture.inputs(), training=graph.training)

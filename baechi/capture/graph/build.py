@@ -16,7 +16,9 @@ from typing import Any
 
 from baechi.capture.graph.draft import Draft
 from baechi.capture.graph.drafted import Drafted
+from baechi.capture.graph.followers import Followers
 from baechi.capture.graph.granularity import Granularity
+from baechi.capture.graph.groups import ELSEWHERE
 from baechi.capture.graph.storage_state import StorageState
 from baechi.capture.graph.waits import HostWaits
 from baechi.capture.graph.weights import LayersByPath, by_module
@@ -25,9 +27,6 @@ from baechi.cost.anchor import anchor
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.torchlib.operators.functions import writes_first
-
-ELSEWHERE = "elsewhere:"
-"""Before the name of a node of another run's graph."""
 
 
 class Builder:
@@ -47,6 +46,7 @@ class Builder:
         self.granularity = granularity
         self.found = Drafted(trace)
         self.drafts, self.groups, self.given = self.found.drafts, self.found.groups, self.found.given
+        self.followers = Followers(self.groups)
         self.states = {storage.index: StorageState() for storage in trace.storages}
         self.tensors: dict[str, dict[Any, str]] = {}
         self.on_host = self.found.on_host
@@ -71,6 +71,7 @@ class Builder:
         waits.order()
         self._place_lent_weights()
         self._place_unread_weights()
+        self.found.follows = self.followers.settle({draft for draft, _ in self.found.written})
         return self.found.graph(self.weights_below, self.granularity.because)
 
     def _owned_elsewhere(self) -> None:
@@ -197,12 +198,9 @@ class Builder:
         if not placed:
             self.on_host.add(draft.name)
             return draft
-        if function is None or function.whole:  # the runtime cannot bring one input to another
-            for use in placed:
-                self._join_holder(draft.name, self.states[use.storage.index])
         states = [self.states[use.storage.index] for use in placed]
         chosen = anchor([(use.size_bytes, state.made) for use, state in zip(placed, states, strict=True)])
-        self._join_holder(draft.name, states[chosen])
+        self.followers.note(draft, function, chosen, [str(state.holder) for state in states])
         return draft
 
     def _draft(self, name: str, kind: str, module: str, type_name: str, number: int) -> Draft:

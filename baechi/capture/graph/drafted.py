@@ -30,6 +30,7 @@ class Drafted:
         written: what was written in place that the writer did not make.
         given: what a layer got as arguments, and glue through its function.
         on_host: glue that reads inputs of the model only, so runs where they lie.
+        follows: by functional op that may be placed by itself, the node that it lies with otherwise.
         owners: by number of an event, the node that an operation belongs to.
     """
 
@@ -44,6 +45,7 @@ class Drafted:
     written: list[tuple[Draft, Storage]] = field(default_factory=list)
     given: dict[str, tuple[Use, ...]] = field(default_factory=dict)
     on_host: set[str] = field(default_factory=set)
+    follows: dict[str, str] = field(default_factory=dict)
     owners: dict[int, Draft] = field(default_factory=dict)
 
     def graph(self, weights_below: Mapping[str, list[Storage]], because: Mapping[str, str]) -> LayerGraph:
@@ -84,6 +86,8 @@ class Drafted:
                 attributes["on_host"] = True
             if sizes[self.groups.first(name)] > 1:
                 attributes["colocate"] = self.groups.first(name)
+            if name in self.follows:
+                attributes["follows"] = self.follows[name]
             twin = first_of.setdefault(self._work_of(draft, weights_below), name)
             if twin != name:
                 attributes["twin"] = twin

@@ -1,5 +1,8 @@
 """Which nodes must share a device, gathered pair by pair."""
 
+ELSEWHERE = "elsewhere:"
+"""Before the name of a node of another run's graph."""
+
 
 class Groups:
     """Disjoint sets of node names; each knows its first member."""

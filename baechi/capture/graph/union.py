@@ -13,8 +13,7 @@ from typing import Any
 
 import networkx as nx
 
-from baechi.capture.graph.build import ELSEWHERE
-from baechi.capture.graph.groups import Groups
+from baechi.capture.graph.groups import ELSEWHERE, Groups
 from baechi.records.graph import LayerGraph
 
 
@@ -153,7 +152,10 @@ def _add_edges(merged: "nx.DiGraph[Any]", edges: Iterable[tuple[str, str, dict[s
 def _join_groups(
     merged: "nx.DiGraph[Any]", one: LayerGraph, other: LayerGraph, names: Mapping[str, str]
 ) -> None:
-    """Nodes that share a device in either graph do; what only took memory there may lie elsewhere here."""
+    """Nodes that share a device in either graph do; what only took memory there may lie elsewhere here.
+
+    A functional op is free if it is free, and follows the same node, in each graph that has it.
+    """
     groups = Groups()
     for name in merged:
         groups.add(name)
@@ -164,6 +166,18 @@ def _join_groups(
                 group = name_of.get(group, group.removeprefix(ELSEWHERE))
                 groups.add(group)
                 groups.join(group, node)
+    follows: dict[str, str] = {}
+    for graph, name_of in ((one, {}), (other, names)):
+        for name, data in graph.nodes(data=True):
+            if (followed := data.get("follows")) is not None:
+                node, followed = name_of.get(name, name), name_of.get(followed, followed)
+                if follows.setdefault(node, followed) != followed:
+                    groups.join(follows[node], node)
+    for name, followed in follows.items():
+        if groups.first(name) != groups.first(followed):
+            merged.nodes[name]["follows"] = followed
+        else:
+            merged.nodes[name].pop("follows")
     sizes = groups.sizes()
     for name, data in merged.nodes(data=True):
         data.pop("colocate", None)

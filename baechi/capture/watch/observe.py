@@ -32,6 +32,7 @@ from baechi.torchlib.modules.intercept import (
 )
 from baechi.torchlib.operators.facts import (
     bytes_of,
+    draws,
     facts_of,
     flat,
     flops_of,
@@ -86,7 +87,8 @@ def watching(
             replace_forward(module, _called)
             stack.callback(restore_forward, module)
         if training and hooks:
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_saver(watch), lambda kept: kept))
+            watch.saver = _saver(watch)
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(watch.saver, lambda kept: kept))
         stack.enter_context(_Operations(watch))
         stack.enter_context(_Functions(watch))
         stack.enter_context(_custom_functions(watch))
@@ -164,7 +166,7 @@ class _Functions(TorchFunctionMode):
         reads = watch.uses(args, kwargs)
         # a factory such as `arange(n, device=x.device)` reads no tensor, but runs where `x` lies
         beside = None if reads else watch.devices.owner(kwargs.get("device"))
-        watch.function = Function(name, reads, beside=beside)
+        watch.function = Function(name, reads, bound=watch.in_region(), beside=beside)
         try:
             return func(*args, **kwargs)
         finally:
@@ -198,8 +200,11 @@ def _custom_functions(watch: Watch) -> Iterator[None]:
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         inside = watch.function is not None or watch.trace.backward is not None
-        if inside or cls is CheckpointFunction:  # inside it runs the model's code
+        if inside:
             return original.__get__(None, cls)(*args, **kwargs)
+        if cls is CheckpointFunction:  # inside it runs the model's code
+            with watch.region():
+                return original.__get__(None, cls)(*args, **kwargs)
         watch.function = Function(cls.__name__, watch.uses(args, kwargs), whole=True)
         try:
             return original.__get__(None, cls)(*args, **kwargs)
@@ -232,6 +237,8 @@ class _Operations(TorchDispatchMode):
         if func.namespace == "prim" or self.watch.call is None:
             return self.watch.values.run(func, args, kwargs, [])
         watch = self.watch
+        if watch.function is not None and draws(func, args, kwargs):
+            watch.function.bound = True
         facts = facts_of(func)
         writing = list(writes_of(facts, args, kwargs))
         for tensor in writing:

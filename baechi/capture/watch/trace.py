@@ -112,6 +112,7 @@ class Function:
         reads: the tensors it was given.
         whole: whether all of them must lie on one device (an `autograd.Function`, whose backward
             reads what its forward saved).
+        bound: whether it runs where its inputs say: it draws random numbers, or backward may run it again.
         beside: of a function without tensors that was given a device (`torch.arange(n,
             device=x.device)`): the memory of the tensor whose device that is.
     """
@@ -119,6 +120,7 @@ class Function:
     name: str
     reads: tuple[Use, ...]
     whole: bool = False
+    bound: bool = False
     beside: Storage | None = None
 
 

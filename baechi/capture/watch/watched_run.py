@@ -7,6 +7,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -17,8 +18,10 @@ from baechi.capture.watch.trace import Call, Function, Storage, Trace, Use
 from baechi.capture.watch.values import Values
 from baechi.errors import CaptureError
 from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.private.autograd import top_saved_hooks
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.private.transforms import current_transform
 from baechi.torchlib.tensors.layout import sent_and_held_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
@@ -54,6 +57,9 @@ class Watch:
         self.turns: dict[str, int] = {}
         self.call: Call | None = None
         self.function: Function | None = None
+        self.saver: Any = None
+        """What notes the tensors that autograd saves."""
+        self._regions = 0
         self.devices = Devices()
         self.values = Values(fake=fake)
         self._numbers = itertools.count(1)
@@ -144,6 +150,21 @@ class Watch:
     def uses(self, *values: Any) -> tuple[Use, ...]:
         """Every tensor in the values."""
         return tuple(self.use(tensor) for tensor in tensors_in(*values))
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """Within this context, backward runs the model's code again: torch's reentrant checkpointing."""
+        self._regions += 1
+        try:
+            yield
+        finally:
+            self._regions -= 1
+
+    def in_region(self) -> bool:
+        """Whether backward may run the code again, or a transform of `torch.func` runs it."""
+        top = top_saved_hooks(True)
+        foreign = top is not None and top[0] is not self.saver
+        return foreign or self._regions > 0 or current_transform() is not None
 
     def note_arguments(self, call: Call, args: Any, kwargs: Any) -> None:
         """Write down what a module is called with, if arguments are collected.

@@ -14,6 +14,8 @@ from baechi.records import Cluster, LayerGraph, Plan
 class RandomPlacer:
     """Puts each group on a random device, and uses every device if there are enough groups.
 
+    Functional ops that may lie by themselves do.
+
     Args:
         seed: equal seeds give equal plans.
     """
@@ -34,7 +36,7 @@ class RandomPlacer:
         Raises:
             PlacementError: no plan was found that fits, not even by the fallback.
         """
-        problem = Problem(graph, cluster, optimizer)
+        problem = Problem(graph, cluster, optimizer, apart=True)
         ledger = open_ledger(problem)
         chance = Random(self.seed)
         _cover(problem, ledger, chance)

@@ -43,6 +43,8 @@ def run_swiftly(module: nn.Module, glue: Any, facts: LayerFacts, args: tuple[Any
             if not isinstance(value, torch.Tensor) or not lies_here(value):
                 return LEFT_OUT
         call, turn = step.call_of(facts.name), next(step.turns)
+        if step.sites is not None:
+            step.sites.reached(call)
         result = original_forward(module)(*args)
         if not isinstance(result, torch.Tensor):
             step.stamp(result, place, turn, renew=True)

@@ -2,36 +2,30 @@
 
 import functools
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from baechi.cost.anchor import anchor
 from baechi.run.deferred.call import Call
+from baechi.run.launch.code_order import modes, must_keep_code_order
 from baechi.run.launch.schedule import Schedule
 from baechi.run.steady.arguments import plain_tensors
 from baechi.run.steady.functions import FunctionFacts, function_facts
 from baechi.run.step.plain_loans import lend_plain
+from baechi.run.step.removable_mode import RemovableMode
 from baechi.run.step.step import Step
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import ASKED_BY_NAME, QUESTIONS, described, touched, written_in_place
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
-from baechi.torchlib.private.modes import (
-    function_mode_count,
-    pop_function_mode,
-    push_function_mode,
-    without_subclass_function,
-)
+from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import made_at
 
 _HOST = torch.device("cpu")
 
 
-class GlueMode(TorchFunctionMode):
+class GlueMode(RemovableMode):
     """The function mode that is on while the model's own code runs, and off inside layers.
 
     Args:
@@ -50,7 +44,8 @@ class GlueMode(TorchFunctionMode):
             if facts.asks:
                 return func(*args, **kwargs)
             if facts.short:
-                return self._run(func, facts, self.step.next_turn(), args, kwargs)
+                there = self._by_plan(func, facts.name, args, kwargs)
+                return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
         rule = facts.rule
         if rule.takes_device:
             args, kwargs = self._stay(args, kwargs)
@@ -60,13 +55,27 @@ class GlueMode(TorchFunctionMode):
             if rule.new_memory:
                 self.step.forget(args[0])
             return func(*args, **self._gradients_there(args, kwargs))
-        return self._run(func, facts, self.step.next_turn(), args, kwargs)
+        there = self._by_plan(func, facts.name, args, kwargs)
+        return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
+
+    def _by_plan(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> str | None:
+        """Where the plan runs a functional op that the code has reached, if not where its inputs say."""
+        sites = self.step.sites
+        if sites is None or name not in sites.names:
+            return None
+        usual, _ = self._place(func, name, None, args, kwargs, list(tensors_in(args, kwargs)))
+        if usual is None or usual not in self.step.backend.names:
+            return None
+        there = sites.there(name, usual)
+        bound = there is None or written_in_place(func, name, args, kwargs) or must_keep_code_order(modes())
+        return None if bound else there
 
     def _shortly(
         self,
         func: Any,
         facts: FunctionFacts,
         turn: int,
+        there: str | None,
         given: list[torch.Tensor],
         args: Any,
         kwargs: dict[str, Any],
@@ -75,8 +84,8 @@ class GlueMode(TorchFunctionMode):
         step, backend = self.step, self.step.backend
         place: str | None = backend.place_of(given[0]) if given else None
         mixed = place not in backend.names or any(backend.place_of(tensor) != place for tensor in given)
-        if mixed:
-            place, mixed = self._place(func, facts.name, args, kwargs, given)
+        if mixed or there is not None:
+            place, mixed = self._place(func, facts.name, there, args, kwargs, given)
         if facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs):
             step.may_write(touched(func, facts.name, args, kwargs))
         loans = None
@@ -159,24 +168,29 @@ class GlueMode(TorchFunctionMode):
             return func(*args, **self._gradients_there(args, kwargs))
         turn = self.step.next_turn()
         written = touched(func, name, args, kwargs)
-        run = functools.partial(self._run, func, facts, turn)
-        place, mixed = self._place(func, name, args, kwargs, given)
-        there = self.step.backend.kernel_device(place) if mixed and place is not None else None
-        foresee = functools.partial(self.step.runtime.foresight.function, func, there, args, kwargs)
+        there = self._by_plan(func, name, args, kwargs)
+        run = functools.partial(self._run, func, facts, turn, there)
+        place, mixed = self._place(func, name, there, args, kwargs, given)
+        device = self.step.backend.kernel_device(place) if mixed and place is not None else None
+        foresee = functools.partial(self.step.runtime.foresight.function, func, device, args, kwargs)
         call = Call(name, run, args, kwargs, foresee, place, turn)
         return schedule.glue(call, given, written)
 
-    def _run(self, func: Any, facts: FunctionFacts, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _run(
+        self, func: Any, facts: FunctionFacts, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         given = plain_tensors(args, kwargs) if facts.short and self.step.short else None
         if given is not None:
-            return self._shortly(func, facts, turn, given, args, kwargs)
-        return self._in_full(func, facts.name, turn, args, kwargs)
+            return self._shortly(func, facts, turn, there, given, args, kwargs)
+        return self._in_full(func, facts.name, turn, there, args, kwargs)
 
-    def _in_full(self, func: Any, name: str, turn: int, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _in_full(
+        self, func: Any, name: str, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         self.step.full.append(name)
         given = list(tensors_in(args, kwargs))
         rule = rule_of(name)
-        place, mixed = self._place(func, name, args, kwargs, given)
+        place, mixed = self._place(func, name, there, args, kwargs, given)
         self.step.may_write(touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
@@ -205,12 +219,21 @@ class GlueMode(TorchFunctionMode):
         return unsaid and bool(backend.torch_device(str(place)) == result.device)
 
     def _place(
-        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]
+        self,
+        func: Any,
+        name: str,
+        there: str | None,
+        args: Any,
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
     ) -> tuple[str | None, bool]:
-        """Where the function runs, and whether an argument must be sent there.
+        """Where the function runs, and whether an argument may have to be sent there.
 
-        The place is None if no argument has a device yet; then the result has none either.
+        The place is `there` if the plan says so. It is None if no argument has a device yet; then the result
+        has none either.
         """
+        if there is not None:
+            return there, True
         backend = self.step.backend
         given = given[:1] if rule_of(name).shaped_like else given
         places = [backend.place_of(tensor) for tensor in given]
@@ -231,53 +254,6 @@ class GlueMode(TorchFunctionMode):
                 target = places[on_devices[anchor(list(zip(sizes, turns, strict=True)))]]
         return target, any(place != target for place in places)
 
-    @contextmanager
-    def off(self) -> Iterator[None]:
-        """Take this mode off the stack, at any depth.
-
-        Torch's fast paths are off while any function mode is on. So a mode that stays on without effect
-        would still change what a layer computes.
-        """
-        depth = self.leave()
-        try:
-            yield
-        finally:
-            self.come_back(depth)
-
-    def come_back(self, depth: int | None) -> None:
-        """Put this mode on the stack again.
-
-        Args:
-            depth: what `leave` returned.
-        """
-        if depth == 0:
-            push_function_mode(self)
-        elif depth is not None:
-            _push_below(self, depth)
-
-    def leave(self) -> int | None:
-        """Take this mode off the stack for good.
-
-        Returns:
-            How many modes stood above this one; None if it was not on the stack.
-        """
-        if not function_mode_count():
-            return None
-        top = pop_function_mode()
-        if top is self:
-            return 0
-        push_function_mode(top)
-        above: list[Any] = []
-        found = False
-        while function_mode_count() and not found:
-            mode = pop_function_mode()
-            found = mode is self
-            if not found:
-                above.append(mode)
-        for mode in reversed(above):
-            push_function_mode(mode)
-        return len(above) if found else None
-
 
 def _in_tuple(value: Any) -> tuple[Any, ...]:
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
@@ -285,10 +261,3 @@ def _in_tuple(value: Any) -> tuple[Any, ...]:
 
 def _names_device(args: Any, kwargs: dict[str, Any]) -> bool:
     return any(isinstance(value, (str, torch.device)) for value in (*args, *kwargs.values()))
-
-
-def _push_below(mode: TorchFunctionMode, depth: int) -> None:
-    above = [pop_function_mode() for _ in range(depth)]
-    push_function_mode(mode)
-    for other in reversed(above):
-        push_function_mode(other)

@@ -20,6 +20,7 @@ from baechi.backend.transfer import (
 from baechi.run.launch.schedule import Schedule
 from baechi.run.steady.paths import short_way_is_open
 from baechi.run.step.aliases import common_bases, same_view
+from baechi.run.step.call_sites import CallSites
 from baechi.run.step.loans import Loans, version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import mark_of, note_write, stamp
@@ -55,6 +56,8 @@ class Step:
         """Whether calls may take the short way; see `run.steady`."""
         self.swift = False
         """Whether a layer may take the shortest way: the step has no schedule; see `run.steady.swift`."""
+        self.sites: CallSites | None = None
+        """Where the step is in the code, if the plan places functional ops by themselves."""
         self.bare: frozenset[str] = frozenset()
         """The devices at which nothing has to be done around what runs: no stream, no clock."""
         self.readers: dict[str, tuple[str, ...]] = {} if runtime is None else runtime.readers

@@ -14,6 +14,7 @@ GRAPHS: dict[str, Any] = json.loads((Path(__file__).parent / "graphs.json").read
 
 NAMES = {
     "colocate": "colocate",
+    "follows": "follows",
     "param_bytes": "param",
     "buffer_bytes": "buffer",
     "grad_bytes": "grad",

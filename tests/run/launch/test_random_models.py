@@ -107,7 +107,8 @@ class RandomModel(nn.Module):
 
 def random_plan(chance: Random, graph: baechi.LayerGraph, cluster: baechi.Cluster) -> baechi.Plan:
     """A random device for each group, and a random order."""
-    device_of = {n: d for g in graph.groups().values() for d in [chance.choice(cluster.names)] for n in g}
+    groups = graph.groups(apart=True).values()
+    device_of = {n: d for g in groups for d in [chance.choice(cluster.names)] for n in g}
     parents = {n: tuple([p for p in graph.predecessors(n) if p in device_of]) for n in device_of}
     return baechi.Plan(graph, cluster, device_of, random_topological(chance, parents))
 

@@ -173,7 +173,7 @@ def without(kind: str, phase: str) -> Iterator[list[str]]:
 RACES = {
     PRODUCER: r"/tx reads memory that .*/compute may still be writing",
     SOURCE: r"memory was freed for stream \S+ while .*/tx may still be using it",
-    ARRIVAL: r"/compute (reads|writes) memory that .*[0-9]/rx may still be writing",
+    ARRIVAL: r"/(compute|tx) (reads|writes) memory that .*[0-9]/rx may still be writing",
     UPLOAD: r"/compute (reads|writes) memory that .*host>cpu:./rx may still be writing",
     COPY: r"memory was freed for stream \S+/rx while .*/compute may still be using it",
     READERS: r"/compute writes memory that .*/tx may still be reading",

@@ -1,0 +1,67 @@
+"""A torch function mode that can be taken off the stack, and put back, at any depth."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from baechi.torchlib.private.modes import function_mode_count, pop_function_mode, push_function_mode
+
+
+class RemovableMode(TorchFunctionMode):
+    """A function mode that is off while layers run, wherever it stands among other modes."""
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Take this mode off the stack, at any depth.
+
+        Torch's fast paths are off while any function mode is on. So a mode that stays on without effect
+        would still change what a layer computes.
+        """
+        depth = self.leave()
+        try:
+            yield
+        finally:
+            self.come_back(depth)
+
+    def come_back(self, depth: int | None) -> None:
+        """Put this mode on the stack again.
+
+        Args:
+            depth: what `leave` returned.
+        """
+        if depth == 0:
+            push_function_mode(self)
+        elif depth is not None:
+            _push_below(self, depth)
+
+    def leave(self) -> int | None:
+        """Take this mode off the stack for good.
+
+        Returns:
+            How many modes stood above this one; None if it was not on the stack.
+        """
+        if not function_mode_count():
+            return None
+        top = pop_function_mode()
+        if top is self:
+            return 0
+        push_function_mode(top)
+        above: list[Any] = []
+        found = False
+        while function_mode_count() and not found:
+            mode = pop_function_mode()
+            found = mode is self
+            if not found:
+                above.append(mode)
+        for mode in reversed(above):
+            push_function_mode(mode)
+        return len(above) if found else None
+
+
+def _push_below(mode: TorchFunctionMode, depth: int) -> None:
+    above = [pop_function_mode() for _ in range(depth)]
+    push_function_mode(mode)
+    for other in reversed(above):
+        push_function_mode(other)
