@@ -97,6 +97,13 @@ class Plan(AbstractRecord):
         return tuple(name for name in self.cluster.names if name in used)
 
     @cached_property
+    def apart(self) -> Mapping[str, str]:
+        """The functional ops that lie on another device than what they follow (`follows`), and its device."""
+        followed = {name: costs.follows for name, costs in self.graph.placed_costs() if costs.follows}
+        devices = {name: self.device_of[node] for name, node in followed.items() if node in self.device_of}
+        return {name: device for name, device in devices.items() if self.device_of[name] != device}
+
+    @cached_property
     def timeline(self) -> Timeline:
         """The predicted step: a dry run's, else simulated when first asked for; its `source` says which."""
         if self.dry is not None:

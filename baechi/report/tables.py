@@ -36,7 +36,8 @@ def tables(facts: Facts) -> list[Table]:
     Args:
         facts: of a plan.
     """
-    found = [placement(facts), memory(facts), time(facts), critical(facts), cuts(facts), waiting(facts)]
+    found = [placement(facts), *([apart(facts)] if facts.plan.apart else [])]
+    found += [memory(facts), time(facts), critical(facts), cuts(facts), waiting(facts)]
     found += [candidates(facts)] if facts.candidates else []
     found += [counters(facts.measured)] if facts.measured is not None else []
     return found
@@ -66,6 +67,24 @@ def placement(facts: Facts) -> Table:
         ("device", "modules", "layers", "functional ops"),
         tuple(rows),
         ("device", "modules"),
+        note,
+    )
+
+
+def apart(facts: Facts) -> Table:
+    """Functional ops that lie elsewhere than by rule, beside their largest input.
+
+    Args:
+        facts: of a plan.
+    """
+    plan = facts.plan
+    found = [(name, plan.device_of[name], device) for name, device in plan.apart.items()]
+    note = f"And {len(found) - _CUTS_SHOWN} more." if len(found) > _CUTS_SHOWN else ""
+    return Table(
+        "Functional ops that lie apart from what they follow",
+        ("functional op", "on", "by rule on"),
+        tuple(found[:_CUTS_SHOWN]),
+        ("functional op", "on", "by rule on"),
         note,
     )
 

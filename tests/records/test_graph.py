@@ -77,3 +77,13 @@ def test_groups_in_code_order() -> None:
     for name, group in (("a", None), ("b", "a"), ("c", "a")):
         graph.add_node(name, colocate=group)
     assert list(graph.groups().values()) == [["a"], ["b", "c"]]
+
+
+def test_groups_with_what_follows() -> None:
+    """What follows a node is in its group, through others that follow; apart it is in a group of its own."""
+    graph = LayerGraph()
+    rows = (("a", None, None), ("b", "g", None), ("op", None, "b"), ("c", None, None), ("next", "h", "op"))
+    for name, group, followed in (*rows, ("last", "h", None)):
+        graph.add_node(name, colocate=group, follows=followed)
+    assert list(graph.groups().values()) == [["a"], ["b", "op", "next", "last"], ["c"]]
+    assert list(graph.groups(apart=True).values()) == [["a"], ["b"], ["op"], ["c"], ["next", "last"]]

@@ -49,6 +49,19 @@ def test_report_names_what_matters() -> None:
         assert words in text
 
 
+def test_report_names_ops_that_lie_apart() -> None:
+    """Where they lie, and where they would by rule; no table where there are none."""
+    graph = chain(3)
+    graph.nodes["l1"].update(kind="glue", follows="l0")
+    title = "Functional ops that lie apart from what they follow"
+    apart, together = (
+        report.to_text(Plan(graph, cluster_of(999, 999), dict(zip(("l0", "l1", "l2"), devices, strict=True))))
+        for devices in (("d0", "d1", "d0"), ("d0", "d0", "d1"))
+    )
+    assert ["l1", "d1", "d0"] in [line.split() for line in apart[apart.index(title) :].split("\n")]
+    assert title not in together
+
+
 def test_report_on_one_device() -> None:
     """One device: everything is there, nothing travels between devices but the inputs."""
     text = report.to_text(plan(1))

@@ -84,16 +84,13 @@ def moves_of(plan: Plan) -> dict[Site, Move]:
         plan: any plan.
     """
     moves: dict[Site, Move] = {}
-    if not plan.graph.says("follows"):
-        return moves
     after, calls = "", Counter[str]()
-    for node, costs in plan.graph.placed_costs():
+    for node, costs in plan.graph.placed_costs() if plan.apart else ():
         if costs.kind == "layer":
             after, calls = (after, calls) if costs.unread else (node, Counter())
         elif not costs.on_host:
-            function, there = costs.type or "", plan.device_of[node]
-            usual = plan.device_of.get(costs.follows or "", there)
-            if there != usual:
-                moves[Site(after, function, calls[function])] = Move(usual, there)
+            function = costs.type or ""
+            if node in plan.apart:
+                moves[Site(after, function, calls[function])] = Move(plan.apart[node], plan.device_of[node])
             calls[function] += 1
     return moves

@@ -44,7 +44,7 @@ class GlueMode(RemovableMode):
             if facts.asks:
                 return func(*args, **kwargs)
             if facts.short:
-                there = self._by_plan(func, facts.name, args, kwargs)
+                there = None if self.step.sites is None else self._by_plan(func, facts.name, args, kwargs)
                 return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
         rule = facts.rule
         if rule.takes_device:

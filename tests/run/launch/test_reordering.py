@@ -58,7 +58,7 @@ CONFIGS: tuple[tuple[Placer, int, Any], ...] = (
     ("random:2", 4, "threads"),
     (stacked, 2, "host"),
     (stacked, 2, "threads"),
-    (late(0), 2, "host"),
+    (late(3), 2, "host"),
     (late(1), 3, "threads"),
     (late(2), 4, "host"),
     (late(2), 3, False),
