@@ -47,8 +47,13 @@ class Channels:
             target: where they go.
             transfers: `(ready_s, source, duration_s)` of each, in the order of booking.
         """
-        free_s: dict[int, float] = {}
         last_s = 0.0
+        if not self._stride:  # one channel for all: each arrives after the one before
+            free_at_s = self._free_s[target]
+            for ready_s, _, duration_s in transfers:
+                free_at_s = last_s = max(ready_s, free_at_s) + duration_s
+            return last_s
+        free_s: dict[int, float] = {}
         for ready_s, source, duration_s in transfers:
             channel = self._stride * source + target
             end_s = max(ready_s, free_s.get(channel, self._free_s[channel])) + duration_s

@@ -23,6 +23,7 @@ class Availability:
         self._channels = Channels(problem.cluster)
         self._ready_s = [0.0] * len(problem.indexed.source)
         self._home = [problem.host] * len(problem.indexed.source)
+        self._travel_s = [[0.0] * len(problem.indexed.source) for _ in problem.devices]
         self._at_s = [[_ABSENT] * len(problem.indexed.source) for _ in problem.devices]
         self._behind_s = [0.0] * len(problem.indexed)
         self.free_s = [0.0 for _ in problem.devices]
@@ -30,6 +31,9 @@ class Availability:
         # by device and layer: `booked` when `inputs_there_s` was asked for, and its answer, valid until then
         self._asked = [[_NEVER] * len(problem.indexed) for _ in problem.devices]
         self._answer_s = [[0.0] * len(problem.indexed) for _ in problem.devices]
+        for tensor, maker in enumerate(problem.indexed.source):
+            if maker < 0:
+                self._is_at(tensor, problem.host)
 
     def earliest_s(self, layer: int) -> float:
         """When all predecessors of a layer have run: it cannot start earlier on any device.
@@ -63,8 +67,9 @@ class Availability:
                 latest_s = at_s[tensor]
         if not absent:
             return latest_s
+        travel_s = self._travel_s[device]
         transfers = [
-            (self._ready_s[tensor], self._home[tensor], self._travel_s(tensor, device))
+            (self._ready_s[tensor], self._home[tensor], travel_s[tensor])
             for tensor in self._in_queue_order(absent)
         ]
         return max(latest_s, self._channels.last_arrival_s(device, transfers))
@@ -80,13 +85,13 @@ class Availability:
         start_s = max(self.free_s[device], self._behind_s[layer])
         for tensor in self._in_queue_order([t for t in indexed.reads[layer] if at_s[t] == _ABSENT]):
             home, ready_s = self._home[tensor], self._ready_s[tensor]
-            _, at_s[tensor] = self._channels.book(home, device, ready_s, self._travel_s(tensor, device))
+            _, at_s[tensor] = self._channels.book(home, device, ready_s, self._travel_s[device][tensor])
             self.booked[device] += 1
         start_s = max([start_s, *[at_s[tensor] for tensor in indexed.reads[layer]]])
         end_s = start_s + self._problem.work_s[device][layer]
         self.free_s[device] = end_s
         for tensor in indexed.makes[layer]:
-            self._home[tensor] = device
+            self._is_at(tensor, device)
             self._ready_s[tensor] = at_s[tensor] = end_s
         for follower in indexed.after[layer]:
             self._behind_s[follower] = max(self._behind_s[follower], end_s)
@@ -95,5 +100,9 @@ class Availability:
         """Sort tensors by the time when they are ready: first come, first served."""
         return sorted(tensors, key=self._ready_s.__getitem__) if len(tensors) > 1 else tensors
 
-    def _travel_s(self, tensor: int, device: int) -> float:
-        return self._problem.travel_s(self._home[tensor], device, self._problem.indexed.size_bytes[tensor])
+    def _is_at(self, tensor: int, home: int) -> None:
+        """Note where a tensor is made, and so how long it travels to each device."""
+        size_bytes = self._problem.indexed.size_bytes[tensor]
+        self._home[tensor] = home
+        for device, travel_s in enumerate(self._travel_s):
+            travel_s[tensor] = self._problem.travel_s(home, device, size_bytes)
