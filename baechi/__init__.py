@@ -30,11 +30,13 @@ if TYPE_CHECKING:
         StreamRaceError,
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
+    from baechi.records.pipeline import Pipeline
     from baechi.verbs.checking import check
     from baechi.verbs.comparing import compare
     from baechi.verbs.distribute import assign, distribute, last_step, load, plan_of, reordering, restore
     from baechi.verbs.dry_running import dry_run
     from baechi.verbs.fitting import fits
+    from baechi.verbs.pipelining import pipeline
     from baechi.verbs.profiling import profile
 
 __version__ = "0.1.0"
@@ -67,7 +69,9 @@ _HOMES = {
     ),
     "baechi.verbs.dry_running": ("dry_run",),
     "baechi.verbs.fitting": ("fits",),
+    "baechi.verbs.pipelining": ("pipeline",),
     "baechi.verbs.profiling": ("profile",),
+    "baechi.records.pipeline": ("Pipeline",),
     "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),
 }
 
@@ -85,6 +89,7 @@ __all__ = [
     "Inputs",
     "LayerGraph",
     "Link",
+    "Pipeline",
     "PlacementError",
     "Plan",
     "PlanError",
@@ -100,6 +105,7 @@ __all__ = [
     "fits",
     "last_step",
     "load",
+    "pipeline",
     "place",
     "plan_of",
     "profile",

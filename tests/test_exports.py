@@ -7,9 +7,9 @@ import sys
 import baechi
 
 PUBLIC = {
-    "distribute", "profile", "place", "simulate", "assign", "restore", "plan_of", "last_step",
+    "distribute", "profile", "place", "pipeline", "simulate", "assign", "restore", "plan_of", "last_step",
     "reordering", "check", "compare", "dry_run", "fits", "load",
-    "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Timeline", "Inputs",
+    "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Timeline", "Inputs",
     "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "DryRunError",
     "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",
 }  # fmt: skip

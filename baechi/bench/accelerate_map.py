@@ -16,10 +16,10 @@ from typing import Any
 from torch import nn
 
 from baechi.errors import BaechiError, PlacementError
+from baechi.place.fullness import within_memory
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
-from baechi.verbs.planning import within_memory
 
 
 def is_installed() -> bool:

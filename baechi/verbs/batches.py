@@ -43,6 +43,26 @@ def resized_batch(inputs: Inputs, size: int, wanted: int) -> Inputs:
     return _each_of_batch(resize, inputs, size)
 
 
+def part_of_batch(inputs: Inputs, parts: int) -> Inputs:
+    """The largest of equal parts of a batch, along the leading dimension.
+
+    Args:
+        inputs: what a model is called with.
+        parts: how many parts.
+
+    Raises:
+        ValueError: there are fewer rows than parts, or less than one part.
+    """
+    if parts == 1:
+        return inputs
+    size = batch_size(inputs)
+    if not 1 <= parts <= (size or 0):
+        rows = "no tensor with rows" if size is None else f"{size} rows"
+        raise ValueError(f"microbatches is {parts}, and the batch has {rows}: each needs a row at least")
+    assert size is not None
+    return resized_batch(inputs, size, -(-size // parts))
+
+
 def batch_on_meta(inputs: Inputs, size: int, wanted: int) -> Inputs:
     """Inputs of another batch that take no memory.
 

@@ -4,26 +4,27 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, overload
 
 from baechi.errors import PlacementError
 from baechi.place import find, fit
 from baechi.place.apart import plan_with_ops_apart
 from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
+from baechi.place.fullness import excess_bytes, too_full, within_memory
 from baechi.place.problem import Problem
 from baechi.place.registry import places_ops, uses_several
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
-from baechi.records.datasheet import known_kinds
-from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
-from baechi.units import format_bytes
 from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
+from baechi.verbs.pipelining import graphs_of, pipelined
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
@@ -36,22 +37,54 @@ _LOOSENINGS, _LOOSE_TIGHTENINGS = (0.05, 0.15, 0.3, 0.5), 4
 _NO_LIMIT_BYTES = 2**62
 
 
+@overload
 def place(
     graph: LayerGraph,
     cluster: Cluster | str | Path,
     placer: Placer = "auto",
     *,
+    microbatches: None = None,
     optimizer: Optimizer = None,
     effort: Effort = 1,
     max_memory: Mapping[int | str, int | str] | None = None,
     verbose: bool | None = None,
-) -> Plan:
+) -> Plan: ...
+
+
+@overload
+def place(
+    graph: LayerGraph | Mapping[int, LayerGraph],
+    cluster: Cluster | str | Path,
+    placer: Placer = "auto",
+    *,
+    microbatches: int | Literal["auto"],
+    optimizer: Optimizer = None,
+    effort: Effort = 1,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    verbose: bool | None = None,
+) -> Pipeline: ...
+
+
+def place(
+    graph: LayerGraph | Mapping[int, LayerGraph],
+    cluster: Cluster | str | Path,
+    placer: Placer = "auto",
+    *,
+    microbatches: int | Literal["auto"] | None = None,
+    optimizer: Optimizer = None,
+    effort: Effort = 1,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    verbose: bool | None = None,
+) -> Plan | Pipeline:
     """Choose a device and an order for every layer.
 
     Args:
-        graph: the layer graph.
+        graph: the layer graph; with `microbatches`, that of one microbatch (`profile(microbatches=...)`). For
+            `"auto"` graphs by number of microbatches, at most 16 of them, such as `{1: whole, 8: eighth}`.
         cluster: the devices, or text that `Cluster.parse` reads.
         placer: as `distribute` takes it.
+        microbatches: into how many parts the batch is split, which are in flight at once; the plan is one for
+            that, and comes with its order as a `Pipeline`. `"auto"` takes the fastest of several numbers.
         optimizer: whose state counts, by name or as an object; the graph's own unless given.
         effort: how long `"auto"` searches, counted in estimates (1: about two seconds for 300 layers);
             0 not at all, `"max"` until nothing improves. With 0, placing by memory alone (the fallback of
@@ -60,17 +93,28 @@ def place(
         verbose: whether to show progress on the standard error; on a terminal only unless given.
 
     Returns:
-        A plan whose simulated peaks fit every device's memory.
+        A plan whose simulated peaks fit every device's memory; with `microbatches`, a pipeline.
 
     Raises:
         PlacementError: no placement was found that fits.
-        ValueError: an unknown placer or optimizer, or a negative effort.
+        ValueError: an unknown placer or optimizer, a negative effort, or graphs that do not go with
+            `microbatches`.
     """
     cluster = Cluster.parse(cluster)
     cluster = cluster.with_memory(max_memory) if max_memory is not None else cluster
-    tell_unused(optimizer, training=graph.training)
+    name = name_of(optimizer)
+    place_one = functools.partial(placed, cluster=cluster, placer=placer, optimizer=name, effort=effort)
     with verbosity(verbose):
-        return placed(graph, cluster, placer, name_of(optimizer), effort)
+        if microbatches is not None:
+            check_effort(effort)
+            graphs = graphs_of(graph, microbatches)
+            tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
+            graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
+            return pipelined(graphs, cluster, place_one, effort=effort, searches=placer == "auto")
+        if not isinstance(graph, LayerGraph):
+            raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
+        tell_unused(optimizer, training=graph.training)
+        return place_one(graph)
 
 
 @uncollected
@@ -208,58 +252,3 @@ def resized(cluster: Cluster, by_bytes: Mapping[str, int]) -> Cluster:
     sizes = [max(0, device.memory_bytes + by_bytes.get(device.name, 0)) for device in cluster.devices]
     pairs = zip(cluster.devices, sizes, strict=True)
     return replace(cluster, devices=tuple([replace(device, memory_bytes=size) for device, size in pairs]))
-
-
-def excess_bytes(plan: Plan) -> dict[str, int]:
-    """By how many bytes a plan's timeline exceeds the memory of devices.
-
-    Args:
-        plan: any plan.
-
-    Returns:
-        Bytes by device; only devices that are too full. What counts is what is allocated; on GPUs what
-        torch's allocator reserves for it, where the timeline says so. (Emulated devices are exact.)
-    """
-    timeline, excess = plan.timeline, {}
-    for device in plan.cluster.devices:
-        taken = timeline.peak_bytes.get(device.name, 0)
-        if not plan.cluster.emulated and _is_gpu(device):
-            taken = max(taken, timeline.reserved_bytes.get(device.name, 0))
-        if taken > device.memory_bytes:
-            excess[device.name] = taken - device.memory_bytes
-    return excess
-
-
-def _is_gpu(device: Device) -> bool:
-    """Whether torch's allocator for CUDA serves a device: a GPU of this machine, or one to plan for."""
-    planned_for = device.kind in known_kinds() and device.kind.lower() != "cpu"
-    return device.name.startswith("cuda") or (planned_for and device.name.startswith("device"))
-
-
-def within_memory(plan: Plan) -> Plan:
-    """The plan itself, if its simulated peaks fit every device's memory.
-
-    Args:
-        plan: any plan.
-
-    Raises:
-        PlacementError: a peak is above a device's memory.
-    """
-    if excess_bytes(plan):
-        raise too_full(plan)
-    return plan
-
-
-def too_full(plan: Plan) -> PlacementError:
-    """The error for a plan that does not fit the memory of devices.
-
-    Args:
-        plan: a plan with such peaks.
-    """
-    excess = excess_bytes(plan)
-    short = ", ".join(f"{name} by {format_bytes(excess[name])} ({excess[name]} bytes)" for name in excess)
-    return PlacementError(
-        f"the {plan.placer} placement needs more memory than there is on {short}: use more or larger "
-        "devices, a smaller batch, or another placer",
-        short_bytes=excess,
-    )

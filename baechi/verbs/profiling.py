@@ -18,6 +18,7 @@ from baechi.records.inputs import Inputs
 from baechi.run import refuse_distributed
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.modules.arguments import Arguments
+from baechi.verbs.batches import part_of_batch
 from baechi.verbs.given import Outputs, check_outputs
 from baechi.verbs.measuring import Captured, is_measurable, measure_on
 
@@ -34,6 +35,7 @@ def profile(
     inputs: Any = None,
     *,
     examples: Iterable[Any] | None = None,
+    microbatches: int = 1,
     cluster: Cluster | str | Path | None = None,
     training: bool | None = None,
     accumulate: bool = False,
@@ -52,6 +54,8 @@ def profile(
         model: the model; left exactly as found. It may be on the `meta` device for an estimate.
         inputs: as `distribute` takes them.
         examples: several inputs, in place of `inputs`.
+        microbatches: into how many parts the batch is split; the graph is that of one, of the largest where
+            rows do not divide.
         cluster: whose devices the times are for; by default as in `distribute`.
         training: costs of training or of inference; `model.training` unless given.
         accumulate: whether gradients of weights are there all the time, since they are added up over
@@ -73,8 +77,8 @@ def profile(
 
     Raises:
         CaptureError: the model does not run with the inputs.
-        ValueError: an unknown source or choice of outputs, a device without rates, or an unknown class to
-            keep whole.
+        ValueError: an unknown source or choice of outputs, a batch of fewer rows than microbatches, a device
+            without rates, or an unknown class to keep whole.
         BaechiError: the model is distributed already.
     """
     if source not in _SOURCES:
@@ -82,7 +86,7 @@ def profile(
     check_outputs(outputs)
     refuse_distributed(model)
     cluster = default_cluster() if cluster is None else Cluster.parse(cluster)
-    given = Inputs.each_of(inputs, examples)
+    given = [part_of_batch(one, microbatches) for one in Inputs.each_of(inputs, examples)]
     training = model.training if training is None else training
     with unwatched(), autocast_everywhere(), verbosity(verbose), progress("capturing"):
         measured = source in ("hooks", "layers") or (source == "auto" and is_measurable(cluster))

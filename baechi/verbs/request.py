@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from baechi.place.fullness import within_memory
 from baechi.progress import say, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap
@@ -18,7 +19,7 @@ from baechi.run import assign
 from baechi.run.runtime import Reorder
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import checked, judged, runner
-from baechi.verbs.planning import with_optimizer, within_memory
+from baechi.verbs.planning import with_optimizer
 
 logger = logging.getLogger(__name__)
 

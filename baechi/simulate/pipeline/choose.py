@@ -16,7 +16,7 @@ from baechi.simulate.pipeline.rules import RULES, backward_first, limits_of
 _CLOSE = 1e-3
 """Of two orders whose steps differ by less than this part, the one with less memory is better."""
 
-_MOST_TASKS, _FEWEST = 40_000, 4
+_MOST_TASKS, _FEWEST = 40_000, 2
 """So many tasks are scheduled in all, if that leaves each rule at least so many limits."""
 
 

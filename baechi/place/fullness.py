@@ -1,0 +1,62 @@
+"""Whether the predicted peaks of a plan fit the memory of its devices, and the error if they do not."""
+
+from baechi.errors import PlacementError
+from baechi.records.datasheet import known_kinds
+from baechi.records.device import Device
+from baechi.records.plan import Plan
+from baechi.units import format_bytes
+
+
+def excess_bytes(plan: Plan) -> dict[str, int]:
+    """By how many bytes a plan's timeline exceeds the memory of devices.
+
+    Args:
+        plan: any plan.
+
+    Returns:
+        Bytes by device; only devices that are too full. What counts is what is allocated; on GPUs what
+        torch's allocator reserves for it, where the timeline says so. (Emulated devices are exact.)
+    """
+    timeline, excess = plan.timeline, {}
+    for device in plan.cluster.devices:
+        taken = timeline.peak_bytes.get(device.name, 0)
+        if not plan.cluster.emulated and _is_gpu(device):
+            taken = max(taken, timeline.reserved_bytes.get(device.name, 0))
+        if taken > device.memory_bytes:
+            excess[device.name] = taken - device.memory_bytes
+    return excess
+
+
+def _is_gpu(device: Device) -> bool:
+    """Whether torch's allocator for CUDA serves a device: a GPU of this machine, or one to plan for."""
+    planned_for = device.kind in known_kinds() and device.kind.lower() != "cpu"
+    return device.name.startswith("cuda") or (planned_for and device.name.startswith("device"))
+
+
+def within_memory(plan: Plan) -> Plan:
+    """The plan itself, if its simulated peaks fit every device's memory.
+
+    Args:
+        plan: any plan.
+
+    Raises:
+        PlacementError: a peak is above a device's memory.
+    """
+    if excess_bytes(plan):
+        raise too_full(plan)
+    return plan
+
+
+def too_full(plan: Plan) -> PlacementError:
+    """The error for a plan that does not fit the memory of devices.
+
+    Args:
+        plan: a plan with such peaks.
+    """
+    excess = excess_bytes(plan)
+    short = ", ".join(f"{name} by {format_bytes(excess[name])} ({excess[name]} bytes)" for name in excess)
+    return PlacementError(
+        f"the {plan.placer} placement needs more memory than there is on {short}: use more or larger "
+        "devices, a smaller batch, or another placer",
+        short_bytes=excess,
+    )

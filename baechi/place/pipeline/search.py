@@ -1,0 +1,105 @@
+"""Local search over placements for a pipeline: ends of stretches move, stretches change their device."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from baechi.place.problem import ANYWHERE, Problem
+
+_SLACK = 2e-3
+"""At first, a placement may be slower than the one before by this part; at the end not at all."""
+
+_MOST_GROUPS = 6
+"""A stretch that changes its device has at most so many groups."""
+
+
+class Verdict(NamedTuple):
+    """How good a placement is; the less, the better.
+
+    Args:
+        excess_bytes: by how much devices are too full, in all.
+        step_s: the predicted step.
+    """
+
+    excess_bytes: int
+    step_s: float
+
+
+Judge = Callable[[Sequence[int], float], Verdict]
+"""Judges a placement by group. It may stop when the step is longer than some seconds, and say so."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A placement with what was said about it.
+
+    Args:
+        name: where it came from.
+        device_of: by group, its device.
+        verdict: how good it is.
+    """
+
+    name: str
+    device_of: tuple[int, ...]
+    verdict: Verdict
+
+
+def searched(
+    problem: Problem,
+    judge: Judge,
+    starts: Iterable[tuple[str, tuple[int, ...]]],
+    evaluations: int,
+    *,
+    keep: int = 3,
+) -> list[Found]:
+    """Search from the best of some placements.
+
+    Args:
+        problem: what is placed.
+        judge: judges placements.
+        starts: placements with their names.
+        evaluations: how many more are judged.
+        keep: how many to return.
+
+    Returns:
+        The best that were seen, the best first; empty without starts.
+    """
+    found = [Found(name, start, judge(start, float("inf"))) for name, start in starts]
+    found.sort(key=lambda one: one.verdict)
+    if not found:
+        return []
+    chance, current, seen = Random(0), found[0], {one.device_of for one in found}
+    for number in range(evaluations if len(problem.devices) > 1 else 0):
+        slack = 1 + _SLACK * (1 - number / evaluations)
+        changed = _changed(problem, current.device_of, chance)
+        if changed in seen:
+            continue
+        seen.add(changed)
+        limit_s = current.verdict.step_s * slack
+        verdict = judge(changed, limit_s)
+        if verdict < (current.verdict.excess_bytes, limit_s):
+            name = current.name.removesuffix(", searched") + ", searched"
+            current = Found(name, changed, verdict)
+            found.append(current)
+    return sorted(found, key=lambda one: one.verdict)[:keep]
+
+
+def _changed(problem: Problem, device_of: Sequence[int], chance: Random) -> tuple[int, ...]:
+    groups, changed = len(device_of), list(device_of)
+    ends = [group for group in range(1, groups) if device_of[group] != device_of[group - 1]]
+    if ends and chance.random() < 0.75:  # an end of a stretch moves
+        end = chance.choice(ends)
+        count = chance.choice((1, 1, 2, 3, _MOST_GROUPS))
+        if chance.random() < 0.5:
+            moved, device = range(end, min(groups, end + count)), device_of[end - 1]
+        else:
+            moved, device = range(max(0, end - count), end), device_of[end]
+    else:
+        first = chance.randrange(groups)
+        moved = range(first, min(groups, first + chance.randint(1, _MOST_GROUPS)))
+        device = chance.choice(list(problem.devices))
+    for group in moved:
+        if problem.pins[group] == ANYWHERE:
+            changed[group] = device
+    return tuple(changed)

@@ -1,0 +1,221 @@
+"""From a graph to a pipeline: placed for the pipelined step, and ordered. Nothing here needs torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from baechi.errors import PlacementError
+from baechi.place.evaluated import Effort
+from baechi.place.pipeline import Found, Verdict, cuts, searched
+from baechi.place.problem import Problem
+from baechi.progress import progress
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.pipeline import Pipeline, units_of
+from baechi.records.plan import Plan
+from baechi.simulate.pipeline import (
+    OrderLike,
+    PipelineCoster,
+    Tried,
+    all_tried,
+    best_of,
+    ordered,
+    pipeline_of,
+    shortest_pipeline_s,
+)
+from baechi.simulate.pipeline.quick import QuickStep
+from baechi.units import format_bytes
+from baechi.verbs.given import PlanLike, read_plan
+
+MOST_NUMBERS = 16
+"""So many numbers of microbatches are tried at most."""
+
+_SEARCHED_NUMBERS = 3
+"""For so many of them, the best by their cuts, placements are searched."""
+
+_WORK, _MOST_EVALUATIONS = 60_000, 150
+"""How many placements a search judges: this divided by nodes and tasks, and no more than that."""
+
+_MOST_EFFORT = 10
+"""What effort "max" means."""
+
+PlaceOne = Callable[[LayerGraph], Plan]
+"""Places a graph for a step without microbatches."""
+
+
+def pipeline(
+    plan: PlanLike,
+    microbatches: int,
+    order: OrderLike = "auto",
+    *,
+    limits: Mapping[str, int] | None = None,
+    split: Mapping[str, int | None] | None = None,
+) -> Pipeline:
+    """Order the microbatches of a step on a plan's devices.
+
+    Args:
+        plan: the plan, or the path of its file; its graph has the costs of one microbatch.
+        microbatches: how many.
+        order: `"auto"` simulates many and takes the fastest that fits; `"gpipe"`, `"1f1b"` or
+            `"interleaved"`; a list of tasks for the host; or lists of tasks by device.
+        limits: by device's name, the most microbatches in flight.
+        split: by input's name, the dimension that is split, or None for an input that goes whole.
+
+    Returns:
+        A pipeline, checked; `timeline` predicts its step.
+
+    Raises:
+        PlanError: the order cannot run (both positions are named), or breaks a limit.
+        ValueError: no order has that name.
+    """
+    return ordered(read_plan(plan), microbatches, order, limits=limits, split=split)
+
+
+def graphs_of(
+    graph: LayerGraph | Mapping[int, LayerGraph], microbatches: int | Literal["auto"]
+) -> dict[int, LayerGraph]:
+    """The graphs of one microbatch, by the number of microbatches.
+
+    Args:
+        graph: one graph, or several by number.
+        microbatches: the number, or `"auto"`.
+
+    Raises:
+        ValueError: they do not go together, or there are more than 16.
+    """
+    numbers = [microbatches] if isinstance(graph, LayerGraph) else list(graph)
+    if microbatches == "auto" and isinstance(graph, LayerGraph):
+        raise ValueError(
+            "microbatches='auto' compares several numbers, and a graph has the costs of one: give "
+            "{1: profile(model, batch), 8: profile(model, batch, microbatches=8)}"
+        )
+    if not all([isinstance(number, int) and number >= 1 for number in numbers]):
+        raise ValueError(
+            f"microbatches is {', '.join(map(repr, numbers))}: whole numbers of at least 1, or 'auto'"
+        )
+    if isinstance(graph, LayerGraph):
+        assert isinstance(microbatches, int)
+        return {microbatches: graph}
+    if microbatches != "auto" and microbatches not in graph:
+        raise ValueError(f"there is no graph for {microbatches} microbatches: there are {numbers}")
+    if not 1 <= len(graph) <= MOST_NUMBERS:
+        raise ValueError(f"{len(graph)} numbers of microbatches are given: give 1 to {MOST_NUMBERS}")
+    return dict(graph) if microbatches == "auto" else {microbatches: graph[microbatches]}
+
+
+def pipelined(
+    graphs: Mapping[int, LayerGraph],
+    cluster: Cluster,
+    place_one: PlaceOne,
+    *,
+    effort: Effort = 1,
+    searches: bool = True,
+) -> Pipeline:
+    """Place and order a step with the fastest of some numbers of microbatches.
+
+    Args:
+        graphs: by number of microbatches, the graph with the costs of one.
+        cluster: the devices.
+        place_one: places a graph for a step without microbatches.
+        effort: how long to search.
+        searches: whether placements for the pipelined step are looked for; else `place_one` places.
+
+    Raises:
+        PlacementError: nothing that was found fits.
+    """
+    times = float(_MOST_EFFORT if effort == "max" else effort)
+    numbers = [number for number in sorted(graphs) if number > 1]
+    if searches and len(numbers) > _SEARCHED_NUMBERS:
+        quick = {number: placements(graphs[number], cluster, number, 0) for number in numbers}
+        known = sorted([(found[0].verdict, number) for number, found in quick.items() if found])
+        numbers = sorted([number for _, number in known[:_SEARCHED_NUMBERS]]) or numbers[:1]
+    made, refused = [], PlacementError("nothing fits")
+    for number in [*([1] if 1 in graphs else []), *numbers]:
+        try:
+            made.append(_with_number(graphs[number], cluster, number, place_one, times, searches=searches))
+        except PlacementError as error:
+            refused = error
+    if not made:
+        raise refused
+    return min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
+
+
+def _with_number(
+    graph: LayerGraph,
+    cluster: Cluster,
+    microbatches: int,
+    place_one: PlaceOne,
+    effort: float,
+    *,
+    searches: bool,
+) -> Pipeline:
+    if microbatches == 1:
+        plan = place_one(graph)
+        return Pipeline(plan, 1, tuple(units_of(plan).tasks(1)), "one microbatch")
+    if not searches:
+        return _within_memory(ordered(place_one(graph), microbatches))
+    with progress("placing"):
+        found = placements(graph, cluster, microbatches, effort)
+        if not found or found[0].verdict.excess_bytes:  # a placement that fits one microbatch at a time
+            return _within_memory(ordered(place_one(graph), microbatches))
+    with progress("ordering"):
+        coster, problem = PipelineCoster(graph, cluster), Problem(graph, cluster)
+        best, tried = found[0], list[Tried]()
+        for one in found:
+            costs = coster(_by_node(problem, coster, one.device_of))
+            least_s = shortest_pipeline_s(costs, microbatches)
+            if not tried or least_s < best_of(tried).step_s:  # else no order of it is better
+                orders = all_tried(costs, microbatches)
+                if not tried or _rank(best_of(orders)) < _rank(best_of(tried)):
+                    best, tried = one, orders
+        plan = problem.plan(best.name, best.device_of, range(len(problem.indexed)))
+        return _within_memory(pipeline_of(plan, microbatches, best_of(tried), tried))
+
+
+def placements(graph: LayerGraph, cluster: Cluster, microbatches: int, effort: float) -> list[Found]:
+    """Placements for a pipelined step, the best first; none if no cut fits.
+
+    Args:
+        graph: the layer graph, with the costs of one microbatch.
+        cluster: the devices.
+        microbatches: how many.
+        effort: how long to search; 0 takes the best cut.
+    """
+    problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
+    step = QuickStep(coster, microbatches)
+
+    def judge(device_of: Sequence[int], at_most_s: float) -> Verdict:
+        return Verdict(*step(_by_node(problem, coster, device_of), at_most_s))
+
+    work = len(problem.indexed) + 8 * microbatches * len(cluster)
+    evaluations = round(effort * min(_MOST_EVALUATIONS, _WORK / work))
+    return searched(problem, judge, cuts(problem, microbatches), evaluations)
+
+
+def _by_node(problem: Problem, coster: PipelineCoster, device_of: Sequence[int]) -> list[int]:
+    """A placement by group as one by node in code order."""
+    where = {
+        name: device_of[group]
+        for name, group in zip(problem.indexed.names, problem.indexed.group_of, strict=True)
+    }
+    return [where[name] for name in coster.placeable.names]
+
+
+def _rank(tried: Tried) -> tuple[bool, float]:
+    return not tried.fits, tried.step_s
+
+
+def _within_memory(made: Pipeline) -> Pipeline:
+    peaks = made.timeline.peak_bytes
+    excess = {
+        device.name: peaks[device.name] - device.memory_bytes
+        for device in made.plan.cluster.devices
+        if peaks[device.name] > device.memory_bytes
+    }
+    if excess:
+        short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
+        raise PlacementError(
+            f"{made.microbatches} microbatches need more memory than there is on {short}: use more or larger "
+            "devices, more microbatches, a smaller batch, or a limit in flight",
+            short_bytes=excess,
+        )
+    return made

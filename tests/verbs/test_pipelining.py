@@ -1,0 +1,128 @@
+"""Placing for a step in microbatches, by a number or by the best of several."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from records.pipeline.chains import chain
+
+import baechi
+from baechi import Cluster, LayerGraph, Link, Pipeline
+from baechi.errors import PlacementError
+from baechi.simulate.pipeline import costs_of, shortest_pipeline_s
+from baechi.zoo import MODELS
+
+FAST = Link(1e-6, 1e12)
+
+
+def parts(layers: int, numbers: tuple[int, ...], overhead: float = 0.0) -> dict[int, LayerGraph]:
+    """A chain of equal layers whose batch is split: each microbatch takes its share, and an overhead."""
+    return {m: chain([(1.0 / m + overhead, 2.0 / m + overhead)] * layers, size=8) for m in numbers}
+
+
+def test_a_chain_over_four_devices() -> None:
+    """Eight equal layers, eight microbatches: 11 of 8 parts of a quarter, which is the bound."""
+    graph = parts(8, (8,))[8]
+    made = baechi.place(graph, Cluster.uniform(4, link=FAST), microbatches=8)
+    assert isinstance(made, Pipeline)
+    assert made.microbatches == 8
+    assert len(made.plan.devices_used) == 4
+    assert made.timeline.makespan_s < 24 / 4 * (8 + 3) / 8 * 1.01
+    assert made.timeline.makespan_s <= 1.01 * shortest_pipeline_s(costs_of(made.plan), 8)
+    assert made.tried
+    assert Pipeline.from_json(made.to_json()).timeline.makespan_s == made.timeline.makespan_s
+
+
+@pytest.mark.parametrize("overhead", [0.0, 0.01, 10.0])
+def test_auto_is_never_worse_than_one(overhead: float) -> None:
+    """Small microbatches that waste time make fewer of them better, in the end one."""
+    graphs = parts(6, (1, 2, 4, 8, 16), overhead)
+    cluster = Cluster.uniform(3, link=FAST)
+    auto = baechi.place(graphs, cluster, microbatches="auto", effort=0)
+    one = baechi.place(graphs[1], cluster, microbatches=1, effort=0)
+    assert auto.timeline.makespan_s <= one.timeline.makespan_s
+    assert (auto.microbatches == 1) == (overhead == 10.0)
+    assert one.timeline.makespan_s == baechi.place(graphs[1], cluster, effort=0).timeline.makespan_s
+
+
+def test_memory() -> None:
+    """Where a cut fits with few in flight only, the order keeps to that; else it is refused."""
+    graph = chain([(1.0, 2.0)] * 4, size=8)
+    for name in graph.placed():
+        graph.nodes[name].update(param_bytes=50, saved_bytes=100)
+    made = baechi.place(graph, Cluster.uniform(2, memory=420, link=FAST), microbatches=4)
+    assert max(made.timeline.peak_bytes.values()) <= 420
+    assert max(made.in_flight.values()) < 4
+    with pytest.raises(PlacementError):
+        baechi.place(graph, Cluster.uniform(2, memory=200, link=FAST), microbatches=4)
+
+
+def test_another_placer() -> None:
+    """A placer that is named places; the order is chosen all the same."""
+    graph = chain([(1.0, 2.0)] * 4, size=8)
+    made = baechi.place(graph, Cluster.uniform(2, link=FAST), "round-robin", microbatches=4)
+    assert made.plan.placer == "round-robin"
+    assert len(made.stages) == 4
+
+
+def test_pipeline_of_a_plan() -> None:
+    """A plan made elsewhere is ordered by name, with limits."""
+    plan = baechi.place(chain([(1.0, 2.0)] * 4, size=8), Cluster.uniform(2, link=FAST), "even")
+    made = baechi.pipeline(plan, 4, "1f1b", split={"mask": None})
+    assert (made.rule, dict(made.split)) == ("1f1b", {"mask": None})
+    assert max(baechi.pipeline(plan, 4, limits={"device:0": 1}).in_flight.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("graphs", "microbatches", "fault"),
+    [
+        (lambda: chain([(1.0, 1.0)]), "auto", "compares several numbers"),
+        (lambda: {1: chain([(1.0, 1.0)])}, None, "several graphs are for microbatches='auto'"),
+        (lambda: {1: chain([(1.0, 1.0)])}, 2, "no graph for 2 microbatches"),
+        (lambda: chain([(1.0, 1.0)]), 0, "whole numbers of at least 1"),
+        (lambda: {n: chain([(1.0, 1.0)]) for n in range(1, 19)}, "auto", "18 numbers"),
+    ],
+)
+def test_refusals(graphs: Callable[[], Any], microbatches: Any, fault: str) -> None:
+    """Graphs and numbers that do not go together are told apart."""
+    with pytest.raises(ValueError, match=fault):
+        baechi.place(graphs(), Cluster.uniform(2), microbatches=microbatches)
+
+
+def test_profile_at_microbatch_size() -> None:
+    """The graph of one microbatch has the work of the largest part; a batch must have a row for each."""
+    model = torch.nn.Linear(4, 4)
+    flops = [
+        baechi.profile(model, torch.ones(10, 4), microbatches=m, source="estimate").total("flops")
+        for m in (1, 2, 4)
+    ]
+    assert flops == [flops[0], flops[0] / 2, flops[0] * 0.3]
+    with pytest.raises(ValueError, match="microbatches is 11, and the batch has 10 rows"):
+        baechi.profile(model, torch.ones(10, 4), microbatches=11, source="estimate")
+
+
+@pytest.mark.parametrize(("name", "batch", "least"), [("transformer", 256, 2.8), ("inception-v3", 128, 2.5)])
+def test_gain_at_full_size(name: str, batch: int, least: float) -> None:
+    """Predicted on four equal A100s with 8 microbatches, beside one device."""
+    model, inputs = MODELS[name]("full", batch, device="meta")
+    check_gain(model, inputs, least)
+
+
+def test_gain_of_gpt2() -> None:
+    """The same for GPT-2 with its default configuration."""
+    transformers = pytest.importorskip("transformers")
+    with torch.device("meta"):
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).train()
+        ids = torch.zeros(32, 1024, dtype=torch.long)
+    check_gain(model, {"input_ids": ids, "labels": ids}, 2.8)
+
+
+def check_gain(model: torch.nn.Module, inputs: Any, least: float) -> None:
+    cluster = Cluster.parse("4xA100-80GB")
+    roomy = Cluster.parse("4xA100-80GB", memory="1TiB")
+    whole = baechi.profile(model, inputs, cluster=cluster, training=True, source="estimate")
+    one_s = baechi.place(whole, roomy, "single").timeline.makespan_s
+    part = baechi.profile(model, inputs, cluster=cluster, training=True, source="estimate", microbatches=8)
+    made = baechi.place(part, cluster, microbatches=8, optimizer="adam", effort=0)
+    assert one_s / made.timeline.makespan_s >= least
