@@ -31,9 +31,10 @@ from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.torchlib.modules.as_found import left_as_found
+from baechi.torchlib.modules.compiled import bring_back, set_aside
 from baechi.torchlib.modules.intercept import (
     forward_restored,
-    original_forward,
+    forward_to_run,
     replace_forward,
     restore_forward,
 )
@@ -193,6 +194,8 @@ def _clocked(model: nn.Module, graph: LayerGraph, sample: _Round) -> Iterator[No
             stack.enter_context(forward_restored(module))
             replace_forward(module, _timed)
             stack.callback(restore_forward, module)
+            set_aside(module, runs=True)
+            stack.callback(bring_back, module)
         yield
 
 
@@ -205,7 +208,7 @@ def _timed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     first = next_sequence_number()
     call = sample.clock.begin(layer, inside=sample.open > 0)
     sample.open += 1
-    result = original_forward(module)(*args, **kwargs)
+    result = forward_to_run(module)(*args, **kwargs)
     sample.open -= 1
     sample.clock.end(call)
     sample.forward[layer] = [call]

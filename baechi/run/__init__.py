@@ -6,11 +6,13 @@ Start: `assign`, `calls`, then `step/step` and `launch/schedule`.
 """
 
 from baechi.run.assign import assign, last_step, plan_of, refuse_distributed, reordering, restore
+from baechi.run.compiled import blocks_compiled, tell_uncompiled
 from baechi.run.first_call import plan_at_first_call
 from baechi.run.load import load
 
 __all__ = [
     "assign",
+    "blocks_compiled",
     "last_step",
     "load",
     "plan_at_first_call",
@@ -18,4 +20,5 @@ __all__ = [
     "refuse_distributed",
     "reordering",
     "restore",
+    "tell_uncompiled",
 ]

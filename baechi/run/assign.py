@@ -15,6 +15,7 @@ from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
+from baechi.run.compiled import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
 from baechi.run.guards.refusal import allow_moves, refuse_moves
@@ -25,6 +26,7 @@ from baechi.run.weights.loading import unwatch_loading, watch_loading
 from baechi.run.weights.match import has_weights, match_weights, modules_of, weights_of
 from baechi.run.weights.move import flatten_recurrent, move
 from baechi.run.whole import hook, unhook
+from baechi.torchlib.modules.compiled import bring_back
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
 from baechi.torchlib.modules.intercept import is_replaced, replace_forward, restore_forward
 from baechi.torchlib.private.modules import has_forward
@@ -96,7 +98,9 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     for module in model.modules() if binding is not None else (model,):
         if binding is None or leave(module, binding.runtime):
             restore_forward(module)
+            bring_back(module)
         unbind(module)
+    uncompile(model, binding.runtime.blocks if binding is not None else ())
     unhook(model)
     unwatch_loading(model)
     allow_moves(model)
@@ -196,6 +200,7 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
         if id(modules[name]) not in wrapped:
             wrapped.add(id(modules[name]))
             _wrap_layer(modules[name], runtime, name, device)
+    layers = {modules[name] for name in devices}
     below = _devices_below(devices)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
@@ -205,6 +210,8 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
             wrapped.add(id(module))
             bind(module, Binding(runtime, name))
             replace_forward(module, call_fused_stack if fused else call_root)
+    set_compiled_aside([module for name, module in modules.items() if name != ROOT], layers)
+    watch_compile()
     refuse_moves(model)
     setattr(model, DEVICE_MAP, runtime.plan.to_device_map())
 

@@ -14,7 +14,7 @@ from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
 from baechi.run.weights.settle import settled
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.modules.intercept import original_forward
+from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -93,7 +93,7 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     shares = shares_of(module)
     current = shares.current() if shares is not None else None
     if current is None:
-        return original_forward(module)(*args, **kwargs)
+        return forward_to_run(module)(*args, **kwargs)
     runtime, seat = current
     return _in_step(module, runtime, seat, *args, **kwargs)
 

@@ -21,7 +21,7 @@ from baechi.run.step.plain_loans import Plain, lend_plain
 from baechi.run.step.reach import ModesAside, Reach, ReachAside, hidden_elsewhere, hides_elsewhere
 from baechi.run.step.step import Step
 from baechi.run.weights.match import has_weights
-from baechi.torchlib.modules.intercept import original_forward
+from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.tensors.pytree import map_tensors
 
 
@@ -144,7 +144,7 @@ def _shortly(
         step.may_write(values, list(facts.weights(module)))
         if facts.name not in runtime.writes_given:
             step.may_write_anything(place)
-    own = original_forward(module)
+    own = forward_to_run(module)
     if place in step.bare:
         result = own(*args, **kwargs)
     else:
@@ -185,7 +185,7 @@ def _in_full(
             step.may_write_anything(device)
     backend.spend("layer_call", device)
     with backend.at(device, call) as note, reach:
-        result = original_forward(module)(*args, **kwargs)
+        result = forward_to_run(module)(*args, **kwargs)
         if note is not None:
             note(result)
     step.stamp(loans.made(result), device, turn, renew=True)

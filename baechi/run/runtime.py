@@ -79,6 +79,8 @@ class Runtime:
         self.layers: dict[str, LayerFacts] = {}
         self.full: list[str] = []
         """The layers and functional ops that took the full path in the last step; see `run.steady`."""
+        self.blocks: tuple[str, ...] = ()
+        """The modules that `distribute` compiled."""
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = readers_and_writers(plan)
         self.readers = dict(receivers(plan))

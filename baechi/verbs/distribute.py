@@ -21,11 +21,13 @@ from baechi.run.runtime import Reorder
 from baechi.run.weights.match import weights_of
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import (
+    Compile,
     Optimizer,
     Outputs,
     PlanLike,
     check_outputs,
     check_owner,
+    compile_options,
     instance_of,
     name_of,
     read_plan,
@@ -59,6 +61,7 @@ def distribute(
     source: Source = "auto",
     reorder: Reorder = True,
     outputs: Outputs | None = None,
+    compile: Compile | None = None,
     verify: bool = True,
     verbose: bool | None = None,
 ) -> nn.Module:
@@ -91,6 +94,8 @@ def distribute(
         outputs: where what the model returns goes. `"inputs"`, unless a plan says otherwise: to where its
             inputs lie. `"device"`: each output stays on the device that made it, so that calls overlap; your
             code then brings together what it combines.
+        compile: `"regions"` compiles repeated blocks (rows of modules of one class, with modules inside), a
+            dict does with these arguments of `torch.compile`. Each block is one layer then.
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
             was made before is taken as it is.
         verbose: whether to show progress, and at the end one line about the plan, on the standard error;
@@ -112,9 +117,10 @@ def distribute(
     check_outputs(outputs)
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
+    trained, options = instance_of(optimizer), compile_options(compile)
     if plan is not None:
-        trained = instance_of(optimizer)
-        return assign(model, plan, cluster=cluster, reorder=reorder, outputs=outputs, optimizer=trained)
+        with run_room.blocks_compiled(model, options):
+            return assign(model, plan, cluster=cluster, reorder=reorder, outputs=outputs, optimizer=trained)
     if device_map is not None:
         check_names(device_map, _names_in(model))
     devices = default_cluster() if cluster is None else located(Cluster.parse(cluster))
@@ -133,7 +139,7 @@ def distribute(
     )
     place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort)
     request = Request(
-        devices, profile_with, place_with, device_map, name, optimizer, reorder, verify, verbose
+        devices, profile_with, place_with, device_map, name, optimizer, reorder, options, verify, verbose
     )
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
@@ -177,7 +183,8 @@ def assign(
     found = None if cluster is None else located(Cluster.parse(cluster))
     check_owner(optimizer, model.parameters(), type(model).__name__)
     chosen = with_outputs(read_plan(plan), outputs)
-    return run_room.assign(model, applied(chosen, found), reorder=reorder, optimizer=optimizer)
+    run_room.assign(model, applied(chosen, found), reorder=reorder, optimizer=optimizer)
+    return run_room.tell_uncompiled(model)
 
 
 def restore(model: nn.Module, device: str = "cpu") -> nn.Module:

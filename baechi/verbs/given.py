@@ -1,7 +1,7 @@
-"""What users give for a plan, and for an optimizer, in several forms. Nothing here needs torch."""
+"""What users give for a plan, an optimizer and compiling, in several forms. Nothing here needs torch."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,9 @@ else:
 logger = logging.getLogger(__name__)
 
 PlanLike = Plan | str | Path
+
+Compile = Literal["regions"] | Mapping[str, Any]
+"""That repeated blocks are to be compiled; a mapping says how: arguments of `torch.compile`."""
 
 Outputs = Literal["inputs", "device"]
 """Where what a model returns goes: to where its inputs lie, or nowhere, on the device that made it."""
@@ -141,3 +144,19 @@ def tell_unused(optimizer: Optimizer, *, training: bool) -> None:
             "or was profiled in it; say training=True, or call model.train() first",
             name_of(optimizer),
         )
+
+
+def compile_options(compile: Compile | None) -> Mapping[str, Any] | None:
+    """What `torch.compile` is to be given for repeated blocks; None to compile none.
+
+    Args:
+        compile: as `distribute` takes it.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if compile is None or isinstance(compile, Mapping):
+        return compile
+    if compile == "regions":
+        return {}
+    raise ValueError(f"compile is {compile!r}: it takes 'regions', or a dict of arguments of torch.compile")

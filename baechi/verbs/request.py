@@ -2,8 +2,9 @@
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -15,7 +16,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.report.summary import summary
-from baechi.run import assign
+from baechi.run import assign, blocks_compiled, tell_uncompiled
 from baechi.run.runtime import Reorder
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import checked, judged, runner
@@ -36,6 +37,7 @@ class Request:
         optimizer_name: whose state counts.
         optimizer: the optimizer, or its name.
         reorder: see `distribute`.
+        compile: what `torch.compile` is given for the repeated blocks; None compiles none.
         verify: see `distribute`.
         verbose: see `distribute`.
     """
@@ -47,6 +49,7 @@ class Request:
     optimizer_name: str | None
     optimizer: Optimizer
     reorder: Reorder
+    compile: Mapping[str, Any] | None
     verify: bool
     verbose: bool | None
 
@@ -62,9 +65,10 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
     Raises:
         BaechiError: see `distribute`.
     """
-    with verbosity(request.verbose):
+    with verbosity(request.verbose), blocks_compiled(model, request.compile):
         plan = _planned(request, model, Inputs.each_of(inputs))
         assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
+        tell_uncompiled(model)
         say(lambda: summary(plan))
     if logger.isEnabledFor(logging.INFO):  # steps may have to be simulated for it
         logger.info("%s", summary(plan))

@@ -7,6 +7,7 @@ from torch import nn
 
 from baechi.capture.watch.trace import Boundary, Call, Op, Trace
 from baechi.torchlib.modules.fast_paths import FUSED, is_compiled
+from baechi.torchlib.private.compiler import compiled_call
 
 Names = Iterable[str | type[nn.Module]] | type[nn.Module]
 
@@ -47,7 +48,8 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names 
 
     A layer is a module without children; a module that the user names; or one whose code reads
     weights (its own, or its children's behind their backs) while it calls no child that has
-    weights, such as `nn.MultiheadAttention`. What torch fuses (`backend.fast_paths`) stays whole.
+    weights, such as `nn.MultiheadAttention`. What torch fuses (`backend.fast_paths`) stays whole, and so
+    does what was compiled in place, unless the user divides it.
 
     Args:
         model: the model.
@@ -67,6 +69,11 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names 
     divided = _named(modules, split or (), "split_module_classes")
     reads = "its code reads weights and calls no module that has any"
     because = {name: divisible(reads, trace.modules[name]) for name in _readers(modules, trace)}
+    because |= {
+        name: divisible("it is compiled in place", type(module).__name__)
+        for name, module in modules.items()
+        if name and compiled_call(module) is not None
+    }
     because |= dict.fromkeys(named, "no_split_module_classes names it")
     fixed = {
         name: "torch may compute it in one kernel" for name, m in modules.items() if isinstance(m, FUSED)

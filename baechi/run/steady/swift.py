@@ -14,7 +14,7 @@ from torch import nn
 
 from baechi.errors import note_where
 from baechi.run.steady.layers import LayerFacts
-from baechi.torchlib.modules.intercept import original_forward
+from baechi.torchlib.modules.intercept import forward_to_run
 from baechi.torchlib.tensors.storage import stamp
 
 LEFT_OUT: Any = object()
@@ -45,7 +45,7 @@ def run_swiftly(module: nn.Module, glue: Any, facts: LayerFacts, args: tuple[Any
         call, turn = step.call_of(facts.name), next(step.turns)
         if step.sites is not None:
             step.sites.reached(call)
-        result = original_forward(module)(*args)
+        result = forward_to_run(module)(*args)
         if not isinstance(result, torch.Tensor):
             step.stamp(result, place, turn, renew=True)
             return result

@@ -15,7 +15,7 @@ FUSED_STACKS = (nn.TransformerEncoder,)
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether a module was compiled with all that is in it: wrappers stay outside of it.
+    """Whether a module is what a compiler made, with all that is in it: wrappers stay outside of it.
 
     Args:
         module: any module.

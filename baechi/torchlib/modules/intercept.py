@@ -9,6 +9,9 @@ from torch import nn
 
 _ORIGINAL = "_baechi_forward"
 
+COMPILED = "_baechi_compiled"
+"""The attribute with what was compiled in place; see `compiled`."""
+
 
 def replace_forward(module: nn.Module, call: Callable[..., Any]) -> None:
     """Replace a module's `forward` by `call(module, *args, **kwargs)`.
@@ -49,6 +52,7 @@ def without_replacement(module: nn.Module) -> dict[str, Any]:
         module: a module, with or without a stand-in.
     """
     own = dict(vars(module))
+    own.pop(COMPILED, None)
     if _ORIGINAL in own:
         original = own.pop(_ORIGINAL)
         own["forward"] = original
@@ -79,6 +83,21 @@ def original_forward(module: nn.Module) -> Callable[..., Any]:
         module: a module with a stand-in.
     """
     original: Callable[..., Any] | None = module.__dict__[_ORIGINAL]
+    return type(module).forward.__get__(module) if original is None else original
+
+
+def forward_to_run(module: nn.Module) -> Callable[..., Any]:
+    """The original `forward`, compiled if the module was compiled in place.
+
+    Args:
+        module: a module with a stand-in.
+    """
+    own = module.__dict__
+    compiled = own.get(COMPILED)
+    if compiled is not None and compiled.forward is not None:
+        found: Callable[..., Any] = compiled.forward
+        return found
+    original: Callable[..., Any] | None = own[_ORIGINAL]
     return type(module).forward.__get__(module) if original is None else original
 
 

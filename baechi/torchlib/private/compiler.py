@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from inspect import getclosurevars, isfunction
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,8 @@ _PURPOSE = "keep torch.compile out of the runtime's code"
 _SKIP: Any = named("torch._C._dynamo.eval_frame._FrameAction.SKIP", _PURPOSE)
 _strategy: Any = named("torch._C._dynamo.eval_frame._FrameExecStrategy", _PURPOSE)
 _set_strategy: Any = named("torch._C._dynamo.eval_frame.set_code_exec_strategy", _PURPOSE)
+_IN_PLACE = "_compiled_call_impl"
+"""Where a module keeps what `module.compile()` made."""
 _CAN_SKIP = not any(isinstance(part, Missing) for part in (_SKIP, _strategy, _set_strategy))
 
 
@@ -44,6 +47,43 @@ def compiler_is_imported() -> bool:
     return "torch._dynamo" in sys.modules
 
 
+def compiled_call(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """What `module.compile()` made, which a call of the module runs; None if it was not compiled in place.
+
+    Args:
+        module: any module.
+    """
+    found: Callable[..., Any] | None = vars(module).get(_IN_PLACE)
+    return found
+
+
+def set_compiled_call(module: torch.nn.Module, compiled: Callable[..., Any] | None) -> None:
+    """Let a call of a module run what was compiled; with None, run it as it was written.
+
+    Args:
+        module: the module.
+        compiled: what `compiled_call` returned before.
+    """
+    if compiled is None:
+        vars(module).pop(_IN_PLACE, None)
+    else:
+        vars(module)[_IN_PLACE] = compiled
+
+
+def compiled_alike(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Compile a function as another one was compiled: the same backend, the same options.
+
+    Args:
+        compiled: what `torch.compile` returned for a function.
+        function: what is to be compiled; it is when it is first called.
+
+    Returns:
+        The function, compiled; None where torch does not tell how the other one was.
+    """
+    compile_with = getclosurevars(compiled).nonlocals.get("self") if isfunction(compiled) else None
+    return compile_with(function) if callable(compile_with) else None
+
+
 def is_in_compiled_model(model: torch.nn.Module) -> bool:
     """Whether a model that is called was compiled as a whole: by `torch.compile(model)` or `model.compile()`.
 
@@ -52,6 +92,6 @@ def is_in_compiled_model(model: torch.nn.Module) -> bool:
     Args:
         model: the model.
     """
-    if vars(model).get("_compiled_call_impl") is not None:
+    if compiled_call(model) is not None:
         return True
     return bool(getattr(sys.modules.get("torch._dynamo.eval_frame"), "_in_optimized_module", False))

@@ -142,6 +142,9 @@ PARALLEL_CALL = _place(DistributedDataParallel, "forward", "refuse emulated devi
 TENSOR_SET = _place(torch.Tensor, "set_", "bring what is set to where a tensor lies")
 """No mode sees it. Without it torch refuses what lies on another device."""
 
+MODULE_COMPILE = _place(torch.nn.Module, "compile", "compile parts of a model that is distributed already")
+"""It is public, so that every torch has it."""
+
 FAKE_DEVICE = _place(FakeTensor, "device", "see which fake tensor is asked for its device")
 FAKE_DEEPCOPY = _place(FakeTensor, "__deepcopy__", "copy fake tensors, which have no memory, deeply")
 

@@ -1,0 +1,120 @@
+"""Modules of a distributed model that were compiled in place: those that are layers run compiled.
+
+block.compile()                     marks a block; capture keeps it whole, so it lies on one device
+distribute(..., compile="regions")  marks the repeated blocks of a model
+assign                              a layer's own forward is compiled; what is no layer runs as written
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from baechi.run.runtime import binding_of
+from baechi.run.shares import shares_of
+from baechi.torchlib.modules.compiled import runs_uncompiled, set_aside
+from baechi.torchlib.modules.intercept import is_replaced
+from baechi.torchlib.private.compiler import compiled_call, set_compiled_call
+from baechi.torchlib.private.patches import MODULE_COMPILE
+
+logger = logging.getLogger(__name__)
+
+_ROWS = (nn.ModuleList, nn.Sequential)
+
+
+@contextmanager
+def blocks_compiled(model: nn.Module, options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Compile the repeated blocks of a model in place: modules of one class, with modules inside, in a row.
+
+    Blocks inside of a block are left to it, as accelerate's `compile_regions` leaves them.
+
+    Args:
+        model: a model, to be distributed within the context; as it was if an error leaves it.
+        options: what `torch.compile` is given; None compiles nothing.
+    """
+    rows = _repeated("", model) if options is not None else ()
+    blocks = [name for name, block in rows if compiled_call(block) is None]
+    try:
+        for name in blocks:
+            model.get_submodule(name).compile(**(options or {}))
+        yield
+    except BaseException:
+        uncompile(model, blocks)
+        raise
+    binding = binding_of(model)
+    assert binding is not None
+    binding.runtime.blocks = tuple(blocks)  # those that the user compiled stay so after `restore`
+
+
+def uncompile(model: nn.Module, names: Iterable[str]) -> None:
+    """Let modules that `blocks_compiled` compiled run as they were written.
+
+    Args:
+        model: the model, whose wrappers are off.
+        names: the modules.
+    """
+    for name in names:
+        set_compiled_call(model.get_submodule(name), None)
+
+
+def set_compiled_aside(modules: Iterable[nn.Module], layers: Collection[nn.Module]) -> None:
+    """Let layers that were compiled in place run compiled, and what calls layers as it was written.
+
+    Args:
+        modules: the modules, their wrappers in place. Those inside of a layer are torch's own business.
+        layers: those that are layers.
+    """
+    for module in modules:
+        if compiled_call(module) is not None:
+            is_layer = module in layers
+            if is_layer or any(map(is_replaced, module.modules())):
+                set_aside(module, runs=is_layer)
+
+
+def tell_uncompiled(model: nn.Module, name: str = "") -> nn.Module:
+    """Say which modules were compiled, and run as they were written.
+
+    Args:
+        model: a distributed model, or a part of it.
+        name: what to call it.
+
+    Returns:
+        The same.
+    """
+    found = [inside or name for inside, module in model.named_modules() if runs_uncompiled(module)]
+    if found:
+        logger.warning(
+            "compiled, but no layer of the plan, so it runs as it was written: %s; compile a block before it "
+            "is profiled, and leave it whole",
+            ", ".join(found),
+        )
+    return model
+
+
+def watch_compile() -> None:
+    """Patch `Module.compile` so that it knows parts of distributed models."""
+    MODULE_COMPILE.put(_compile)
+
+
+def _compile(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    compile_in_place: Callable[..., None] = MODULE_COMPILE.original
+    compile_in_place(module, *args, **kwargs)
+    binding = binding_of(module)
+    is_layer = shares_of(module) is not None or (binding is not None and binding.device is not None)
+    set_compiled_aside([module], {module} if is_layer else ())
+    tell_uncompiled(module, f"this {type(module).__name__}")
+
+
+def _repeated(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    children = [(f"{name}.{key}".lstrip("."), child) for key, child in module.named_children()]
+    kinds = {type(child) for _, child in children}
+    alike = (
+        len(children) > 1 and len(kinds) == 1 and all(any(True for _ in c.children()) for _, c in children)
+    )
+    if alike and isinstance(module, _ROWS):
+        yield from children
+        return
+    for inside, child in children:
+        yield from _repeated(inside, child)
