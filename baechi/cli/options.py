@@ -26,6 +26,9 @@ OutputsOption = Annotated[
         help="Outputs go to where inputs lie (inputs), or stay (device); as the graph says unless given."
     ),
 ]
+MicrobatchesOption = Annotated[
+    str | None, typer.Option(help="Split the batch in so many microbatches, all in flight at once; or auto.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 USUAL = "2xA100-80GB"
@@ -45,6 +48,22 @@ def effort_of(text: str) -> Any:
     if not text.isdigit():
         raise BaechiError(f"--effort {text}: it is a whole number of at least 0, or max")
     return int(text)
+
+
+def microbatches_of(text: str) -> list[int] | None:
+    """What `--microbatches` says: numbers to compare; None for `auto`.
+
+    Args:
+        text: what a person typed.
+
+    Raises:
+        BaechiError: neither a number nor `auto`.
+    """
+    if text == "auto":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise BaechiError(f"--microbatches {text}: it is a whole number of at least 1, or auto")
+    return [int(text)]
 
 
 def max_memory_of(text: str | None) -> dict[int | str, int | str] | None:

@@ -5,14 +5,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from baechi.cli.options import effort_of, max_memory_of
+from baechi.cli.options import effort_of, max_memory_of, microbatches_of
 from baechi.cli.targets import ZOO, graph_of, in_zoo, model_of, shipped
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.verbs import planning
 from baechi.verbs.given import check_outputs
+
+_AUTO_POWERS = 7
+"""`--microbatches auto` tries 1, 2, 4, up to 64."""
 
 
 def captured(
@@ -134,6 +138,60 @@ def plan_for(
         planning.placed, graph, placer=placer, optimizer=optimizer, effort=searched
     )
     return judged(devices, place_within, runner(model, Inputs.each_of(inputs), optimizer))
+
+
+def pipeline_for(
+    text: str,
+    cluster: str,
+    placer: str,
+    optimizer: str | None,
+    microbatches: str,
+    *,
+    effort: str = "1",
+    max_memory: str | None = None,
+    training: bool | None = None,
+    source: Any = "estimate",
+) -> Pipeline:
+    """A pipeline of a model, made now. All are as a person typed them.
+
+    Args:
+        text: the model.
+        cluster: the devices.
+        placer: who places.
+        optimizer: whose state counts.
+        microbatches: a number, or `auto`: powers of two up to the batch.
+        effort: how long to search.
+        max_memory: how much of each device.
+        training: for training or inference.
+        source: where times come from.
+
+    Raises:
+        BaechiError: it is a graph, which has the costs of one size of batch only.
+    """
+    from baechi.records.inputs import Inputs
+    from baechi.verbs.batches import batch_size
+    from baechi.verbs.profiling import profile as profile_model
+
+    numbers = microbatches_of(microbatches)
+    found = found_for(text, models_first=True)
+    if isinstance(found, LayerGraph):
+        raise BaechiError(
+            f"--microbatches needs the model, to know what a part of its batch costs, and {text} is a graph: "
+            "give path.py:function or a model of the zoo"
+        )
+    model, inputs = found
+    check_optimizer(optimizer, training=model.training if training is None else training)
+    devices, searched = devices_of(cluster, max_memory), effort_of(effort)
+    if numbers is None:
+        rows = batch_size(Inputs.of(inputs)) or 1
+        numbers = [2**power for power in range(_AUTO_POWERS) if 2**power <= rows]
+    graphs = {
+        number: profile_model(
+            model, inputs, cluster=devices, training=training, source=source, microbatches=number
+        )
+        for number in numbers
+    }
+    return planning.place(graphs, devices, placer, optimizer=optimizer, effort=searched, microbatches="auto")
 
 
 def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:

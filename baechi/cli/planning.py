@@ -17,6 +17,7 @@ from baechi.cli.options import (
     EffortOption,
     JsonOption,
     MemoryOption,
+    MicrobatchesOption,
     OptimizerOption,
     OutputsOption,
     PlacerOption,
@@ -30,6 +31,7 @@ from baechi.cli.placing import (
     check_training,
     devices_of,
     found_for,
+    pipeline_for,
     plan_for,
     timed,
 )
@@ -81,13 +83,35 @@ def place(
     training: TrainingOption = None,
     source: SourceOption = "estimate",
     outputs: OutputsOption = None,
+    microbatches: MicrobatchesOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the plan goes.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Choose a device and an order for every layer, and say what that takes.
 
+    With --microbatches it is a pipeline, predicted and not run yet.
+
     Example: baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
     """
+    if microbatches is not None:
+        made = pipeline_for(
+            graph,
+            cluster,
+            placer,
+            optimizer,
+            microbatches,
+            effort=effort,
+            max_memory=max_memory,
+            training=training,
+            source=source,
+        )
+        if output is not None:
+            made.save(output)
+        if as_json:
+            print(made.to_json())
+        else:
+            Console().print(report.render_pipeline(made))
+        return
     plan = plan_for(
         graph,
         cluster,

@@ -105,6 +105,8 @@ class _Trace:
     def _slices(self, span: Span) -> Iterator[_Event]:
         start, end = _ns(span.start_s), _ns(span.end_s)
         args: dict[str, Any] = {"phase": span.phase}
+        if span.microbatch is not None:
+            args["microbatch"] = span.microbatch
         if span.kind == "transfer":
             args |= {"bytes": span.size_bytes, "link": span.where}
         for where, stream in _streams(span):

@@ -92,6 +92,12 @@ def graphs_of(
         raise ValueError(
             f"microbatches is {', '.join(map(repr, numbers))}: whole numbers of at least 1, or 'auto'"
         )
+    for number, one in [(microbatches, graph)] if isinstance(graph, LayerGraph) else graph.items():
+        if one.graph.get("microbatches", number) != number:
+            raise ValueError(
+                f"the graph has the costs of one of {one.graph['microbatches']} microbatches, "
+                f"not of {number}: profile(model, batch, microbatches={number}) gives those"
+            )
     if isinstance(graph, LayerGraph):
         assert isinstance(microbatches, int)
         return {microbatches: graph}

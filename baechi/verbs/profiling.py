@@ -110,6 +110,7 @@ def profile(
             estimate(graph, cluster.devices, cluster.launch_s)
     if accumulate:
         graph.graph["accumulate"] = True
+    graph.graph["microbatches"] = microbatches
     if outputs == "device":
         graph.graph["outputs"] = outputs
     return graph

@@ -11,6 +11,7 @@ from baechi.cli import app
 from baechi.cli.placing import timed
 from baechi.cli.targets import graph_of, shipped
 from baechi.records import Cluster, LayerGraph, Plan
+from baechi.records.pipeline import Pipeline
 
 FILE = """
 import torch
@@ -175,3 +176,25 @@ def test_limits(script: str) -> None:
     done = run("place", script, "--cluster", "2xL4", "--max-memory", "0=1GiB,device:1=0", "--json")
     devices = Plan.from_json(done.stdout).cluster.devices
     assert [(device.name, device.memory_bytes) for device in devices] == [("device:0", 2**30)]
+
+
+def test_place_in_microbatches(tmp_path: Path) -> None:
+    """`--microbatches` places the model for a pipelined step: text, JSON and a file; graphs are refused."""
+    script = tmp_path / "tiny_pipeline.py"
+    script.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    layers = [torch.nn.Linear(512, 512) for _ in range(8)]\n"
+        "    return torch.nn.Sequential(*layers).train(), torch.ones(4096, 512)\n"
+    )
+    common = ["place", f"{script}:make", "--cluster", "2xA100-80GB", "--effort", "0"]
+    shown = CliRunner().invoke(app, [*common, "--microbatches", "4", "-o", str(tmp_path / "p.json")])
+    assert shown.exit_code == 0, shown.output
+    assert "in 4 microbatches on" in shown.output
+    assert Pipeline.load(tmp_path / "p.json").microbatches == 4
+    auto = CliRunner().invoke(app, [*common, "--microbatches", "auto", "--json"])
+    assert Pipeline.from_json(auto.output).microbatches in (1, 2, 4, 8, 16, 32, 64)
+    for wrong, fault in (("0", "at least 1, or auto"), ("many", "at least 1, or auto")):
+        assert fault in CliRunner().invoke(app, [*common, "--microbatches", wrong]).output
+    graph = ["place", "zoo:bert-large", "--microbatches", "4"]
+    assert "needs the model" in CliRunner().invoke(app, graph).output

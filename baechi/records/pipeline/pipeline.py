@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from shutil import get_terminal_size
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -93,6 +94,10 @@ class Pipeline(AbstractRecord):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Pipeline.from_json, (self.to_json(),))
+
+    def __str__(self) -> str:
+        """The report on it, as text."""
+        return str(lazy_import("report_pipeline")(self, width=get_terminal_size().columns)).rstrip("\n")
 
     @cached_property
     def units(self) -> Units:

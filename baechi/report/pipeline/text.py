@@ -1,0 +1,148 @@
+"""A pipeline as text: what bounds it, who waits, what was tried, a picture of the step."""
+
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from baechi.records.pipeline import Pipeline
+from baechi.report.pipeline.facts import PipelineFacts, fullest
+from baechi.report.tables import Table
+from baechi.report.text import render_table
+from baechi.units import binary_unit, counted, format_bytes, format_seconds, format_share, in_unit
+
+_PICTURE = 66
+"""Columns of the picture of the step."""
+
+_BAR = 24
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""Microbatches in the picture, again from the beginning after the last."""
+
+
+def render_pipeline(pipeline: Pipeline) -> RenderableType:
+    """The report on a pipeline, for a `rich` console.
+
+    Args:
+        pipeline: any; it is simulated if it was not yet.
+    """
+    facts = PipelineFacts(pipeline)
+    _, why, change = facts.reading
+    lines = RichTable.grid(padding=(0, 2))
+    lines.add_row("why not faster?", Text(why))
+    lines.add_row("what to change", Text(change))
+    lines.add_row("bubble", Text(_shares(facts)))
+    shown = [devices(facts)]
+    shown += [orders(facts), front(facts)] if pipeline.tried else []
+    parts = [Text(headline(facts), style="bold"), "", lines, "", *map(render_table, shown)]
+    return Group(*parts, Text("The step", style="bold"), Text(picture(facts), no_wrap=True))
+
+
+def pipeline_to_text(pipeline: Pipeline, *, width: int = 110) -> str:
+    """The report on a pipeline as plain text.
+
+    Args:
+        pipeline: any.
+        width: columns.
+    """
+    file = StringIO()
+    Console(file=file, width=width, color_system=None).print(render_pipeline(pipeline))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def headline(facts: PipelineFacts) -> str:
+    """What was ordered, and how long the step takes.
+
+    Args:
+        facts: of a pipeline.
+    """
+    pipeline, plan = facts.pipeline, facts.pipeline.plan
+    number = pipeline.microbatches
+    return (
+        f"{plan.graph.graph.get('model', 'model')} in {number} microbatch{'es' * (number != 1)} on "
+        f"{len(plan.devices_used)} of {len(plan.cluster)} devices: {counted(len(pipeline.stages), 'stage')}, "
+        f"placed by {plan.placer}, ordered by {pipeline.rule}. "
+        f"Predicted step: {format_seconds(facts.step_s)}."
+    )
+
+
+def devices(facts: PipelineFacts) -> Table:
+    """Where each device's time goes, and how full it is.
+
+    Args:
+        facts: of a pipeline.
+    """
+    rows = []
+    for device in facts.devices:
+        times = (device.busy_s, device.fill_s, device.waiting_s, device.drain_s)
+        full = f"{format_bytes(device.peak_bytes)} ({format_share(device.peak_bytes, device.limit_bytes)})"
+        shares = [format_share(seconds, facts.step_s) for seconds in times]
+        rows.append((device.name, *shares, str(device.in_flight), full))
+    columns = ("device", "computes", "fills", "waits", "drains", "in flight", "peak")
+    return Table("Devices", columns, tuple(rows), ("device",))
+
+
+def orders(facts: PipelineFacts) -> Table:
+    """The fastest order of each rule.
+
+    Args:
+        facts: of a pipeline.
+    """
+    rows = [
+        (
+            tried.rule,
+            format_seconds(tried.step_s),
+            format_bytes(fullest(tried)),
+            "yes" if tried.fits else "no",
+            ", ".join(map(str, tried.limits.values())) or "none",
+        )
+        for tried in facts.best_by_rule
+    ]
+    columns = ("order", "step", "fullest", "fits", "limits in flight")
+    return Table("Tried, the best of each rule", columns, tuple(rows), ("order", "fits", "limits in flight"))
+
+
+def front(facts: PipelineFacts) -> Table:
+    """Memory against time: the orders that nothing beats in both.
+
+    Args:
+        facts: of a pipeline.
+    """
+    slowest_s = max([tried.step_s for tried in facts.front])
+    unit = binary_unit(max(map(fullest, facts.front)))
+    rows = []
+    for tried in facts.front:
+        bar = "█" * max(1, round(_BAR * tried.step_s / slowest_s)) if slowest_s else ""
+        rows.append((in_unit(fullest(tried), unit), format_seconds(tried.step_s), bar, tried.rule))
+    columns = (f"fullest, {unit}", "step", "", "order")
+    return Table("Memory against time", columns, tuple(rows), ("", "order"))
+
+
+def picture(facts: PipelineFacts) -> str:
+    """The step as a line for each device: a letter a microbatch, small in forward and large in backward.
+
+    Args:
+        facts: of a pipeline.
+    """
+    width = max([len(device.name) for device in facts.devices], default=0)
+    lines = []
+    for device in facts.devices:
+        row = ["·"] * _PICTURE
+        for span in facts.timeline.spans:
+            if span.where == device.name and span.kind == "compute":
+                letter = _LETTERS[(span.microbatch or 0) % len(_LETTERS)]
+                letter = letter.upper() if span.phase == "backward" else letter
+                first = int(span.start_s / facts.step_s * _PICTURE)
+                for column in range(first, min(_PICTURE, round(span.end_s / facts.step_s * _PICTURE))):
+                    row[column] = letter
+        lines.append(f"{device.name:{width}} {''.join(row)}")
+    return "\n".join(lines)
+
+
+def _shares(facts: PipelineFacts) -> str:
+    return (
+        f"devices compute {format_share(1 - facts.bubble, 1)} of the time; the host works for "
+        f"{format_share(facts.host_share, 1)} of the step; at most {format_bytes(facts.bytes_in_flight)} "
+        "are on their way at once."
+    )
