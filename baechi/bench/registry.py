@@ -10,6 +10,7 @@ BENCHES = {
     "batches": "the largest batch that trains, by placer and by accelerate's map",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "host": "what the runtime takes of the host for each thing it does",
+    "pipeline": "predicted steps in microbatches beside one device, the bound, and orders of the literature",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
     "steps": "emulated steps beside one device, and beside a plain device map",

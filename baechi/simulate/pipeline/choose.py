@@ -91,7 +91,9 @@ def best_of(found: Sequence[Tried]) -> Tried:
     if not fitting:
         return min(found, key=lambda tried: (max(tried.peak_bytes), tried.step_s))
     fastest_s = min([tried.step_s for tried in fitting])
-    close = [tried for tried in fitting if tried.step_s <= fastest_s * (1 + _CLOSE)]
+    known = [tried.step_s for tried in fitting if tried.rule in TEXTBOOK]  # the choice is never behind these
+    most_s = min([fastest_s * (1 + _CLOSE), *known])
+    close = [tried for tried in fitting if tried.step_s <= most_s]
     return min(close, key=lambda tried: (sum(tried.peak_bytes), tried.step_s))
 
 

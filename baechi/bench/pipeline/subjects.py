@@ -1,0 +1,155 @@
+"""The models that are pipelined, all on the `meta` device, and the clusters."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi import zoo
+from baechi.bench.models.clusters import FULL, HALF, LINKS
+from baechi.bench.models.small import Example, Maker, makers
+from baechi.records.cluster import Cluster
+
+_BATCHES = {
+    "transformer": 256,
+    "gnmt": 512,
+    "inception-v3": 128,
+    "bert-large": 64,
+    "t5-large": 32,
+    "clip-large": 128,
+}
+_WIDTH, _BLOCKS, _ROWS = 1024, 16, 32_768
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+        return made
+
+
+def _blocks(count: int, width: int) -> nn.ModuleList:
+    return nn.ModuleList([_Block(width) for _ in range(count)])
+
+
+class Towers(nn.Module):
+    """Two chains of blocks side by side, and a head behind both.
+
+    Args:
+        blocks: of each chain.
+        width: features.
+    """
+
+    def __init__(self, blocks: int = _BLOCKS // 2, width: int = _WIDTH) -> None:
+        super().__init__()
+        self.one, self.other = _blocks(blocks, width), _blocks(blocks, width)
+        self.head = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Both chains on the same input, then the loss."""
+        one, other = x, x
+        for block in self.one:
+            one = block(one)
+        for block in self.other:
+            other = block(other)
+        loss: torch.Tensor = self.head(torch.cat([one, other], -1)).square().mean()
+        return loss
+
+
+class Skips(nn.Module):
+    """A chain of blocks whose first half hands each output to the block opposite as well.
+
+    Args:
+        blocks: of each half.
+        width: features.
+    """
+
+    def __init__(self, blocks: int = _BLOCKS // 2, width: int = _WIDTH) -> None:
+        super().__init__()
+        self.down, self.up = _blocks(blocks, width), _blocks(blocks, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Down, up, then the loss."""
+        kept = []
+        for block in self.down:
+            x = block(x)
+            kept.append(x)
+        for block in self.up:
+            x = block(x + kept.pop())
+        return x.square().mean()
+
+
+def subjects(*, quick: bool) -> Iterator[tuple[str, Example]]:
+    """The models with their whole batches.
+
+    Args:
+        quick: towers and skips alone, small.
+
+    Yields:
+        A name, and the model in training mode with its inputs. Those of transformers only if it is installed.
+    """
+    rows, blocks = (64, 4) if quick else (_ROWS, _BLOCKS // 2)
+    for name, kind in (("towers", Towers), ("skips", Skips)):
+        with torch.device("meta"):
+            yield name, (kind(blocks).train(), torch.zeros(rows, _WIDTH))
+    if quick:
+        return
+    for name, maker in _makers():
+        yield name, maker(_BATCHES.get(name))
+
+
+def _makers() -> Iterator[tuple[str, Maker]]:
+    for name, build in zoo.MODELS.items():
+        yield name, partial(build, "full", device="meta")
+    yield from [(name, make) for name, make in makers() if name not in zoo.MODELS]
+    if find_spec("transformers") is not None:
+        yield "gpt2", _gpt2
+        yield "llama-like", _llama
+
+
+def _gpt2(batch: int | None = None, device: str = "meta") -> Example:
+    transformers: Any = import_module("transformers")
+    with torch.device(device):
+        ids = torch.zeros(batch or 32, 1024, dtype=torch.long)
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config()).train()
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def _llama(batch: int | None = None, device: str = "meta") -> Example:
+    transformers: Any = import_module("transformers")
+    sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 32}
+    config = transformers.LlamaConfig(num_hidden_layers=22, num_key_value_heads=4, vocab_size=32_000, **sizes)
+    with torch.device(device):
+        ids = torch.zeros(batch or 32, 1024, dtype=torch.long)
+        model = transformers.LlamaForCausalLM(config).train()
+    return model, {"input_ids": ids, "labels": ids}
+
+
+def clusters(*, quick: bool) -> Iterator[tuple[str, Cluster]]:
+    """Two, four and eight devices, equal or half of them half as good, by NVLink or PCIe.
+
+    Args:
+        quick: two of them alone.
+
+    Yields:
+        A name and the cluster.
+    """
+    for count in (2,) if quick else (2, 4, 8):
+        for equal in (True, False):
+            for link in ("NVLink",) if quick else ("NVLink", "PCIe"):
+                kinds = [FULL if equal or number < count // 2 else HALF for number in range(count)]
+                devices = tuple([replace(kind, name=f"device:{n}") for n, kind in enumerate(kinds)])
+                name = f"{count} {'equal' if equal else 'unequal'}, {link}"
+                yield name, Cluster(devices, link=LINKS[link])
