@@ -23,8 +23,9 @@ from baechi.records import Plan
 SIMULATED = 40_000
 """Simulations times layers, at most."""
 
-SHORTER = 0.9999
-"""A move is kept if the step is at most this part of what it was."""
+SHORTER, WORTH = 0.9999, 0.998
+"""A move is kept if the step is at most this part of what it was; all of them, if it is at most this part of
+what it was before them. Less is within the error of a prediction."""
 
 BEGUN, WITHIN = 3, 1.2
 """How many placements are improved at most: the best ones, with steps within this factor of the shortest."""
@@ -115,7 +116,7 @@ def placed_apart(problem: Problem, check: Check, found: Evaluated, simulated: in
         ordered = check(found.device_of, bottom_level_order(problem, found.device_of))
         if ordered.fits(problem) and ordered.step_s < found.step_s:
             found = ordered
-    return found
+    return found if found.step_s <= start.step_s * WORTH else start
 
 
 def _bundles(problem: Problem) -> list[frozenset[int]]:

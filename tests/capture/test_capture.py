@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from baechi.capture import capture
+from baechi.capture import capture, capture_each, union
 from baechi.errors import CaptureError
 from baechi.records import Inputs, LayerGraph
 
@@ -70,6 +70,22 @@ def test_glue_lies_with_its_largest_newest_input() -> None:
     assert graph.nodes["glue:/add#0"]["follows"] == "b"
     assert graph.nodes["glue:/mul#0"]["follows"] == "glue:/add#0"
     assert [*graph.groups().values()] == [["a"], ["s"], ["b", "glue:/add#0", "glue:/mul#0"]]
+    assert all(len(group) == 1 for group in graph.groups(apart=True).values())
+
+
+def test_glue_of_several_inputs_in_several_runs() -> None:
+    """It follows an input if it follows that in each run; else it lies with all that it follows in some."""
+
+    def forward(m: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return m.c(m.a(x) + m.b(y)) * m.d(y)
+
+    model = Net(forward, **{name: nn.Linear(4, 4) for name in "abcd"})
+    small, large = torch.ones(1, 4), torch.ones(3, 4)
+    graph = union(capture_each(model, [Inputs(small, large), Inputs(large, small)], training=False))
+    assert "follows" not in graph.nodes["glue:/add#0"]
+    assert graph.groups(apart=True)["colocate:a"] == ["a", "b", "glue:/add#0"]
+    graph = union(capture_each(model, [Inputs(small, large), Inputs(small, small)], training=False))
+    assert graph.nodes["glue:/add#0"]["follows"] == "b" and graph.nodes["glue:/mul#0"]["follows"] == "d"
     assert all(len(group) == 1 for group in graph.groups(apart=True).values())
 
 

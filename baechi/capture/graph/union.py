@@ -173,6 +173,7 @@ def _join_groups(
                 node, followed = name_of.get(name, name), name_of.get(followed, followed)
                 if follows.setdefault(node, followed) != followed:
                     groups.join(follows[node], node)
+                    groups.join(followed, node)
     for name, followed in follows.items():
         if groups.first(name) != groups.first(followed):
             merged.nodes[name]["follows"] = followed
