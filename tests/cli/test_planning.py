@@ -185,7 +185,7 @@ def test_place_in_microbatches(tmp_path: Path) -> None:
         "import torch\n"
         "def make():\n"
         "    layers = [torch.nn.Linear(512, 512) for _ in range(8)]\n"
-        "    return torch.nn.Sequential(*layers).train(), torch.ones(4096, 512)\n"
+        "    return torch.nn.Sequential(*layers).train(), torch.ones(4, 512)\n"
     )
     common = ["place", f"{script}:make", "--cluster", "2xA100-80GB", "--effort", "0"]
     shown = CliRunner().invoke(app, [*common, "--microbatches", "4", "-o", str(tmp_path / "p.json")])
@@ -193,7 +193,7 @@ def test_place_in_microbatches(tmp_path: Path) -> None:
     assert "in 4 microbatches on" in shown.output
     assert Pipeline.load(tmp_path / "p.json").microbatches == 4
     auto = CliRunner().invoke(app, [*common, "--microbatches", "auto", "--json"])
-    assert Pipeline.from_json(auto.output).microbatches in (1, 2, 4, 8, 16, 32, 64)
+    assert Pipeline.from_json(auto.output).microbatches in (1, 2, 4)
     for wrong, fault in (("0", "at least 1, or auto"), ("many", "at least 1, or auto")):
         assert fault in CliRunner().invoke(app, [*common, "--microbatches", wrong]).output
     graph = ["place", "zoo:bert-large", "--microbatches", "4"]

@@ -129,7 +129,7 @@ def picture(facts: PipelineFacts) -> str:
     lines = []
     for device in facts.devices:
         row = ["·"] * _PICTURE
-        for span in facts.timeline.spans:
+        for span in facts.timeline.spans if facts.step_s else ():
             if span.where == device.name and span.kind == "compute":
                 letter = _LETTERS[(span.microbatch or 0) % len(_LETTERS)]
                 letter = letter.upper() if span.phase == "backward" else letter

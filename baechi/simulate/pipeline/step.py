@@ -117,6 +117,7 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
     memory = memory_of(costs, pipeline.order)
     names = pipeline.plan.cluster.names
     ends = (*names, HOST)
+    issue_s = replay.issue_s or [0.0]  # of a graph without layers
     spans = []
     for task in pipeline.order:
         number = replay.number_of(task)
@@ -139,7 +140,7 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
             "host_us": round(1e6 * replay.host_s),
         },
         live_bytes={
-            name: tuple([(replay.issue_s[position], live) for position, live in curve])
+            name: tuple([(issue_s[position], live) for position, live in curve])
             for name, curve in zip(names, memory.curve, strict=True)
         },
     )

@@ -73,6 +73,7 @@ def saving(bytes_each: int, memory: int) -> Plan:
 def test_memory_decides() -> None:
     """With room for three microbatches 1F1B's order is taken; with room for two, one that is slower."""
     assert ordered(saving(10, 30), 6).timeline.makespan_s == 24
+    assert max(ordered(saving(10, 1000), 6).timeline.peak_bytes.values()) == 30  # GPipe takes as long, and 60
     tight = ordered(saving(10, 20), 6)
     assert max(tight.timeline.peak_bytes.values()) <= 20
     assert tight.timeline.makespan_s > 24
