@@ -26,8 +26,8 @@ class AbstractBackend(ABC):
     """The host's place."""
 
     def __init__(self) -> None:
-        self.outstanding: dict[str, dict[Any, Any]] = {}
-        """By place and stream, the event after the last send that no stream has waited for yet."""
+        self.outstanding: dict[str, dict[Any, list[Any]]] = {}
+        """By place and stream, the sends that no stream has waited for yet; see `sends`."""
 
     # --- places
 

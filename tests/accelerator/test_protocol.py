@@ -139,7 +139,7 @@ APART = {"": 0, "b": 1, "table": 1}
 
 @dataclass(frozen=True)
 class World:
-    """A model, where its layers lie, and whether it trains."""
+    """A model, where its layers lie, whether it trains, and whether its outputs stay, for calls that overlap."""
 
     code: Callable[..., Any]
     layers: Layers
@@ -147,9 +147,11 @@ class World:
     training: bool = True
     parts: bool = False
     home: str = "toy:0"
+    stay: bool = False
 
     def __str__(self) -> str:
-        return f"{self.code.__name__}-{'trained' if self.training else 'inferred'}{'-parts' * self.parts}"
+        how = "trained" if self.training else "inferred"
+        return f"{self.code.__name__}-{how}{'-parts' * self.parts}{'-stay' * self.stay}"
 
 
 def deviations(toy: ToyMachine, world: World) -> set[str]:
@@ -159,12 +161,14 @@ def deviations(toy: ToyMachine, world: World) -> set[str]:
     plain = whole(lambda: plain)
     devices = cluster("toy:0/0", "toy:0/1") if world.parts else TWO
     graph = baechi.profile(model, HOST, cluster=TWO, training=world.training, source="estimate")
-    baechi.assign(model, baechi.Plan.from_device_map(graph, devices, world.where), reorder=False)
+    plan = baechi.Plan.from_device_map(graph, devices, world.where)
+    baechi.assign(model, plan, reorder=False, outputs="device" if world.stay else "inputs")
     found: set[str] = set()
     for seed in range(SEEDS):
         toy.restart(seed=seed)
-        one, _ = _run(plain, world, "toy:0")
-        other, faults = _run(model, world, world.home)
+        run = _run_overlapping if world.stay else _run
+        one, _ = run(plain, world, "toy:0")
+        other, faults = run(model, world, world.home)
         found |= {"clocks"} if faults + toy.faults() else set()
         same = all(torch.allclose(a, b, atol=1e-5) for a, b in zip(one, other, strict=True))
         found |= set() if same else {"numbers"}
@@ -191,6 +195,23 @@ def _run(model: nn.Module, world: World, home: str) -> tuple[list[Tensor], list[
                 tensor.mul_(1.01)
     kept = [tensor.cpu() for tensor in kept]
     return kept, machine.faults()
+
+
+def _run_overlapping(model: nn.Module, world: World, home: str) -> tuple[list[Tensor], list[str]]:
+    machine = ToyMachine.get()
+    given = [there(noise(48, 8, seed=number), home) for number in range(3)]
+    model.zero_grad()
+    losses = [loss_of(model(x)) for x in given]
+    with torch.no_grad():
+        for x in given:
+            x.mul_(1.01)
+    for loss in losses:
+        loss.backward()
+    with torch.no_grad():
+        kept = [weight.grad.clone() for weight in model.parameters()]  # type: ignore[union-attr]
+        for weight in model.parameters():
+            weight.mul_(1.01)
+    return [tensor.cpu() for tensor in [loss.detach() for loss in losses] + kept], machine.faults()
 
 
 def when(condition: Callable[..., bool], otherwise: Callable[..., Any]) -> Callable[..., Any]:
@@ -275,6 +296,8 @@ PARTED_TRAINED = World(exchange, TOWERS, WHERE, parts=True)
 LETS_GO = World(dropped, DROPPED, THERE, training=False)
 LETS_GO_TRAINED = World(dropped, DROPPED, THERE)
 ADDS = World(shared, SHARED, {"": 1, "a": 0})
+STAYS = World(exchange, TOWERS, WHERE, stay=True)
+ADDS_AND_STAYS = World(shared, SHARED, {"": 1, "a": 0}, stay=True)
 UNUSED = World(unused, PAIR, APART, training=False)
 SILENT = World(silent, TABLES, {"": 0, "table": 1}, training=False, parts=True)
 TABLED = World(tabled, PAIR, APART, training=False, parts=True)
@@ -292,6 +315,8 @@ WORLDS = (
     LETS_GO,
     LETS_GO_TRAINED,
     ADDS,
+    STAYS,
+    ADDS_AND_STAYS,
 )
 
 # Not among them: `use` of a sent gradient by what it arrives at. Autograd itself records what a node gets
@@ -306,6 +331,9 @@ ROWS = [
     Row("what adds to a gradient waits", TorchDevices, "wait", when(adds, _wait), ADDS),
     Row("who writes in place waits", step, "wait_for_readers", nothing, INFERRED),
     Row("the caller waits", Step, "close", nothing, UNUSED),
+    Row("the next call waits for rx", TorchDevices, "wait", when(waits("compute", False), _wait), STAYS),
+    Row("the loop's gradients wait for rx", TorchDevices, "wait", when(waits("compute", True), _wait), STAYS),
+    Row("what adds to the loop's gradients waits", TorchDevices, "wait", when(adds, _wait), ADDS_AND_STAYS),
     Row("what is made waits for its maker", TorchDevices, "wait", when(adopts, _wait), MADE),
     Row("what is made is recorded by its user", TorchDevices, "use", when(adopts, _use), MADE),
     Row("parts begin after the caller", TorchStreams, "stepping", at_end_only, TABLED),

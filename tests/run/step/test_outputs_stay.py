@@ -15,6 +15,7 @@ from same import identical
 from torch import Tensor, nn
 
 import baechi
+from baechi.errors import StreamRaceError
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 EVERYWHERE = (False, *LAUNCHERS)
@@ -130,6 +131,37 @@ def test_a_part_called_alone() -> None:
     _, model, cluster = pair(answers)
     with cluster:
         assert place(model, model.b(X.clone())) == "cpu:1"  # type: ignore[operator]
+
+
+def sent(self: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`b` reads what `a` makes, which is kept and returned; both read the input."""
+    self.kept = self.a(x)
+    return self.kept, self.kept[1:], self.b(self.kept) + self.b(x)
+
+
+WRITTEN: dict[str, Callable[[Any, Tensor, tuple[Tensor, ...]], Tensor]] = {
+    "output": lambda model, x, out: out[0],
+    "view": lambda model, x, out: out[1],
+    "attribute": lambda model, x, out: model.kept,
+    "input": lambda model, x, out: x,
+}
+
+
+@pytest.mark.parametrize("what", WRITTEN)
+def test_what_the_caller_writes_was_read(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent in the step may be written after it: that waits, and the clocks show when it does not."""
+
+    def call_and_write() -> None:
+        _, model, cluster = pair(sent)
+        with cluster, torch.no_grad():
+            x = X.to("cpu:0")
+            WRITTEN[what](model, x, model(x)).zero_()
+            cluster.emulation.synchronize()
+
+    call_and_write()
+    monkeypatch.setattr("baechi.backend.sends.ref", lambda memory: lambda: None)  # as if all were gone
+    with pytest.raises(StreamRaceError, match="zero_"):
+        call_and_write()
 
 
 @pytest.mark.parametrize("outputs", [None, "inputs", "device"])
