@@ -38,6 +38,7 @@ from baechi.records.device import HostWork
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
 from baechi.torchlib.tensors.layout import real_device
+from baechi.torchlib.tensors.references import is_last_reference
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +55,8 @@ class Way:
         back: the gradient's way, from the target to the source.
         made_on: the stream that made the gradient. Autograd may add to the gradient there, in place.
         held: the gradient, while it is being sent. The extra reference keeps autograd from adding to it
-            in place: it does so only with a reference count of one.
+            in place: it does so only with a reference count of one. If that is the only reference when
+            the gradient has arrived, nothing can add to it any more, and nothing waits.
     """
 
     backend: AbstractBackend
@@ -206,8 +208,9 @@ class _Depart(torch.autograd.Function):
         if grad is not None and way.back is not None:
             way.backend.spend("backward_node", way.source)
             _receive(grad, way.backend, way.source, way.back.arrived)
-            # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
-            way.backend.wait(way.made_on, way.back.left)
+            if not is_last_reference(way.held):
+                # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
+                way.backend.wait(way.made_on, way.back.left)
             way.back = way.held = way.made_on = None
         return grad, None
 

@@ -12,6 +12,7 @@ from baechi.cost.own_work import OwnWork
 from baechi.records import Cluster, Device, LayerGraph, Plan
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.timeline import Phase
+from baechi.simulate.issue_bounds import additions
 
 _Table = list[list[float | None]]
 
@@ -185,6 +186,14 @@ class IndexedPlan:
         for layer in sorted(range(len(self.place)), key=self.place.__getitem__):
             queues[self.device_of[layer]].append(layer)
         return queues
+
+    @cached_property
+    def works_back(self) -> list[bool]:
+        """By layer, whether its backward has kernels beside gradient sums; a view has none."""
+        # Half a launch separates "sums only" from "one kernel more", whatever the rounding of measured times.
+        launch_s, host_s = self.cluster.launch_s, self.host_s["backward"]
+        sums = additions(self.indexed)
+        return [own_s > ((n + 0.5) * launch_s if n else 0.0) for own_s, n in zip(host_s, sums, strict=True)]
 
 
 def _lent_bytes(costs: LayerCosts, graph: LayerGraph) -> int:

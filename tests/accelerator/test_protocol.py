@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import baechi
 from accelerator import ToyMachine
+from baechi.backend import transfer
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.real.streams import TorchStreams
 from baechi.run.step import step
@@ -139,7 +140,7 @@ APART = {"": 0, "b": 1, "table": 1}
 
 @dataclass(frozen=True)
 class World:
-    """A model, where its layers lie, whether it trains, and whether its outputs stay, for calls that overlap."""
+    """A model, where its layers lie, and whether it trains; outputs stay where calls overlap."""
 
     code: Callable[..., Any]
     layers: Layers
@@ -333,6 +334,7 @@ ROWS = [
     Row("the caller waits", Step, "close", nothing, UNUSED),
     Row("the next call waits for rx", TorchDevices, "wait", when(waits("compute", False), _wait), STAYS),
     Row("the loop's gradients wait for rx", TorchDevices, "wait", when(waits("compute", True), _wait), STAYS),
+    Row("who else has a gradient is looked at", transfer, "is_last_reference", lambda _: True, ADDS),
     Row("what adds to the loop's gradients waits", TorchDevices, "wait", when(adds, _wait), ADDS_AND_STAYS),
     Row("what is made waits for its maker", TorchDevices, "wait", when(adopts, _wait), MADE),
     Row("what is made is recorded by its user", TorchDevices, "use", when(adopts, _use), MADE),

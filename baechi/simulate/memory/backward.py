@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.issue_bounds import additions
 from baechi.simulate.memory.forward import Kept
 from baechi.simulate.memory.gradients import Gradient, Gradients
 from baechi.simulate.memory.watching import OVER, Memory
@@ -58,7 +57,7 @@ class BackwardLedger:
         self._clocks = [start_s] * stage.host
         self._gradients = Gradients()
         self._returned: dict[int, list[int]] = {}  # by layer: what it returns that no layer reads
-        self._works = _works(stage)
+        self._works = stage.works_back
 
     @property
     def now_s(self) -> float:
@@ -201,11 +200,3 @@ class BackwardLedger:
             if not copies:
                 size_bytes = indexed.copy_bytes[tensor]
                 self._memory.drop(device, size_bytes, self._newest_s[device], now_s)
-
-
-def _works(stage: IndexedPlan) -> list[bool]:
-    """By layer, whether its backward has kernels beside gradient sums; a view has none."""
-    # Half a launch separates "sums only" from "one kernel more", whatever the rounding of measured times.
-    launch_s, host_s = stage.cluster.launch_s, stage.host_s["backward"]
-    sums = additions(stage.indexed)
-    return [own_s > ((n + 0.5) * launch_s if n else 0.0) for own_s, n in zip(host_s, sums, strict=True)]

@@ -4,8 +4,8 @@ One thread issues forward, as `program` says. Backward runs the program in rever
 each device. A thread issues a layer after the layers that give it gradients have been issued.
 
     arrive   all gradients of a tensor on a device are there: their sum is sent back
-    depart   later work of both devices waits for the transfer: the receiver reads the gradient, and
-             the sender may add to it in place
+    depart   later work of the receiver waits for the transfer; of the sender, too, if the gradient may
+             be that of another tensor: it may add to that in place
 
 Where several gradients of a tensor meet on a device, each after the first is added to the sum so far.
 The graph counts these additions with the consumers whose backward comes second, third and so on, on any
@@ -233,9 +233,13 @@ class _Backward:
             asked_s = self._clocks[home] = max(self._clocks[home], asked_s) + self._launch_s
         self._met.add((transfer.tensor, home))
         self._given_s[maker] = max(self._given_s[maker], asked_s)
-        for device in (home, transfer.source):
-            if device != self._stage.host:
-                self._waited[device].append(number)
+        self._waited[home].append(number)
+        if transfer.source != self._stage.host and self._may_be_shared(transfer):
+            self._waited[transfer.source].append(number)
+
+    def _may_be_shared(self, transfer: Transfer) -> bool:
+        """Whether a gradient that is sent may be that of another tensor, too: its layer passes it on."""
+        return len(transfer.producers) == 1 and not self._stage.works_back[transfer.producers[0]]
 
     def _moved(self, layer: int, device: int) -> int:
         """How many more additions a layer issues than if all consumers of its inputs shared a device."""

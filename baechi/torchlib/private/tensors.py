@@ -7,6 +7,8 @@ import torch
 
 from baechi.torchlib.private.lookup import attribute, named
 
+_MANY = 1 << 30
+
 TensorBase: Any = named(
     "torch._C.TensorBase", "call torch's own methods while `torch.Tensor` has ours", torch.Tensor.__mro__[1]
 )
@@ -24,6 +26,10 @@ storage_address: Callable[[Any], int] = attribute(
 use_count: Callable[[torch.Tensor], int] = attribute(
     torch.Tensor, "_use_count", "see whether a graph refers to a weight that goes elsewhere", call=True
 )
+storage_use_count: Callable[[int], int] = named(
+    "torch._C._storage_Use_Count", "see that only one tensor has a memory", lambda _: _MANY
+)
+"""Without it, a device that sends a gradient waits until that is read before it goes on."""
 
 make_wrapper: Callable[..., Any] = named(
     "torch.Tensor._make_wrapper_subclass", "make tensors that are still to be computed (use reorder=False)"
