@@ -1,7 +1,7 @@
 """Predicted pipelines: every model on every cluster, with several numbers of microbatches."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rich.table import Table
 
@@ -76,9 +76,9 @@ def simulated(*, quick: bool = False) -> Iterator[Row]:
             )
             for number in numbers
         }
-        alone = Cluster.uniform(1, memory=2**60, like=FULL.kind)
-        one_s = place(graphs[1], alone, "single").timeline.makespan_s
         for setting, cluster in clusters(quick=quick):
+            alone = Cluster((replace(cluster.devices[0], memory_bytes=2**60),), link=cluster.link)
+            one_s = place(graphs[1], alone, "single").timeline.makespan_s
             for number in numbers:
                 yield _row(model, setting, graphs[number], cluster, number, one_s)
 

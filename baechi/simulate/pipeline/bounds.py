@@ -54,10 +54,10 @@ def _channels_s(
 
     for run, sends in enumerate(costs.sends):
         for send in sends:
-            carries(send, heads[run] + costs.forward_s[run], max([runs_s[reader] for reader in send.readers]))
+            carries(send, heads[run] + costs.forward_s[run], _after_s(send, runs_s))
     for sends in costs.uploads:
         for send in sends:
-            carries(send, 0.0, max([runs_s[reader] for reader in send.readers]))
+            carries(send, 0.0, _after_s(send, runs_s))
     for stage, sends in enumerate(costs.returns):
         own = costs.units.runs_of[stage]
         before_s = max([heads[run] + costs.forward_s[run] for run in own]) + costs.backward_s[stage]
@@ -69,6 +69,10 @@ def _channels_s(
         + min([after for _, _, after in found])
         for found in busy_s.values()
     ]
+
+
+def _after_s(send: Send, runs_s: list[float]) -> float:
+    return max([runs_s[reader] for reader in send.readers], default=0.0)
 
 
 def _heads_s(costs: PipelineCosts) -> list[float]:

@@ -28,7 +28,7 @@ class Send(NamedTuple):
         duration_s: how long it travels.
         size_bytes: what travels.
         copy_bytes: the memory that it takes where it arrives.
-        readers: the runs (of a gradient: the stages) that wait for it.
+        readers: the runs (of a gradient: the stages) that wait for it; none for what the host fetches.
     """
 
     source: int
@@ -170,6 +170,11 @@ class PipelineCoster:
                     costs.returns[stage].append(Send(target, source, back_s, size, size, (home,)))
                     costs.host_backward_s[stage] += each_s + 2 * node_s
                     _drop(costs.backward_after[home], stage)
+        for returned in indexed.fetched:
+            source, run = plan.device_of[returned.maker], run_of[returned.maker]
+            sent_s = transfer_s(self._links[source][host], returned.size_bytes)
+            costs.sends[run].append(Send(source, host, sent_s, returned.size_bytes, 0, ()))
+            costs.host_forward_s[run] += each_s
 
 
 def _drop(found: list[int], what: int) -> None:

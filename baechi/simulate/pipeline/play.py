@@ -145,7 +145,7 @@ class AbstractPlay(ABC):
         """Run until nothing moves.
 
         Returns:
-            When the last task was over.
+            When the last task was over, and the last transfer.
         """
         heap = self._heap
         while heap:
@@ -164,7 +164,7 @@ class AbstractPlay(ABC):
             self.tick()
             for device in sorted(awake):
                 self._try(device)
-        return max([0.0, *self.end_s])
+        return max([0.0, *self.end_s, *[end_s for _, end_s, *_ in self.sent]])
 
     def _try(self, device: int) -> None:
         if not self.idle[device]:

@@ -103,7 +103,9 @@ def tails_s(costs: PipelineCosts) -> tuple[list[float], list[float]]:
             followers[earlier].append(run)
     runs = list(costs.forward_s)
     for run in reversed(range(len(runs))):
-        ways_s = [send.duration_s + max([runs[r] for r in send.readers]) for send in costs.sends[run]]
+        ways_s = [
+            send.duration_s + max([runs[r] for r in send.readers], default=0.0) for send in costs.sends[run]
+        ]
         ways_s += [runs[later] for later in followers[run]]
         if units.training:
             ways_s.append(stages[units.stage_of_run[run]])

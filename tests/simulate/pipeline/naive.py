@@ -87,6 +87,10 @@ class Naive:
                     first = min([self.run_of[name] for name in names])
                     if (first if is_input else self.run_of[source]) == task.unit:
                         found.append(self.travel(source, task, home, target, names[0]))
+            for name in self.graph.placed():
+                for size in (self.graph.costs(name).returned or {}).values():
+                    if self.run_of[name] == task.unit:
+                        found.append(self.download(name, task, size))
         else:
             for source in self.graph:
                 if self.graph.costs(source).kind == "input":
@@ -96,6 +100,11 @@ class Naive:
                 if own and self.device_of[source] != here:
                     found.append(self.travel(source, task, here, self.device_of[source], own[0]))
         return found
+
+    def download(self, name: str, task: Task, size: float) -> Travel:
+        link = self.cluster.link_between(self.device_of[name], "host")
+        seconds = link.latency_s + size / link.bytes_per_s
+        return Travel((name, task.microbatch, "host", "out", ""), self.device_of[name], "host", 0.0, seconds)
 
     def travel(self, tensor: str, task: Task, source: str, target: str, reader: str) -> Travel:
         link = self.cluster.link_between(source, target)
@@ -138,7 +147,7 @@ class Naive:
         now_s, host_free_s, issued = 0.0, 0.0, 0
         queues: dict[str, list[Task]] = {name: [] for name in self.cluster.names}
         running: dict[str, Task] = {}
-        while len(self.ends) < len(self.order):
+        while len(self.ends) < len(self.order) or running:
             moved = True
             while moved:
                 moved = False
@@ -179,7 +188,7 @@ class Naive:
             if not later and len(self.ends) < len(self.order):
                 raise RuntimeError("it stops for ever")
             now_s = min(later, default=now_s)
-        return max(self.ends.values())
+        return max([*self.ends.values(), *[travel.end_s or 0.0 for travel in self.travels]])
 
     def made(self, task: Task) -> list[Travel]:
         return [travel for travel in self.travels_of(task) if travel.source != "host"]

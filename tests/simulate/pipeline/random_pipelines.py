@@ -34,6 +34,9 @@ def random_pipeline(seed: int) -> Pipeline:
         amount = chance.randrange(10**6)
         for reader in graph.successors(source):
             graph.edges[source, reader]["bytes"] = amount
+    if chance.random() < 0.5:
+        for place, name in enumerate([name for name in graph if not list(graph.successors(name))]):
+            graph.nodes[name]["returned"] = {str(place): chance.randrange(10**6)}
     cluster = Cluster(
         tuple(
             Device(f"d{n}", speed=chance.choice([1.0, 0.7]), bytes_per_s=chance.choice([0.0, 10.0]))
