@@ -28,8 +28,8 @@ from baechi.torchlib.private.modules import (
     forward_pre_hooks,
 )
 
-_KEPT = 20_000
-_KEPT_BY_A_LAYER = 64
+_KEPT = 64
+"""For each layer; so many for each node of the plan's graph are kept of all calls together."""
 
 _HOOKS = (forward_hooks, forward_pre_hooks, backward_hooks, backward_pre_hooks)
 
@@ -43,6 +43,7 @@ class Foresight:
 
     def __init__(self, plan: Plan) -> None:
         self._known: dict[Hashable, Outcome | None] = {}
+        self._kept = _KEPT * max(len(plan.graph), 1)
         self._several = frozenset(_several(plan))
 
     def layer(
@@ -69,7 +70,7 @@ class Foresight:
         if isinstance(contents, KnownContents):
             known, key = contents.held.outcomes, (contents.looks, caller or CallerState.now())
             if key not in known:
-                if len(known) >= _KEPT_BY_A_LAYER:
+                if len(known) >= _KEPT:
                     known.clear()
                 known[key] = self._layer(module, name, device, args, kwargs, contents.state)
             return known[key]  # type: ignore[no-any-return]
@@ -136,7 +137,7 @@ class Foresight:
         except TypeError:
             return None
         if key not in self._known:
-            if len(self._known) >= _KEPT:
+            if len(self._known) >= self._kept:
                 self._known.clear()
             self._known[key] = run()
         return self._known[key]

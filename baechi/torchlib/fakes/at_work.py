@@ -6,13 +6,16 @@ from typing import Any
 
 import torch
 
-from baechi.torchlib.private.fakes import FAKE_LOG
+from baechi.torchlib.private.fakes import FAKE_CACHE, FAKE_LOG, FakeTensorMode
 from baechi.torchlib.private.patches import FAKE_DEEPCOPY
+
+_REMEMBERED = 16_384
+"""Operators, each with the shapes of its inputs; torch itself never forgets one."""
 
 
 @contextmanager
 def fakes_at_work() -> Iterator[None]:
-    """While fake tensors run: no complaints in torch's log, and deep copies that read no memory.
+    """While fake tensors run: no complaints in torch's log, deep copies that read no memory, a small cache.
 
     An operator that refuses fake tensors is logged as an error; here it is expected. And a deep copy
     copies a tensor's memory, of which a fake one has none.
@@ -24,6 +27,8 @@ def fakes_at_work() -> Iterator[None]:
         yield
     finally:
         FAKE_LOG.disabled = before
+        if len(FAKE_CACHE) > _REMEMBERED:
+            FakeTensorMode.cache_clear()
 
 
 def _deep_copy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
