@@ -8,14 +8,15 @@ assign                              a layer's own forward is compiled; what is n
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from torch import nn
 
 from baechi.run.runtime import binding_of
 from baechi.run.shares import shares_of
-from baechi.torchlib.modules.compiled import runs_uncompiled, set_aside
-from baechi.torchlib.modules.intercept import is_replaced
+from baechi.torchlib.modules.compiled import is_set_aside, runs_uncompiled, set_aside
+from baechi.torchlib.modules.intercept import is_replaced, original_forward
 from baechi.torchlib.private.compiler import compiled_call, set_compiled_call
 from baechi.torchlib.private.patches import MODULE_COMPILE
 
@@ -91,6 +92,27 @@ def tell_uncompiled(model: nn.Module, name: str = "") -> nn.Module:
             ", ".join(found),
         )
     return model
+
+
+def written_forward(module: nn.Module, name: str) -> Callable[..., Any]:
+    """A layer's original forward for a call under a mode of ours, which the compiler cannot enter.
+
+    Args:
+        module: the layer; if it was compiled, the log says that this has no effect, once.
+        name: its name.
+    """
+    if is_set_aside(module) and not runs_uncompiled(module):
+        _tell_reaching(name)
+    return original_forward(module)
+
+
+@lru_cache(maxsize=1024)
+def _tell_reaching(name: str) -> None:
+    logger.warning(
+        "compiled, but given tensors of other devices in an object, so it runs as it was written: %s; with "
+        "transformers, use_cache=False leaves the key-value cache out",
+        name,
+    )
 
 
 def watch_compile() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from baechi.errors import note_where
+from baechi.run.compiled import written_forward
 from baechi.run.deferred.call import Call
 from baechi.run.foresee.fake_watch import refuse_if_foreseeing
 from baechi.run.runtime import Runtime
@@ -177,15 +178,16 @@ def _in_full(
     writes = runtime.facts_of(module, seat).writes(module)
     reach: AbstractContextManager[Any] = nullcontext()
     (args, kwargs), loans = step.lend((args, kwargs), device, writes=writes)
+    own = forward_to_run(module)
     if name in runtime.reaching or hides_elsewhere(step, device, loans.objects):
-        reach = Reach(step, device, name, turn)
+        reach, own = Reach(step, device, name, turn), written_forward(module, name)
     if writes:
         step.may_write(args, kwargs, list(module.buffers()), list(module.parameters()))
         if name not in runtime.writes_given:
             step.may_write_anything(device)
     backend.spend("layer_call", device)
     with backend.at(device, call) as note, reach:
-        result = forward_to_run(module)(*args, **kwargs)
+        result = own(*args, **kwargs)
         if note is not None:
             note(result)
     step.stamp(loans.made(result), device, turn, renew=True)

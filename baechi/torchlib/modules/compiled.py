@@ -54,6 +54,15 @@ def set_aside(module: nn.Module, *, runs: bool) -> bool:
     return forward is not None
 
 
+def is_set_aside(module: nn.Module) -> bool:
+    """Whether what was compiled of a module in place was set aside.
+
+    Args:
+        module: a module.
+    """
+    return module.__dict__.get(COMPILED) is not None
+
+
 def runs_uncompiled(module: nn.Module) -> bool:
     """Whether a module was compiled in place, was set aside, and runs as it was written.
 

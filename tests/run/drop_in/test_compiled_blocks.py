@@ -144,6 +144,53 @@ def test_a_layer_is_compiled_later(caplog: pytest.LogCaptureFixture) -> None:
     assert "as it was written" not in caplog.text
 
 
+class Shifted(nn.Module):
+    """Blocks that are given an object, which keeps what each of them made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Keeping(), Keeping(), Keeping()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = Kept()
+        for block in self.blocks:
+            x = block(x, kept)
+        return x
+
+
+class Kept:
+    """As a key-value cache keeps tensors."""
+
+    def __init__(self) -> None:
+        self.made: list[Tensor] = []
+
+
+class Keeping(Block):
+    """A block that adds what the one before made."""
+
+    def forward(self, x: Tensor, kept: Kept | None = None) -> Tensor:
+        assert kept is not None
+        if kept.made:
+            x = x + kept.made[-1].relu()
+        kept.made.append(x)
+        return super().forward(x)
+
+
+def test_blocks_that_reach_other_devices_run_as_written(caplog: pytest.LogCaptureFixture) -> None:
+    """Under the mode that brings what they reach the compiler gave up, for the rest of the process."""
+    torch.manual_seed(0)
+    plain = Shifted()
+    model, backend, x = copy.deepcopy(plain), Counting(), values()
+    options = {"backend": backend}
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, x, cluster=cluster, placer="round-robin", compile=options)
+    for _ in range(2):
+        for ours, theirs in zip(step(model, x), step(plain, x), strict=True):
+            torch.testing.assert_close(ours, theirs)  # gradients of three uses are summed by device
+    assert caplog.text.count("given tensors of other devices in an object") == 2
+    assert backend.runs < 6
+
+
 class Doubled(torch.autograd.Function):
     """Twice the input."""
 
