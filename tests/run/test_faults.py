@@ -219,15 +219,18 @@ def entrances() -> list[Any]:
 
 
 OWN = entrances()
+OLD_THREADS: set[threading.Thread] = set()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def others_are_old() -> Iterator[None]:
-    """What is there already is none of ours: looking for what is left takes no time."""
+    """What is there already is none of ours: objects, and threads of compilers and progress bars."""
+    OLD_THREADS.update(threading.enumerate())
     gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
+    OLD_THREADS.clear()
 
 
 @contextmanager
@@ -243,11 +246,10 @@ def trap(place: str, error: type[BaseException] = Broken) -> Iterator[None]:
 
 
 def threads_end() -> None:
-    """Every thread has ended, or is about to."""
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and thread.name != "tqdm_monitor":  # of progress bars
-            thread.join(timeout=60)
-            assert not thread.is_alive()
+    """Every thread that began meanwhile has ended, or is about to."""
+    for thread in set(threading.enumerate()) - OLD_THREADS:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def check_clean(world: World, *, backward: bool = False) -> None:

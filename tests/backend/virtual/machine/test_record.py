@@ -40,8 +40,8 @@ def test_a_step_has_layers_and_phases(trained: tuple[Timeline, Timeline]) -> Non
         ("2/mm", "cpu:1", "backward", 28.0, 36.0),
         ("2/mm", "cpu:1", "backward", 36.0, 44.0),
         ("2/copy", "cpu:1>cpu:0", "backward", 44.0, 46.0),
+        ("add_", "cpu:1", "other", 44.0, 56.0),  # while the gradient of its input is sent
         ("1/threshold_backward", "cpu:0", "backward", 46.0, 52.0),
-        ("add_", "cpu:1", "other", 46.0, 58.0),  # after the gradient has been read
         ("0/mm", "cpu:0", "backward", 52.0, 60.0),
         ("add_", "cpu:0", "other", 60.0, 72.0),
     ]
@@ -59,8 +59,8 @@ def test_a_stay_in_a_layer_is_one_span(trained: tuple[Timeline, Timeline]) -> No
         ("", "cpu:1", "other", 26.0, 28.0),
         ("2", "cpu:1", "backward", 28.0, 44.0),
         ("2", "cpu:1>cpu:0", "backward", 44.0, 46.0),
+        ("", "cpu:1", "other", 44.0, 56.0),
         ("1", "cpu:0", "backward", 46.0, 52.0),
-        ("", "cpu:1", "other", 46.0, 58.0),
         ("0", "cpu:0", "backward", 52.0, 60.0),
         ("", "cpu:0", "other", 60.0, 72.0),
     ]
