@@ -74,6 +74,8 @@ class Turns:
 
     def skip(self) -> list[str]:
         """The layers whose turn came because the host went past others, which were skipped."""
+        if len(self._reached) > self._host_place:
+            return []  # it went past none
         return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
 
     def end(self) -> list[str]:

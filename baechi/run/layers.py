@@ -51,20 +51,26 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
     if schedule is None:
         return _launch(module, runtime, glue, seat, call, turn, args, kwargs)
     launch = functools.partial(_launch, module, runtime, glue, seat, call, turn)
-    if schedule.may_launch(call):
+    in_turn = schedule.turns.reach(call)
+    if in_turn and not schedule.waiting:
         return schedule.launch_here(call, launch, args, kwargs)
     with ModesAside(glue):
-        facts, there = runtime.facts_of(module, seat), runtime.backend.kernel_device(seat[1])
-        contents = contents_of(facts, module, args, kwargs, short=step.short)
-        caller = CallerState.now()
-        foresee = functools.partial(
-            runtime.foresight.layer, module, seat[0], there, args, kwargs, contents, caller
-        )
+        in_turn = schedule.catch_up(call, in_turn=in_turn)
+        facts = runtime.facts_of(module, seat)
         writes = facts.writes(module)
         keeps = tuple(module.buffers()) if writes else ()
+        contents = contents_of(facts, module, args, kwargs, short=step.short)
+        needs = schedule.needs_of_layer(call, contents, keeps)
+        if in_turn and not needs and not writes:
+            return schedule.launch_here(call, launch, args, kwargs)
+        foresight, caller = runtime.foresight, CallerState.now()
+        there = runtime.backend.kernel_device(seat[1])
+        foresee = functools.partial(foresight.layer, module, seat[0], there, args, kwargs, contents, caller)
         return schedule.layer(
             Call(call, launch, args, kwargs, foresee, seat[1], turn, keeps, contents, caller),
-            cannot_wait=functools.partial(runtime.foresight.cannot_wait, module, seat[0]),
+            needs,
+            in_turn=in_turn,
+            cannot_wait=functools.partial(foresight.cannot_wait, module, seat[0]),
             writes=writes,
         )
 

@@ -30,7 +30,7 @@ class Forced:
         return f"{self.name}: {self.reason} at {self.line}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Call:
     """A call of a layer or function that the code has reached.
 
@@ -44,7 +44,7 @@ class Call:
         number: its place in the order in which the code reaches calls.
         keeps: tensors that it may write although they are no arguments: a layer's buffers.
         contents: for a layer, the containers and tensors that it can reach.
-        caller: the settings of its caller, if they were read already.
+        caller: for a layer, the settings of its caller.
     """
 
     name: str

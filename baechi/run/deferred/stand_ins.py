@@ -11,7 +11,6 @@ from baechi.run.deferred.storage_use import StorageUse, share_use, use_of
 from baechi.run.deferred.task import Task
 from baechi.run.deferred.tensor import Deferred, become, defer, is_deferred
 from baechi.run.foresee.outcome import Outcome, Slot
-from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -39,15 +38,14 @@ def stand_ins(
             results.append(given[argument])
             values.append(None)
             continue
-        value = defer(meta, task, call.place, call.number)
         # Tasks that wait are ordered by storage: a placeholder that will alias an argument shares its
         # storage's record, so a write through one waits for reads through the other.
         if alias is not None:
             use = use_of(given[alias]) or StorageUse()
             share_use(given[alias], use)
-            share_use(value, use)
         else:  # several results that will be views of one memory share one record
-            share_use(value, uses.setdefault(memory, StorageUse(writer=task)))
+            use = uses.setdefault(memory, StorageUse(writer=task))
+        value = defer(meta, task, use, call.place, call.number)
         results.append(value)
         values.append(value)
     return _filled(outcome.result, results), values
@@ -91,12 +89,10 @@ def hand_over(
 
 def _check(name: str, values: list[Deferred | None], real: list[torch.Tensor]) -> None:
     """Raise if the results have another number, shape or dtype than their placeholders."""
-    with without_subclass_function():
-        inferred = [None if value is None else (value.shape, value.dtype) for value in values]
-    fits = len(real) == len(values) and all(
-        expected is None or expected == (tensor.shape, tensor.dtype)
-        for expected, tensor in zip(inferred, real, strict=True)
-    )
+    fits = len(real) == len(values)
+    for value, tensor in zip(values, real, strict=False):
+        if value is not None and is_deferred(value):
+            fits &= tensor.shape == value.meta.size and tensor.dtype == value.meta.dtype
     if not fits:
         raise BaechiError(
             f"{name} returned something else than was inferred from its arguments (number, shape or dtype "

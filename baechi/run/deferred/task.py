@@ -35,6 +35,7 @@ class Task:
         needs: tasks that must launch before it.
         followers: tasks that wait for it.
         given: its distinct argument tensors, kept alive until it launches.
+        writes: whether it will write memory that was there before.
     """
 
     schedule: Decider | None
@@ -49,6 +50,7 @@ class Task:
     followers: "list[Task]" = field(default_factory=list)
     given: list[Any] = field(default_factory=list)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    writes: bool = False
 
     def force(self, reason: str) -> None:
         """Launch it now, after the tasks that it needs, in the code's order.

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from baechi.run.deferred.storage_use import needs_to_read
 from baechi.run.deferred.task import Task
 from baechi.run.state.meta import Meta
 from baechi.torchlib.operators.functions import QUESTIONS
@@ -26,6 +25,9 @@ class Deferred(torch.Tensor):
     """A tensor that is still to be computed. Made by `defer` only."""
 
     task: Task
+    meta: Meta
+    use: Any
+    """A `StorageUse`; that of a real tensor is at its storage."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,12 +49,13 @@ class Deferred(torch.Tensor):
         )
 
 
-def defer(meta: Meta, task: Task, place: str | None, turn: int) -> Deferred:
+def defer(meta: Meta, task: Task, use: Any, place: str | None, turn: int) -> Deferred:
     """Make a deferred value.
 
     Args:
         meta: its shape, strides, dtype and device.
         task: the task that will compute it.
+        use: the tasks that will read or write its memory (`StorageUse`).
         place: the device where it will lie.
         turn: its place in the code's order.
     """
@@ -67,7 +70,7 @@ def defer(meta: Meta, task: Task, place: str | None, turn: int) -> Deferred:
     )
     with without_subclass_function():
         set_mark(value, Mark(place, turn))
-    value.task = task
+    value.task, value.meta, value.use = task, meta, use
     return value
 
 
@@ -86,7 +89,7 @@ def become(value: Deferred, real: torch.Tensor) -> None:
     # Swapping would empty an object that a layer still holds (a cached output, say): take a view of it.
     if sys.getrefcount(real) > _HELD_BY_US or type(real) is not torch.Tensor:
         real = real.view_as(real)
-    del value.task
+    del value.task, value.meta, value.use
     value.__class__ = torch.Tensor  # type: ignore[assignment]
     swap_implementation(value, real)
 
@@ -101,18 +104,6 @@ def force_all(values: Any, reason: str) -> None:
     for value in all_tensors(values):
         if is_deferred(value):
             value.task.force(reason)  # type: ignore[attr-defined]
-
-
-def force_writers(values: Any, reason: str) -> None:
-    """Launch the tasks that wait to write some values.
-
-    Args:
-        values: tensors, nested in lists, tuples and dicts.
-        reason: why the values are needed.
-    """
-    for value in all_tensors(values):
-        for task in needs_to_read(value):
-            task.force(reason)
 
 
 def all_tensors(values: Any) -> list[torch.Tensor]:

@@ -14,7 +14,8 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
-from baechi.run.deferred.tensor import force_all, force_writers
+from baechi.run.deferred.storage_use import force_writers
+from baechi.run.deferred.tensor import force_all
 from baechi.run.guards.returned_gradients import return_home
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import function_modes

@@ -32,6 +32,8 @@ class Pending:
         self.tasks: dict[Task, None] = {}
         self.launched: list[str] = []
         self.launching = False
+        self.writers = 0
+        """How many of the tasks will write memory that was there before."""
         self._send_ahead = send_ahead
         self._by_layer: dict[str, Task] = {}
 
@@ -50,6 +52,7 @@ class Pending:
         if not in_turn:
             self._by_layer[task.name] = task
         self.tasks[task] = None
+        self.writers += task.writes
         self.launcher.wait(task)
         if not task.missing:
             self.launcher.ready(task)
@@ -103,6 +106,7 @@ class Pending:
             return
         task.state = LAUNCHED
         self.tasks.pop(task, None)
+        self.writers -= task.writes
         run, finish, around = task.run, task.finish, task.around
         task.run, task.finish, task.around = None, None, nullcontext
         task.needs, task.given = [], []

@@ -35,6 +35,7 @@ from baechi.run.launch.user_line import user_line
 from baechi.run.state.caller_state import CallerState
 from baechi.run.state.contents import Contents
 from baechi.run.state.random_draws import drawing_as_if_now
+from baechi.run.steady.call_contents import KnownContents
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -81,13 +82,18 @@ class Schedule:
         threads = self.launcher.threads
         return {"deferred": self.deferred, "forced": len(self.forced), "threads": threads}
 
-    def may_launch(self, layer: str) -> bool:
-        """Note that the host has reached a layer. Returns whether it is its turn and no task waits.
+    def catch_up(self, layer: str, *, in_turn: bool) -> bool:
+        """Launch what waits for layers that the code has passed over. The glue mode is off.
 
         Args:
-            layer: its name, with the number of its call.
+            layer: the layer that the host has reached, with the number of its call.
+            in_turn: whether it was its turn then.
+
+        Returns:
+            Whether it is its turn now.
         """
-        return self.turns.reach(layer) and not self.waiting
+        self.pending.wake(self.turns.skip())
+        return in_turn or self.turns.is_up(layer)
 
     def launch_here(self, layer: str, run: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
         """Launch a layer where the host reached it.
@@ -105,29 +111,34 @@ class Schedule:
                 self.pending.wake(woken)
         return result
 
-    def layer(self, call: Call, *, cannot_wait: Callable[[], str], writes: bool) -> Any:
+    def layer(
+        self,
+        call: Call,
+        needs: dict[Task, None],
+        *,
+        in_turn: bool,
+        cannot_wait: Callable[[], str],
+        writes: bool,
+    ) -> Any:
         """Launch a layer that the host has reached, or let it wait. The glue mode is off.
 
         Args:
             call: the layer.
+            needs: what must launch before it.
+            in_turn: whether it is its turn.
             cannot_wait: says why the layer must launch at once; empty if it may wait.
             writes: whether it may write its arguments.
 
         Returns:
             What it returns, or deferred values.
         """
-        # Skipping layers that the code passed over may wake tasks, and bring this layer's turn.
-        turn = self.turns.is_up(call.name)
-        self.pending.wake(self.turns.skip())
-        turn = turn or self.turns.is_up(call.name)
         given = list(tensors_in(call.args, call.kwargs))
-        needs = self._needs_of_layer(call, given)
         reason, outcome = "", None
-        if needs or not turn:
+        if needs or not in_turn:
             reason = cannot_wait() or must_keep_code_order(self._modes)
             outcome = None if reason else call.foresee()
             if outcome is not None:
-                result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=turn)
+                result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=in_turn)
                 return result
             reason = reason or "only running it tells what it returns"
             self.forced.append(Forced(call.name, reason, user_line()))
@@ -218,12 +229,21 @@ class Schedule:
         self.pending.drop(error)
         self._layers.clear()
 
-    def _needs_of_layer(self, call: Call, given: list[torch.Tensor]) -> dict[Task, None]:
-        needs = self._needs(given if call.contents is None else call.contents.tensors)
-        for tensor in call.keeps:
+    def needs_of_layer(
+        self, layer: str, contents: Contents | KnownContents, keeps: Iterable[torch.Tensor]
+    ) -> dict[Task, None]:
+        """The tasks that must launch before a layer.
+
+        Args:
+            layer: its name, with the number of its call.
+            contents: what it can reach.
+            keeps: the tensors that it may write although they are no arguments.
+        """
+        needs = self._needs(contents.tensors if self.pending.writers else contents.unsure)
+        for tensor in keeps:
             needs.update(dict.fromkeys(needs_to_write(tensor)))
         # An input may reach the layer unseen (a global, a C extension): the plan's parents count, too.
-        for parent in self._parents.get(call.name, ()):
+        for parent in self._parents.get(layer, ()):
             task = self._layers.get(parent)
             if task is not None and task.state == WAITS:
                 needs[task] = None
@@ -234,7 +254,8 @@ class Schedule:
         for tensor in given:
             if is_deferred(tensor):
                 needs[tensor.task] = None  # type: ignore[attr-defined]
-            needs.update(dict.fromkeys(needs_to_read(tensor)))
+            for task in needs_to_read(tensor):
+                needs[task] = None
         return needs
 
     def _before_write(self, call: Call, given: list[torch.Tensor]) -> None:
@@ -274,10 +295,13 @@ class Schedule:
         result, values = stand_ins(task, call, outcome, distinct)
         task.finish = partial(hand_over, values, self._becomes, call.name)
         task.given = distinct
+        task.writes = bool(outcome.written or call.keeps)
         for index, tensor in enumerate(distinct):
             (note_write if index in outcome.written else note_read)(tensor, task)
+        ids = frozenset(map(id, distinct))
         for tensor in contents.tensors if layer else ():
-            note_read(tensor, task)
+            if id(tensor) not in ids:
+                note_read(tensor, task)
         for tensor in call.keeps:
             note_write(tensor, task)
         self.deferred += 1

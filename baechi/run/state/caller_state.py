@@ -1,9 +1,8 @@
 """The torch settings of the caller when a layer was reached, restored when the layer launches."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,8 +12,7 @@ from baechi.torchlib.private.kernels import KERNEL_CHOICES
 from baechi.torchlib.private.transforms import current_transform, without_transforms
 
 
-@dataclass(frozen=True, slots=True)
-class CallerState:
+class CallerState(NamedTuple):
     """Settings of the calling thread and of the process.
 
     Args:
@@ -47,18 +45,16 @@ class CallerState:
         """Whether autocast is on for some device type."""
         return any(enabled for enabled, _ in self.autocast)
 
-    @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restored(self) -> AbstractContextManager[None]:
         """Within this context, this thread has these settings, and saved-tensor hooks are off."""
-        now = CallerState.now()
-        if now == self and not saves_through_hooks() and not is_transformed():
-            yield
-            return
-        with saved_hooks_aside(), without_transforms(), ExitStack() as stack:
-            self._enter(stack)
-            yield
+        return _Restored(self)
 
-    def _enter(self, stack: ExitStack) -> None:
+    def enter(self, stack: ExitStack) -> None:
+        """Restore what differs now.
+
+        Args:
+            stack: takes it back when it closes.
+        """
         stack.enter_context(torch.inference_mode(self.inference))
         stack.enter_context(torch.set_grad_enabled(self.grad))
         for device, (enabled, dtype) in zip(autocast_types(), self.autocast, strict=True):
@@ -72,6 +68,29 @@ class CallerState:
             if (now := ask()) != kernel:
                 choose(kernel)
                 stack.callback(choose, now)
+
+
+class _Restored:
+    """Within this context, this thread has some settings. (Most often it has them already.)"""
+
+    __slots__ = ("_stack", "_state")
+
+    def __init__(self, state: CallerState) -> None:
+        self._state = state
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> None:
+        if CallerState.now() == self._state and not saves_through_hooks() and not is_transformed():
+            return
+        with ExitStack() as stack:
+            stack.enter_context(saved_hooks_aside())
+            stack.enter_context(without_transforms())
+            self._state.enter(stack)
+            self._stack = stack.pop_all()
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._stack is not None:
+            self._stack.__exit__(*raised)
 
 
 def is_transformed() -> bool:

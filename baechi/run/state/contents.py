@@ -13,7 +13,7 @@ import gc
 import sys
 import types
 from collections.abc import Hashable, ItemsView, Iterable, Iterator, KeysView, ValuesView
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ _PLAIN = frozenset(
 )  # fmt: skip
 """Immutable types that hold no tensors."""
 
+_NOTHING = nullcontext()
 _VIEWS = (KeysView, ValuesView, ItemsView, types.MappingProxyType)
 _CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)
 _CLOSED_MODULES = (*MACHINERY, "baechi.")
@@ -47,6 +48,9 @@ class Contents:
 
     def __init__(self, *values: Any) -> None:
         self.tensors: list[torch.Tensor] = []
+        """All tensors, in arguments too."""
+        self.unsure = self.tensors
+        """Those that may be deferred."""
         self.unseen = False
         """Whether an iterator was found, whose contents cannot be read without using it up."""
         self.found: list[tuple[Any, Any]] = []
@@ -131,7 +135,10 @@ def look_of(tensor: torch.Tensor) -> Hashable:
     Args:
         tensor: any tensor.
     """
-    with without_subclass_function():
+    kind = type(tensor)
+    if kind is torch.nn.Parameter:
+        return tensor.requires_grad, tensor.shape, tensor.dtype
+    with _NOTHING if kind is torch.Tensor else without_subclass_function():
         if isinstance(tensor, torch.nn.Parameter):
             return tensor.requires_grad, tensor.shape, tensor.dtype
         if tensor.layout != torch.strided or tensor.is_nested:

@@ -1,14 +1,13 @@
 """A tensor's metadata, without its values."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from baechi.torchlib.tensors.layout import real_device
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """A tensor's metadata.
 
     Args:

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.run.deferred.tensor import Deferred
 from baechi.run.state.contents import Contents, changed_at_launch, look_of
 from baechi.run.steady.held import Held, held_by
 from baechi.run.steady.layers import LayerFacts
 from baechi.torchlib.modules.tables import refill
-from baechi.torchlib.private.modes import without_subclass_function
 
-_SIMPLE = (type(None), bool, int, float, str, torch.dtype)
+_SIMPLE = frozenset({type(None), bool, int, float, str, torch.dtype})
 
 
 class KnownContents:
@@ -21,18 +21,22 @@ class KnownContents:
 
     Args:
         held: what the layer holds.
-        weights: its tensors. They are kept until the call launches.
+        own: its tensors. They are kept until the call launches.
         given: the tensors among the arguments, all of them plain.
         looks: how the arguments look.
+
+    Attributes:
+        tensors: all tensors.
+        unsure: those that may be deferred: no weight is.
     """
 
-    __slots__ = ("given", "held", "looks", "tensors")
+    __slots__ = ("held", "looks", "tensors", "unsure")
 
     def __init__(
-        self, held: Held, weights: list[torch.Tensor], given: list[torch.Tensor], looks: Hashable
+        self, held: Held, own: list[torch.Tensor], given: list[torch.Tensor], looks: Hashable
     ) -> None:
-        self.held, self.given, self.looks = held, given, looks
-        self.tensors = weights + given
+        self.held, self.looks = held, looks
+        self.tensors, self.unsure = own + given, given
 
     @property
     def state(self) -> Hashable:
@@ -65,29 +69,32 @@ def contents_of(
     if looks is None:
         return Contents(module, args, kwargs)
     held = facts.held
-    weights = held.tensors() if held is not None else None
-    if weights is None:
+    own = held.tensors() if held is not None else None
+    if own is None:
         held = facts.held = held_by(module)
-        weights = held.tensors() if held is not None else None
-    if held is None or weights is None or any(id(tensor) in held.ids for tensor in given):
+        own = held.tensors() if held is not None else None
+    if held is None or own is None or not held.ids.isdisjoint(map(id, given)):
         return Contents(module, args, kwargs)
-    return KnownContents(held, weights, given, looks)
+    return KnownContents(held, own, given, looks)
 
 
 def _looks(args: tuple[Any, ...], kwargs: dict[str, Any], given: list[torch.Tensor]) -> Hashable:
     """How arguments look that are tensors and numbers only, by name; None for others. Fills `given`."""
     looks: list[Any] = []
-    with without_subclass_function():
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor):
-                if value.layout != torch.strided or value.is_nested:
-                    return None
-                given.append(value)
-                looks.append((look_of(value), type(value) is torch.nn.Parameter))
-            elif type(value) in _SIMPLE:
-                looks.append((type(value), value))
-            else:
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind is Deferred:
+            given.append(value)
+            looks.append((value.meta, False))
+        elif kind is torch.Tensor or kind is torch.nn.Parameter:
+            if value.layout is not torch.strided or value.is_nested:
                 return None
+            given.append(value)
+            looks.append((look_of(value), kind is torch.nn.Parameter))
+        elif kind in _SIMPLE:
+            looks.append((kind, value))
+        else:
+            return None
     return len(args), tuple(kwargs), tuple(looks)
 
 

@@ -8,7 +8,7 @@ noted here stays from step to step, and must keep nothing alive but what the lay
 """
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from operator import is_
 from typing import Any
 
@@ -17,10 +17,9 @@ from torch import nn
 
 from baechi.run.state.contents import Contents, look_of
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
-from baechi.torchlib.private.modes import without_subclass_function
 
 _Table = tuple[Any, tuple[Any, ...], tuple[Any, ...]]
-"""A dict, and its keys and values as they were noted; a tensor by a weak reference."""
+"""A dict, and its keys and values as they were noted; where it holds tensors, functions that return these."""
 
 
 class Held:
@@ -46,13 +45,14 @@ class Held:
             if not content and isinstance(table, (dict, list, set)):
                 self._empty.append(table)
             elif type(table) is list:
-                self._lists.append((table, tuple([_reference(value) for value in content])))
+                self._lists.append((table, tuple(map(_meaning, content))))
             elif not isinstance(table, dict):
                 self._others.append((table, content))
             else:
-                values = tuple([_reference(value) for value in content.values()])
-                kept = self._weights if any(map(_is_reference, values)) else self._filled
-                kept.append((table, tuple(content), values))
+                kept, meant = self._filled, tuple(content.values())
+                if any(isinstance(value, torch.Tensor) for value in meant):
+                    kept, meant = self._weights, tuple([_meaning(value) for value in meant])
+                kept.append((table, tuple(content), meant))
         self._looks = [(weakref.ref(tensor), look_of(tensor)) for tensor in contents.tensors]
 
     def tensors(self) -> list[torch.Tensor] | None:
@@ -60,29 +60,25 @@ class Held:
         if not self.is_as_noted():
             return None
         found = []
-        with without_subclass_function():
-            for reference, look in self._looks:
-                tensor = reference()
-                if tensor is None or look_of(tensor) != look:
-                    return None
-                found.append(tensor)
+        for reference, look in self._looks:
+            tensor = reference()
+            if tensor is None or look_of(tensor) != look:
+                return None
+            found.append(tensor)
         return found
 
     def is_as_noted(self) -> bool:
         """Whether each list, dict and attribute table holds the same objects as when it was noted."""
-        for table in self._empty:
-            if table:
-                return False
+        if any(self._empty):
+            return False
         for table, names, values in self._filled:
             if len(table) != len(names) or not all(map(is_, table.values(), values)) or tuple(table) != names:
                 return False
         for table, names, values in self._weights:
-            if len(table) != len(names) or tuple(table) != names:
-                return False
-            if not all(map(is_, table.values(), map(_meant, values))):
+            if tuple(table) != names or not all(map(is_, table.values(), [value() for value in values])):
                 return False
         for items, values in self._lists:
-            if len(items) != len(values) or not all(map(is_, items, map(_meant, values))):
+            if len(items) != len(values) or not all(map(is_, items, [value() for value in values])):
                 return False
         return not any(differ(content_of(table), content) for table, content in self._others)
 
@@ -100,10 +96,12 @@ class Held:
     def _noted(self) -> Iterator[tuple[Any, Any]]:
         for table in self._empty:
             yield table, type(table)() if type(table) in (list, set) else {}
-        for table, names, values in (*self._filled, *self._weights):
-            yield table, dict(zip(names, map(_meant, values), strict=True))
+        for table, names, values in self._filled:
+            yield table, dict(zip(names, values, strict=True))
+        for table, names, values in self._weights:
+            yield table, dict(zip(names, [value() for value in values], strict=True))
         for items, values in self._lists:
-            yield items, list(map(_meant, values))
+            yield items, [value() for value in values]
         yield from self._others
 
 
@@ -122,19 +120,11 @@ def held_by(layer: nn.Module) -> Held | None:
 
 
 def _is_odd(table: Any, content: Any) -> bool:
-    """Whether a table holds weak references of the layer's own, or is odd and holds tensors."""
-    kind = torch.Tensor if type(table) is not list and not isinstance(table, dict) else weakref.ref
-    return any(isinstance(item, (kind, weakref.ref)) for item in items_of(content))
+    """Whether a table is neither a list nor a dict, and holds tensors."""
+    plain = type(table) is list or isinstance(table, dict)
+    return not plain and any(isinstance(item, torch.Tensor) for item in items_of(content))
 
 
-def _reference(value: Any) -> Any:
-    return weakref.ref(value) if isinstance(value, torch.Tensor) else value
-
-
-def _is_reference(value: Any) -> bool:
-    return type(value) is weakref.ref
-
-
-def _meant(value: Any) -> Any:
-    """What a noted value stands for; a layer's own weak references were left out by `held_by`."""
-    return value() if type(value) is weakref.ref else value
+def _meaning(value: Any) -> Callable[[], Any]:
+    """A function that returns a value; it keeps no tensor alive."""
+    return weakref.ref(value) if isinstance(value, torch.Tensor) else lambda: value

@@ -1,6 +1,5 @@
 """What the caller had set, and the random state: a layer that waits launches under these."""
 
-import dataclasses
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -22,7 +21,7 @@ def state_without(part: str) -> tuple[Any, str, Any]:
     original = CallerState.restored
 
     def restored(state: CallerState) -> Any:
-        return original(dataclasses.replace(state, **{part: getattr(CallerState.now(), part)}))
+        return original(state._replace(**{part: getattr(CallerState.now(), part)}))
 
     return CallerState, "restored", restored
 

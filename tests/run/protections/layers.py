@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from baechi.run import layers
 from baechi.run.deferred import call
+from baechi.run.launch.schedule import Schedule
 from baechi.run.runtime import Runtime
 from baechi.run.state.contents import Contents
 
@@ -24,6 +25,12 @@ def without_layer(facts: Any, module: nn.Module, *values: Any, short: bool) -> C
 def call_without(unknown: str) -> tuple[Any, str, Any]:
     """Calls that do not say what they write without being given it."""
     return layers, "Call", lambda *args: dataclasses.replace(call.Call(*args), **{unknown: ()})
+
+
+def needs_without_buffers() -> tuple[Any, str, Any]:
+    """What waits to read the buffers that a layer writes is not needed."""
+    needs = Schedule.needs_of_layer
+    return Schedule, "needs_of_layer", lambda self, layer, contents, keeps: needs(self, layer, contents, ())
 
 
 @scenario(
@@ -73,7 +80,7 @@ def statistics_of_a_waiting_layer(net: Any, x: Tensor) -> Tensor:
 
 
 @scenario(
-    row("buffers that what waits reads", NUMBERS, call_without("keeps")),
+    row("buffers that what waits reads", NUMBERS, needs_without_buffers()),
     layers={**shifts("ab"), "norm": norm},
     devices={"norm": 1},
     order=["b", "a", "norm"],
