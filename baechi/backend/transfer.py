@@ -166,9 +166,11 @@ def _send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
     storage, and autograd never again adds in place to a tensor whose storage Python has looked at.)
     """
     backend, gradient = way.backend, what == "backward_node"
-    source = backend.place_of(tensor)
+    source = way.source
     backend.spend(what, way.target if source == backend.host else source)
     tx, rx = backend.transfer_streams(source, way.target)
+    if tx is None and rx is None:  # no device has a stream
+        return backend.copy(tensor, way.target, (tx, rx), gradient=gradient)
     backend.wait(tx, backend.record(backend.compute_stream(source)))  # tx reads after the producer wrote
     copied = backend.copy(tensor, way.target, (tx, rx), gradient=gradient)
     backend.use(tensor, tx)
@@ -185,6 +187,8 @@ def _send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
 
 def _receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived: Any) -> None:
     """Let the compute stream of a place wait for a copy that was sent there."""
+    if arrived is None:
+        return
     consumer = backend.compute_stream(place)
     backend.wait(consumer, arrived)
     backend.use(copied, consumer)

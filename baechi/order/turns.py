@@ -104,8 +104,9 @@ class Turns:
 
     def _others_went(self, queue: int, position: int) -> bool:
         """Whether the layers in `order.first` of this one have launched, or were skipped."""
-        first = self._first.get(self._queues[queue][position], ()) if self._first else ()
-        return all(self._is_over(other) for other in first)
+        if not self._first:
+            return True
+        return all(self._is_over(other) for other in self._first.get(self._queues[queue][position], ()))
 
     def _is_over(self, layer: str) -> bool:
         if layer in self._launched:
@@ -115,9 +116,8 @@ class Turns:
     def _pass(self, queue: int) -> int:
         """Move past the layers that have launched or were skipped; returns the next position."""
         layers, position = self._queues[queue], self._next[queue]
-        while position < len(layers):
-            if not self._is_over(layers[position]):
-                break
+        launched = self._launched
+        while position < len(layers) and (layers[position] in launched or self._is_over(layers[position])):
             position += 1
         self._next[queue] = position
         return position

@@ -70,11 +70,9 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         glue = runtime.glue
         if glue is not None:
             if glue.step.swift and not kwargs:
-                facts = runtime.layers.get(binding.name)
-                if facts is not None:
-                    result = run_swiftly(module, glue, facts, args)
-                    if result is not LEFT_OUT:
-                        return result
+                result = run_swiftly(module, glue, binding.facts or binding.known(module), args)
+                if result is not LEFT_OUT:
+                    return result
             return run_layer(module, runtime, glue, binding.seat, args, kwargs)
     return _call(module, args, kwargs, functools.partial(_in_step, module, runtime, binding.seat))
 
@@ -95,6 +93,11 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if current is None:
         return forward_to_run(module)(*args, **kwargs)
     runtime, seat = current
+    glue = runtime.glue
+    if glue is not None and glue.step.swift and not kwargs:
+        result = run_swiftly(module, glue, runtime.facts_of(module, seat), args)
+        if result is not LEFT_OUT:
+            return result
     return _in_step(module, runtime, seat, *args, **kwargs)
 
 

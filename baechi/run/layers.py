@@ -15,7 +15,7 @@ from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat
 from baechi.run.state.caller_state import CallerState
 from baechi.run.steady.arguments import has_list, plain_tensors
-from baechi.run.steady.call_contents import contents_of
+from baechi.run.steady.call_contents import contents_of, holds_as_ever
 from baechi.run.steady.layers import LayerFacts
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.plain_loans import Plain, lend_plain
@@ -58,6 +58,9 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
         in_turn = schedule.catch_up(call, in_turn=in_turn)
         facts = runtime.facts_of(module, seat)
         writes = facts.writes(module)
+        given = plain_tensors(args, kwargs) if step.short and in_turn and not writes else None
+        if holds_as_ever(facts, given) and not schedule.needs_unseen(call):
+            return schedule.launch_here(call, launch, args, kwargs)
         keeps = tuple(module.buffers()) if writes else ()
         contents = contents_of(facts, module, args, kwargs, short=step.short)
         needs = schedule.needs_of_layer(call, contents, keeps)

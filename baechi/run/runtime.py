@@ -5,7 +5,7 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -77,6 +77,7 @@ class Runtime:
         self.session: object = None
         self.optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
         self.layers: dict[str, LayerFacts] = {}
+        self._finders: dict[str, Callable[[torch.Tensor], bool]] = {}
         self.full: list[str] = []
         """The layers and functional ops that took the full path in the last step; see `run.steady`."""
         self.blocks: tuple[str, ...] = ()
@@ -84,6 +85,7 @@ class Runtime:
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = readers_and_writers(plan)
         self.readers = dict(receivers(plan))
+        self._senders = frozenset(plan.graph.module_of(call) for call in self.readers)
         reaching = [node for node, costs in plan.graph.placed_costs() if costs.reaches]
         self.reaching = frozenset(plan.graph.module_of(node) for node in reaching)
         self.outputs_stay = plan.graph.outputs_stay
@@ -115,8 +117,15 @@ class Runtime:
         name, device = seat
         facts = self.layers.get(name)
         if facts is None:
-            reads, here = name in self._only_read, self.backend.finder(device)
-            flags = {"reaches": name in self.reaching, "reads": reads, "in_training": self._in_training}
+            here = self._finders.get(device)
+            if here is None:
+                here = self._finders[device] = self.backend.finder(device)
+            flags = {
+                "reaches": name in self.reaching,
+                "sends": name in self._senders,
+                "reads": name in self._only_read,
+                "in_training": self._in_training,
+            }
             facts = self.layers[name] = LayerFacts(module, name, device, here, **flags)
         return facts
 
@@ -228,7 +237,7 @@ class Runtime:
         return (_runtime_of, (self.plan, self.reorder, self.stateful))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Binding:
     """A module's link to its runtime.
 
@@ -242,12 +251,26 @@ class Binding:
     runtime: Runtime
     name: str
     device: str | None = None
+    facts: LayerFacts | None = field(default=None, init=False)
+    """What is known of a layer from call to call."""
 
-    @cached_property
+    @property
     def seat(self) -> tuple[str, str]:
         """Name and device of a layer."""
         assert self.device is not None
         return self.name, self.device
+
+    def known(self, module: nn.Module) -> LayerFacts:
+        """Look into a layer once.
+
+        Args:
+            module: the layer.
+        """
+        facts = self.facts = self.runtime.facts_of(module, self.seat)
+        return facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Binding, (self.runtime, self.name, self.device)
 
 
 def bind(module: nn.Module, binding: Binding) -> None:

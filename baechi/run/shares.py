@@ -7,9 +7,9 @@ this thread. Outside a step it runs its plain forward.
 
 import copy
 import gc
+import weakref
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -29,32 +29,39 @@ class Shares:
     """
 
     def __init__(self, seats: Iterable[tuple[Runtime, Seat]] = ()) -> None:
-        self._seats: WeakKeyDictionary[Runtime, Seat] = WeakKeyDictionary()
-        self._seats.update(dict(seats))
+        self._seats: list[tuple[weakref.ref[Runtime], Seat]] = []
+        for runtime, seat in seats:
+            self.add(runtime, seat)
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._alive())
 
     def add(self, runtime: Runtime, seat: Seat) -> None:
         """Add a runtime that runs the layer."""
-        self._seats[runtime] = seat
+        self.remove(runtime)
+        self._seats.append((weakref.ref(runtime), seat))
 
-    def remove(self, runtime: Runtime) -> None:
-        """Remove a runtime."""
-        self._seats.pop(runtime, None)
+    def remove(self, runtime: Runtime | None) -> None:
+        """Remove a runtime, and those that are gone."""
+        self._seats = [(there, seat) for there, seat in self._seats if there() not in (runtime, None)]
 
     def current(self) -> tuple[Runtime, Seat] | None:
         """The runtime whose step is open in this thread, and the layer's name and device in it."""
-        for runtime, seat in self._seats.items():
-            if runtime.glue is not None:
+        for there, seat in self._seats:
+            runtime = there()
+            if runtime is not None and runtime.glue is not None:
                 return runtime, seat
         return None
 
+    def _alive(self) -> list[tuple[Runtime, Seat]]:
+        found = [(there(), seat) for there, seat in self._seats]
+        return [(runtime, seat) for runtime, seat in found if runtime is not None]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "Shares":
-        return Shares([(copy.deepcopy(runtime, memo), seat) for runtime, seat in self._seats.items()])
+        return Shares([(copy.deepcopy(runtime, memo), seat) for runtime, seat in self._alive()])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Shares, (list(self._seats.items()),))
+        return (Shares, (self._alive(),))
 
 
 def shares_of(module: nn.Module) -> Shares | None:

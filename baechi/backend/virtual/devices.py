@@ -26,7 +26,7 @@ from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout, sent_and_held_bytes
-from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, remove_mark, set_mark
+from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, marked_with, remove_mark, set_mark
 
 _CPU = torch.device("cpu")
 _NOTHING = nullcontext()
@@ -50,11 +50,7 @@ class VirtualDevices(AbstractBackend):
         return HOST if mark is None or mark.place is None else mark.place
 
     def finder(self, place: str) -> Callable[[torch.Tensor], bool]:
-        def lies_there(tensor: torch.Tensor) -> bool:
-            mark = mark_of(tensor)
-            return mark is not None and mark.place == place
-
-        return lies_there
+        return marked_with(place)
 
     def torch_device(self, place: str) -> torch.device | None:
         emulator = self._emulator(place)

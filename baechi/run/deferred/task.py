@@ -16,6 +16,8 @@ class Decider(Protocol):
         """Launch a task."""
 
 
+NOTHING = nullcontext()
+
 WAITS, LAUNCHED, DROPPED = "waits", "launched", "dropped"
 
 
@@ -30,7 +32,7 @@ class Task:
         turn: whether it is a layer, which has a turn in its device's order.
         run: launches it; returns the result.
         finish: turns the deferred values into the result; returns these tensors.
-        around: restores the caller's modes and container contents while it launches.
+        around: restores the caller's modes and container contents while it launches, once.
         missing: how many launches, its turn included, it still waits for.
         needs: tasks that must launch before it.
         followers: tasks that wait for it.
@@ -49,7 +51,7 @@ class Task:
     needs: "list[Task]" = field(default_factory=list)
     followers: "list[Task]" = field(default_factory=list)
     given: list[Any] = field(default_factory=list)
-    around: Callable[[], AbstractContextManager[None]] = nullcontext
+    around: AbstractContextManager[None] = NOTHING
     writes: bool = False
 
     def force(self, reason: str) -> None:

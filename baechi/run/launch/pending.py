@@ -5,13 +5,12 @@ launch(task)        tasks that lacked only this launch are ready now, and launch
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 
 import torch
 
 from baechi.errors import BaechiError
 from baechi.order.turns import Turns
-from baechi.run.deferred.task import DROPPED, LAUNCHED, WAITS, Task
+from baechi.run.deferred.task import DROPPED, LAUNCHED, NOTHING, WAITS, Task
 from baechi.run.launch.launcher import AbstractLauncher
 
 
@@ -108,12 +107,12 @@ class Pending:
         self.tasks.pop(task, None)
         self.writers -= task.writes
         run, finish, around = task.run, task.finish, task.around
-        task.run, task.finish, task.around = None, None, nullcontext
+        task.run, task.finish, task.around = None, None, NOTHING
         task.needs, task.given = [], []
         assert run is not None and finish is not None
         self.launching = True
         try:
-            with around():
+            with around:
                 values = finish([run()])  # in a list, so that nothing else refers to the result
                 self.launcher.note(values)
                 if task.turn and len(values) == 1:
@@ -183,4 +182,4 @@ class Failed:
 
 def _drop(task: Task, failed: Failed) -> None:
     task.schedule, task.state, task.run, task.finish = failed, DROPPED, None, None
-    task.needs, task.followers, task.given, task.around = [], [], [], nullcontext
+    task.needs, task.followers, task.given, task.around = [], [], [], NOTHING

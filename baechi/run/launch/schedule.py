@@ -242,12 +242,21 @@ class Schedule:
         needs = self._needs(contents.tensors if self.pending.writers else contents.unsure)
         for tensor in keeps:
             needs.update(dict.fromkeys(needs_to_write(tensor)))
-        # An input may reach the layer unseen (a global, a C extension): the plan's parents count, too.
-        for parent in self._parents.get(layer, ()):
-            task = self._layers.get(parent)
-            if task is not None and task.state == WAITS:
-                needs[task] = None
+        needs.update(dict.fromkeys(self._parents_of(layer)))
         return needs
+
+    def needs_unseen(self, layer: str) -> bool:
+        """Whether a layer may have to wait although it is given no deferred value.
+
+        Args:
+            layer: its name, with the number of its call.
+        """
+        return bool(self.pending.writers or self._parents_of(layer))
+
+    def _parents_of(self, layer: str) -> list[Task]:
+        """The plan's parents that wait: an input may reach a layer unseen (a global, a C extension)."""
+        tasks = [self._layers.get(parent) for parent in self._parents.get(layer, ())]
+        return [task for task in tasks if task is not None and task.state == WAITS]
 
     def _needs(self, given: Iterable[torch.Tensor]) -> dict[Task, None]:
         needs: dict[Task, None] = {}
@@ -289,7 +298,7 @@ class Schedule:
         if call.contents is not None:  # a layer's code may read context variables: it gets those of now
             run = partial(copy_context().run, run)
         contents = call.contents or Contents(call.args, call.kwargs)
-        around = partial(Around, call.caller or CallerState.now(), contents, call.name)
+        around = Around(call.caller or CallerState.now(), contents, call.name)
         # Placeholders name the task, and `finish` names the placeholders: so `finish` is set after both.
         task = Task(self, call.number, call.name, layer, run, None, around=around)
         result, values = stand_ins(task, call, outcome, distinct)

@@ -11,6 +11,8 @@ from baechi.torchlib.private.autograd import pop_saved_hooks, push_saved_hooks, 
 from baechi.torchlib.private.kernels import KERNEL_CHOICES
 from baechi.torchlib.private.transforms import current_transform, without_transforms
 
+_KERNELS = tuple(ask for ask, _ in KERNEL_CHOICES)
+
 
 class CallerState(NamedTuple):
     """Settings of the calling thread and of the process.
@@ -18,32 +20,36 @@ class CallerState(NamedTuple):
     Args:
         grad: whether gradients are enabled.
         inference: whether inference mode is on.
-        autocast: by device type, whether autocast is on, and to which dtype.
+        autocast: by device type, whether autocast is on.
+        cast_to: by device type, the dtype of autocast.
         dtype: the default dtype.
         kernels: which kernels torch may choose (`sdpa_kernel` and the like).
     """
 
     grad: bool
     inference: bool
-    autocast: tuple[tuple[bool, torch.dtype], ...]
+    autocast: tuple[bool, ...]
+    cast_to: tuple[torch.dtype, ...]
     dtype: torch.dtype
     kernels: tuple[Any, ...]
 
     @classmethod
     def now(cls) -> "CallerState":
         """Read the settings of this thread."""
+        kinds = autocast_types()
         return cls(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            tuple([(torch.is_autocast_enabled(t), torch.get_autocast_dtype(t)) for t in autocast_types()]),
+            tuple(map(torch.is_autocast_enabled, kinds)),
+            tuple(map(torch.get_autocast_dtype, kinds)),
             torch.get_default_dtype(),
-            tuple([ask() for ask, _ in KERNEL_CHOICES]),
+            tuple([ask() for ask in _KERNELS]),
         )
 
     @property
     def autocasts(self) -> bool:
         """Whether autocast is on for some device type."""
-        return any(enabled for enabled, _ in self.autocast)
+        return any(self.autocast)
 
     def restored(self) -> AbstractContextManager[None]:
         """Within this context, this thread has these settings, and saved-tensor hooks are off."""
@@ -57,7 +63,7 @@ class CallerState(NamedTuple):
         """
         stack.enter_context(torch.inference_mode(self.inference))
         stack.enter_context(torch.set_grad_enabled(self.grad))
-        for device, (enabled, dtype) in zip(autocast_types(), self.autocast, strict=True):
+        for device, enabled, dtype in zip(autocast_types(), self.autocast, self.cast_to, strict=True):
             if enabled or torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
         before = torch.get_default_dtype()

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.run.deferred.tensor import Deferred
+from baechi.run.deferred.tensor import Deferred, is_deferred
 from baechi.run.state.contents import Contents, changed_at_launch, look_of
 from baechi.run.steady.held import Held, held_by
 from baechi.run.steady.layers import LayerFacts
@@ -50,6 +50,18 @@ class KnownContents:
             name: the layer that runs inside.
         """
         return _Restored(self, name)
+
+
+def holds_as_ever(facts: LayerFacts, tensors: list[torch.Tensor] | None) -> bool:
+    """Whether a call is given no deferred value: neither as an argument nor in an attribute of the layer.
+
+    Args:
+        facts: what is known of the layer.
+        tensors: the tensors among its arguments; None if these are not plain.
+    """
+    if tensors is None or facts.held is None or not facts.held.is_as_noted():
+        return False
+    return not any(map(is_deferred, tensors))
 
 
 def contents_of(

@@ -72,7 +72,7 @@ class Held:
         if any(self._empty):
             return False
         for table, names, values in self._filled:
-            if len(table) != len(names) or not all(map(is_, table.values(), values)) or tuple(table) != names:
+            if tuple(table) != names or not all(map(is_, table.values(), values)):
                 return False
         for table, names, values in self._weights:
             if tuple(table) != names or not all(map(is_, table.values(), [value() for value in values])):
@@ -80,7 +80,10 @@ class Held:
         for items, values in self._lists:
             if len(items) != len(values) or not all(map(is_, items, [value() for value in values])):
                 return False
-        return not any(differ(content_of(table), content) for table, content in self._others)
+        for table, content in self._others:
+            if differ(content_of(table), content):
+                return False
+        return True
 
     def refilled(self) -> list[tuple[Any, Any]]:
         """Put everything back that was noted.

@@ -23,6 +23,7 @@ class LayerFacts:
         place: the device where it runs.
         lies_here: says whether a tensor lies there.
         reaches: whether its code reaches tensors elsewhere, as capture saw it.
+        sends: whether the plan sends an output of it ahead.
         reads: whether it writes nothing that other code reads, as far as capture saw.
         in_training: whether it was captured in training. That covers evaluation, too.
     """
@@ -37,6 +38,7 @@ class LayerFacts:
         "reaches",
         "reads_in_evaluation",
         "reads_in_training",
+        "sends",
     )
 
     def __init__(
@@ -47,6 +49,7 @@ class LayerFacts:
         lies_here: Callable[[torch.Tensor], bool],
         *,
         reaches: bool,
+        sends: bool,
         reads: bool,
         in_training: bool,
     ) -> None:
@@ -54,6 +57,7 @@ class LayerFacts:
         self.held: Held | None = None
         """What it held when it last had to wait; see `call_contents`."""
         self.reaches = reaches
+        self.sends = sends
         self.place = place
         self.lies_here = lies_here
         self.reads_in_evaluation = reads

@@ -33,24 +33,26 @@ def run_swiftly(module: nn.Module, glue: Any, facts: LayerFacts, args: tuple[Any
     Returns:
         What the layer returns, marked; `LEFT_OUT` if it has to take another way.
     """
-    step, place, lies_here = glue.step, facts.place, facts.lies_here
+    step, place = glue.step, facts.place
     reads = facts.reads_in_training if module.training else facts.reads_in_evaluation
     if not reads or facts.reaches or step.inside is not None or place not in step.bare:
         return LEFT_OUT
-    depth, step.inside = glue.leave(), place
+    depth, step.inside, lies_here = glue.leave(), place, facts.lies_here
     try:
         for value in args:
             if not isinstance(value, torch.Tensor) or not lies_here(value):
                 return LEFT_OUT
-        call, turn = step.call_of(facts.name), next(step.turns)
-        if step.sites is not None:
-            step.sites.reached(call)
+        call, turn = "", next(step.turns)
+        if facts.sends or step.sites is not None:  # else only its device matters, not which call it is
+            call = step.call_of(facts.name)
+            if step.sites is not None:
+                step.sites.reached(call)
         result = forward_to_run(module)(*args)
         if not isinstance(result, torch.Tensor):
             step.stamp(result, place, turn, renew=True)
             return result
         stamp(result, place, turn, renew=True)
-        if call in step.readers:
+        if facts.sends:
             step.send_ahead(call, result)
         return result
     except Exception as error:

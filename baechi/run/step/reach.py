@@ -146,7 +146,9 @@ class ModesAside(ReachAside):
 
     def __enter__(self) -> None:
         self._depth = self._glue.leave()
-        super().__enter__()
+        self._above = []
+        if function_mode_count():
+            super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

@@ -113,9 +113,9 @@ class Step:
             places: the names of the devices.
         """
         here = self.backend.place_of(tensor)
+        slots, state = self._copies_of(tensor), (*_writes_of(tensor), torch.is_grad_enabled())
         for place in places:
-            key = (place, *_writes_of(tensor), torch.is_grad_enabled())
-            slots = self._copies_of(tensor)
+            key = (place, *state)
             if place != here and key not in slots:
                 slots[key] = self._sent(tensor, place)
                 way = slots[key].way

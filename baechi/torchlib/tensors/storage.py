@@ -5,7 +5,7 @@ share it, and it is gone with the storage. (A table by address would be wrong: a
 again at once.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,23 @@ def mark_of(tensor: torch.Tensor) -> Mark | None:
     except (NotImplementedError, RuntimeError):  # a wrapper of functorch's, or a tensor without storage
         mark = getattr(storage_object(tensor), _NAME, None)
     return mark
+
+
+def marked_with(place: str) -> Callable[[torch.Tensor], bool]:
+    """A function that says whether a tensor's mark names a place. (It is asked for each argument of each layer.)
+
+    Args:
+        place: a device's name.
+    """
+
+    def is_marked(tensor: torch.Tensor) -> bool:
+        try:
+            mark = tensor.untyped_storage().__dict__.get(_NAME)
+        except (NotImplementedError, RuntimeError):
+            mark = mark_of(tensor)
+        return mark is not None and mark.place == place
+
+    return is_marked
 
 
 def set_mark(tensor: torch.Tensor, mark: Mark) -> None:
