@@ -74,8 +74,8 @@ class Turns:
 
     def skip(self) -> list[str]:
         """The layers whose turn came because the host went past others, which were skipped."""
-        if len(self._reached) > self._host_place:
-            return []  # it went past none
+        if self._none_skipped():
+            return []
         return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
 
     def end(self) -> list[str]:
@@ -108,6 +108,9 @@ class Turns:
             return True
         return all(self._is_over(other) for other in self._first.get(self._queues[queue][position], ()))
 
+    def _none_skipped(self) -> bool:
+        return len(self._reached) > self._host_place
+
     def _is_over(self, layer: str) -> bool:
         if layer in self._launched:
             return True
@@ -116,8 +119,8 @@ class Turns:
     def _pass(self, queue: int) -> int:
         """Move past the layers that have launched or were skipped; returns the next position."""
         layers, position = self._queues[queue], self._next[queue]
-        launched = self._launched
-        while position < len(layers) and (layers[position] in launched or self._is_over(layers[position])):
+        over = self._launched.__contains__ if self._none_skipped() else self._is_over
+        while position < len(layers) and over(layers[position]):
             position += 1
         self._next[queue] = position
         return position

@@ -31,8 +31,6 @@ from baechi.torchlib.private.modules import (
 _KEPT = 64
 """For each layer; so many for each node of the plan's graph are kept of all calls together."""
 
-_HOOKS = (forward_hooks, forward_pre_hooks, backward_hooks, backward_pre_hooks)
-
 
 class Foresight:
     """A cache of outcomes, keyed by a call's arguments and state.
@@ -121,7 +119,8 @@ class Foresight:
             module: the layer.
             name: its qualified name.
         """
-        hooked = any(hooks(module) for hooks in _HOOKS)
+        in_forward = forward_hooks(module) or forward_pre_hooks(module)
+        hooked = in_forward or backward_hooks(module) or backward_pre_hooks(module)
         if hooked or EVERY_FORWARD_HOOKS or EVERY_FORWARD_PRE_HOOKS:
             return "it has hooks, which see real tensors"
         if name in self._several and CallerState.now().autocasts:

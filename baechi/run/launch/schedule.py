@@ -96,7 +96,7 @@ class Schedule:
         return in_turn or self.turns.is_up(layer)
 
     def launch_here(self, layer: str, run: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
-        """Launch a layer where the host reached it.
+        """Launch a layer where the host reached it. The glue mode is off, or nothing waits.
 
         Args:
             layer: its name, with the number of its call.
@@ -107,8 +107,7 @@ class Schedule:
         result = run(args, kwargs)
         woken = self.pending.launched_here(layer)
         if self.waiting:
-            with self._aside():
-                self.pending.wake(woken)
+            self.pending.wake(woken)
         return result
 
     def layer(

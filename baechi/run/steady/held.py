@@ -9,6 +9,7 @@ noted here stays from step to step, and must keep nothing alive but what the lay
 
 import weakref
 from collections.abc import Callable, Hashable, Iterator
+from itertools import chain, islice
 from operator import is_
 from typing import Any
 
@@ -18,9 +19,6 @@ from torch import nn
 from baechi.run.state.contents import Contents, look_of
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
 
-_Table = tuple[Any, tuple[Any, ...], tuple[Any, ...]]
-"""A dict, and its keys and values as they were noted; where it holds tensors, functions that return these."""
-
 
 class Held:
     """What a layer held when it was noted.
@@ -29,7 +27,10 @@ class Held:
         contents: all that the layer reaches.
     """
 
-    __slots__ = ("_empty", "_filled", "_lists", "_looks", "_others", "_weights", "ids", "outcomes", "state")
+    __slots__ = (
+        "_empty", "_keys", "_lists", "_looks", "_meant", "_others", "_sizes", "_tables", "_values", "_views",
+        "ids", "outcomes", "state",
+    )  # fmt: skip
 
     def __init__(self, contents: Contents) -> None:
         self.state: Hashable = contents.state
@@ -37,22 +38,27 @@ class Held:
         self.outcomes: dict[Hashable, Any] = {}
         """What calls returned, by how their arguments looked; see `Foresight`."""
         self._empty: list[Any] = []
-        self._filled: list[_Table] = []
-        self._weights: list[_Table] = []
         self._lists: list[tuple[list[Any], tuple[Any, ...]]] = []
         self._others: list[tuple[Any, Any]] = []
+        filled: list[tuple[Any, Any]] = []
         for table, content in contents.found:
             if not content and isinstance(table, (dict, list, set)):
                 self._empty.append(table)
             elif type(table) is list:
                 self._lists.append((table, tuple(map(_meaning, content))))
-            elif not isinstance(table, dict):
-                self._others.append((table, content))
+            elif isinstance(table, dict):
+                filled.append((table, content))
             else:
-                kept, meant = self._filled, tuple(content.values())
-                if any(isinstance(value, torch.Tensor) for value in meant):
-                    kept, meant = self._weights, tuple([_meaning(value) for value in meant])
-                kept.append((table, tuple(content), meant))
+                self._others.append((table, content))
+        # all dicts are compared in one pass, those that hold tensors last
+        filled.sort(key=lambda one: any(isinstance(value, torch.Tensor) for value in one[1].values()))
+        self._tables = [table for table, _ in filled]
+        self._views = [table.values() for table in self._tables]
+        self._sizes = [len(content) for _, content in filled]
+        self._keys = tuple([key for _, content in filled for key in content])
+        values = [value for _, content in filled for value in content.values()]
+        plain = next((n for n, value in enumerate(values) if isinstance(value, torch.Tensor)), len(values))
+        self._values, self._meant = values[:plain], [_meaning(value) for value in values[plain:]]
         self._looks = [(weakref.ref(tensor), look_of(tensor)) for tensor in contents.tensors]
 
     def tensors(self) -> list[torch.Tensor] | None:
@@ -69,14 +75,13 @@ class Held:
 
     def is_as_noted(self) -> bool:
         """Whether each list, dict and attribute table holds the same objects as when it was noted."""
-        if any(self._empty):
+        if any(self._empty) or list(map(len, self._tables)) != self._sizes:
             return False
-        for table, names, values in self._filled:
-            if tuple(table) != names or not all(map(is_, table.values(), values)):
-                return False
-        for table, names, values in self._weights:
-            if tuple(table) != names or not all(map(is_, table.values(), [value() for value in values])):
-                return False
+        if tuple(chain.from_iterable(self._tables)) != self._keys:
+            return False
+        noted = [*self._values, *[value() for value in self._meant]]
+        if not all(map(is_, chain.from_iterable(self._views), noted)):
+            return False
         for items, values in self._lists:
             if len(items) != len(values) or not all(map(is_, items, [value() for value in values])):
                 return False
@@ -99,10 +104,10 @@ class Held:
     def _noted(self) -> Iterator[tuple[Any, Any]]:
         for table in self._empty:
             yield table, type(table)() if type(table) in (list, set) else {}
-        for table, names, values in self._filled:
-            yield table, dict(zip(names, values, strict=True))
-        for table, names, values in self._weights:
-            yield table, dict(zip(names, [value() for value in values], strict=True))
+        values = iter([*self._values, *[value() for value in self._meant]])
+        keys = iter(self._keys)
+        for table, size in zip(self._tables, self._sizes, strict=True):
+            yield table, dict(islice(zip(keys, values, strict=False), size))
         for items, values in self._lists:
             yield items, [value() for value in values]
         yield from self._others

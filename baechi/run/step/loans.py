@@ -144,4 +144,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def version_of(tensor: torch.Tensor) -> int:
     """A tensor's version counter; inference tensors have none."""
-    return 0 if tensor.is_inference() else write_count(tensor)
+    try:
+        return write_count(tensor)
+    except RuntimeError:
+        return 0
