@@ -36,8 +36,8 @@ from baechi.backend.abstract import AbstractBackend
 from baechi.backend.sends import note_sent
 from baechi.records.device import HostWork
 from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
-from baechi.torchlib.tensors.layout import real_device
 from baechi.torchlib.tensors.references import is_last_reference
 
 
@@ -204,7 +204,8 @@ class _Depart(torch.autograd.Function):
         with without_dispatch_modes():
             # the token: strides of zero give it the shape of the copy for one element of memory
             still = (0,) * tensor.dim()
-            return torch.empty_strided(tensor.shape, still, dtype=tensor.dtype, device=real_device(tensor))
+            token: torch.Tensor = TensorBase.new_empty_strided(tensor, tensor.shape, still)
+            return token
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:

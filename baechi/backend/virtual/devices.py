@@ -26,7 +26,15 @@ from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout, sent_and_held_bytes
-from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, marked_with, remove_mark, set_mark
+from baechi.torchlib.tensors.storage import (
+    WEIGHT,
+    Mark,
+    hand_on_age,
+    mark_of,
+    marked_with,
+    remove_mark,
+    set_mark,
+)
 
 _CPU = torch.device("cpu")
 _NOTHING = nullcontext()

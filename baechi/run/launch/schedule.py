@@ -131,7 +131,9 @@ class Schedule:
         Returns:
             What it returns, or deferred values.
         """
-        given = list(tensors_in(call.args, call.kwargs))
+        given = None if call.contents is None else call.contents.given
+        if given is None:
+            given = list(tensors_in(call.args, call.kwargs))
         reason, outcome = "", None
         if needs or not in_turn:
             reason = cannot_wait() or must_keep_code_order(self._modes)
@@ -238,7 +240,8 @@ class Schedule:
             contents: what it can reach.
             keeps: the tensors that it may write although they are no arguments.
         """
-        needs = self._needs(contents.tensors if self.pending.writers else contents.unsure)
+        given = contents.given
+        needs = self._needs(contents.tensors if self.pending.writers or given is None else given)
         for tensor in keeps:
             needs.update(dict.fromkeys(needs_to_write(tensor)))
         needs.update(dict.fromkeys(self._parents_of(layer)))

@@ -46,11 +46,12 @@ class Contents:
         *values: a layer, or arguments, searched to any depth.
     """
 
+    given: list[torch.Tensor] | None = None
+    """The tensors among the arguments, where these are plain, and no other one is deferred."""
+
     def __init__(self, *values: Any) -> None:
         self.tensors: list[torch.Tensor] = []
         """All tensors, in arguments too."""
-        self.unsure = self.tensors
-        """Those that may be deferred."""
         self.unseen = False
         """Whether an iterator was found, whose contents cannot be read without using it up."""
         self.found: list[tuple[Any, Any]] = []

@@ -27,16 +27,15 @@ class KnownContents:
 
     Attributes:
         tensors: all tensors.
-        unsure: those that may be deferred: no weight is.
     """
 
-    __slots__ = ("held", "looks", "tensors", "unsure")
+    __slots__ = ("given", "held", "looks", "tensors")
 
     def __init__(
         self, held: Held, own: list[torch.Tensor], given: list[torch.Tensor], looks: Hashable
     ) -> None:
         self.held, self.looks = held, looks
-        self.tensors, self.unsure = own + given, given
+        self.tensors, self.given = own + given, given
 
     @property
     def state(self) -> Hashable:

@@ -76,8 +76,8 @@ def _straight_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor |
     shifted = tensor.storage_offset() and tensor.storage_offset() * tensor.element_size() % _ALIGNMENT_BYTES
     if shifted or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         return None
-    target = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-    return target.copy_(tensor.detach(), non_blocking=True)
+    source = tensor.detach()
+    return torch.empty_like(source, device=device).copy_(source, non_blocking=True)  # of the same strides
 
 
 def _plain_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -71,7 +71,7 @@ def mark_of(tensor: torch.Tensor) -> Mark | None:
 
 
 def marked_with(place: str) -> Callable[[torch.Tensor], bool]:
-    """A function that says whether a tensor's mark names a place. (It is asked for each argument of each layer.)
+    """A function that says whether a tensor's mark names a place; it is asked for each argument of a layer.
 
     Args:
         place: a device's name.

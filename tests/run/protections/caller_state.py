@@ -1,7 +1,7 @@
 """What the caller had set, and the random state: a layer that waits launches under these."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,8 +20,10 @@ def state_without(part: str) -> tuple[Any, str, Any]:
     """A state of the caller of which a part is not put back: the launching thread's holds."""
     original = CallerState.restored
 
-    def restored(state: CallerState) -> Any:
-        return original(state._replace(**{part: getattr(CallerState.now(), part)}))
+    @contextmanager
+    def restored(state: CallerState) -> Iterator[None]:
+        with original(state._replace(**{part: getattr(CallerState.now(), part)})):
+            yield
 
     return CallerState, "restored", restored
 
