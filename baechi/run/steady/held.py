@@ -104,9 +104,9 @@ class Held:
     def _noted(self) -> Iterator[tuple[Any, Any]]:
         for table in self._empty:
             yield table, type(table)() if type(table) in (list, set) else {}
-        items = zip(self._keys, [*self._values, *[value() for value in self._meant]], strict=True)
+        pairs = zip(self._keys, [*self._values, *[value() for value in self._meant]], strict=True)
         for table, size in zip(self._tables, self._sizes, strict=True):
-            yield table, dict(islice(items, size))
+            yield table, dict(islice(pairs, size))
         for items, values in self._lists:
             yield items, [value() for value in values]
         yield from self._others
