@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import nn
 
+from baechi.records.device_map import ROOT
 from baechi.run.deferred.tensor import force_all
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.layers import run_layer
+from baechi.run.pipeline.call import call_pipelined
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
@@ -109,6 +111,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     tell_compiled(module)
     force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
+    if runtime.microbatches is not None and _binding(module).name == ROOT:
+        return call_pipelined(module, runtime, runtime.microbatches, args, kwargs)
     with runtime.step(module) as step:
         result = run(*args, **kwargs)
         if step.schedule is not None:

@@ -81,6 +81,8 @@ class Runtime:
         """The layers and functional ops that took the full path in the last step; see `run.steady`."""
         self.blocks: tuple[str, ...] = ()
         """The modules that `distribute` compiled."""
+        self.microbatches: Any = None
+        """How a step is split into microbatches (`run.pipeline`); None if it is not."""
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = readers_and_writers(plan)
         self.readers = dict(receivers(plan))
@@ -178,6 +180,20 @@ class Runtime:
                 finally:
                     self.full = step.full
                     step.close()
+        finally:
+            self._thread.glue = None
+
+    @contextmanager
+    def opened(self, glue: GlueMode) -> Iterator[None]:
+        """Within this context a step is open in this thread.
+
+        Args:
+            glue: the step's mode.
+        """
+        self._thread.glue = glue
+        try:
+            with glue, entrances_watched(glue):
+                yield
         finally:
             self._thread.glue = None
 

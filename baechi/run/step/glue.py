@@ -86,6 +86,7 @@ class GlueMode(RemovableMode):
         mixed = place not in backend.names or any(backend.place_of(tensor) != place for tensor in given)
         if mixed or there is not None:
             place, mixed = self._place(func, facts.name, there, args, kwargs, given)
+        mixed = mixed or step.is_apart(given)
         if facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs):
             step.may_write(touched(func, facts.name, args, kwargs))
         loans = None
@@ -191,6 +192,7 @@ class GlueMode(RemovableMode):
         given = list(tensors_in(args, kwargs))
         rule = rule_of(name)
         place, mixed = self._place(func, name, there, args, kwargs, given)
+        mixed = mixed or self.step.is_apart(given)
         self.step.may_write(touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
