@@ -13,6 +13,7 @@ from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.lane import ALL_RUNS, Lane
 from baechi.run.pipeline.parts import Cut, Exit, Part, Parts
 from baechi.run.pipeline.random_states import RandomStates
+from baechi.run.pipeline.seams import check_seams
 
 AHEAD = 3
 """So many tasks of a device may be issued and not over; see `simulate.pipeline.replay`."""
@@ -95,6 +96,8 @@ class Executor:
         part.is_done = True
         for number in sorted(part.readers):
             self._backward_of(parts, parts.all[number], microbatch)
+        if True:
+            check_seams(parts, part, lambda p: f"part {p.number} on {p.place}")
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(self._lanes[microbatch].log):

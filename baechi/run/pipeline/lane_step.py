@@ -94,7 +94,9 @@ class LaneStep(Step):
         if not torch.is_grad_enabled():
             return
         if run is None:
-            self.parts.enter(self.parts.part_at(place or self._place_now(), given))
+            given = [tensor for tensor in given if tensor.requires_grad]
+            if given:
+                self.parts.enter(self.parts.part_at(place or self._place_now(), given))
             return
         stage = self._route.stage_of_run[run]
         self.parts.enter(self.parts.part_for(stage, self._route.place_of_stage[stage], given))

@@ -104,6 +104,7 @@ class Parts:
         self._starts: list[int] = []
         self._parts: list[Part | None] = []
         self._since = 0
+        self._renamed: dict[int, Part | None] = {}
 
     def stage(self, stage: int) -> Part | None:
         """The part of a stage, if there is one.
@@ -199,11 +200,21 @@ class Parts:
             return None
         number = sequence_number(node)
         if number >= before and tensor._is_view():
-            # the base was written, and this question made the view's node anew: its base's counts
-            node = node.next_functions[0][0]
-            number = sequence_number(node)
-        if number >= self._since:
-            return self.now
+            # the base was written, and this question made the view's node anew: it belongs to its base's part
+            part = self._renamed[number] = self.made_at(sequence_number(node.next_functions[0][0]))
+            return part
+        if number in self._renamed:
+            return self._renamed[number]
+        return self.now if number >= self._since else self.made_at(number)
+
+    def made_at(self, number: int) -> Part | None:
+        """The part that made the node with a number; None for none of them.
+
+        Args:
+            number: a node's number.
+        """
+        if number in self._renamed:
+            return self._renamed[number]
         position = bisect_right(self._starts, number) - 1
         return self._parts[position] if position >= 0 else None
 
