@@ -131,9 +131,9 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         glue.step.schedule.force_values(tensors_in(args, kwargs), "a fused stack takes values")
     first = next(tensors_in(args, kwargs), None)
     place = runtime.backend.place_of(first) if first is not None else runtime.backend.host
-    if place in runtime.backend.names:  # its own code between its layers (on a mask, say) runs there, too
-        (args, kwargs), _ = glue.step.lend((args, kwargs), place)
     with glue.off(), runtime.backend.at(place):
+        if place in runtime.backend.names:  # its own code between its layers (on a mask, say) runs there, too
+            (args, kwargs), _ = glue.step.lend((args, kwargs), place)
         return original_forward(module)(*args, **kwargs)
 
 

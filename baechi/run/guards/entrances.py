@@ -90,7 +90,8 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     if cls is CheckpointFunction:
         args = (_in_a_step(args[0]), *args[1:])
     if mode is not None:
-        args = mode.step.take_in(args)
+        with mode.off():
+            args = mode.step.take_in(args)
     _function.depth = getattr(_function, "depth", 0) + 1
     try:
         result = FUNCTION_APPLY.original.__get__(None, cls)(*args, **kwargs)

@@ -25,6 +25,7 @@ from baechi.run.pipeline.lane import CallerSettings, Lane
 from baechi.run.pipeline.lane_glue import LaneGlue
 from baechi.run.pipeline.lane_step import LaneStep
 from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.pipeline.own_state import OwnState
 from baechi.run.pipeline.parts import Exit
 from baechi.run.pipeline.random_states import RandomStates
 from baechi.run.pipeline.results import Joiner, Joint
@@ -85,7 +86,8 @@ class _Call:
         steps = [LaneStep(self._backend, runtime, microbatches.route, lane) for lane in self._lanes]
         self._parts = [step.parts for step in steps]
         draws = RandomStates(self._backend, pipeline.microbatches if model.training else 0)
-        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws)
+        self._own = OwnState(model, microbatches.written, pipeline.microbatches, microbatches.route.layers)
+        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own)
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
         for lane, step, part in zip(self._lanes, steps, self._parted.parts, strict=True):
@@ -101,8 +103,7 @@ class _Call:
             with self._waiting.adding():
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
-            for lane in self._lanes:
-                lane.advance_to_end()
+            self._own.finish()
         finally:
             for lane in self._lanes:
                 lane.end()

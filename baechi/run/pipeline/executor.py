@@ -8,9 +8,11 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import Way, receive, send, takes_two_nodes, transfer
+from baechi.errors import BaechiError
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.lane import ALL_RUNS, Lane
+from baechi.run.pipeline.own_state import OwnState
 from baechi.run.pipeline.parts import Cut, Exit, Part, Parts
 from baechi.run.pipeline.random_states import RandomStates
 from baechi.run.pipeline.seams import check_seams
@@ -28,6 +30,7 @@ class Executor:
         lanes: by microbatch, its thread.
         parts: by microbatch, what autograd records of it.
         draws: the states of the random generators.
+        own: what each microbatch wrote to modules.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Executor:
         lanes: Sequence[Lane],
         parts: Sequence[Parts],
         draws: RandomStates,
+        own: OwnState,
     ) -> None:
         self._backend = backend
         self._units = pipeline.units
@@ -44,6 +48,7 @@ class Executor:
         self._lanes = lanes
         self._parts = parts
         self._draws = draws
+        self._own = own
         self._last_run = len(self._units.stage_of_run) - 1
         self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
 
@@ -57,13 +62,15 @@ class Executor:
         for task in tasks:
             place = self._names[self._units.device(task)]
             self._wait_for_older(place)
+            self._backend.spend("task", place)
             if task.phase == "forward":
                 lane = self._lanes[task.microbatch]
-                with self._draws.drawing(task.microbatch):
+                with self._draws.drawing(task.microbatch), self._own.of(task.microbatch, task.unit):
                     lane.advance(ALL_RUNS if task.unit == self._last_run else task.unit)
             else:
                 seed(task.microbatch)
-                self._backward(task.microbatch, task.unit)
+                with self._own.of(task.microbatch, None):
+                    self._backward(task.microbatch, task.unit)
             stream = self._backend.compute_stream(place)
             self._issued[place].append(self._backend.record(stream))
 
@@ -121,6 +128,7 @@ def go_backward(backend: AbstractBackend, exits: list[Exit]) -> None:
             edges.append(exit.edge)
             grads.append(grad)
         exit.incoming.clear()
+        exit.is_closed = True
     exits.clear()
     if edges:
         torch.autograd.backward(edges, grads)
@@ -137,6 +145,11 @@ def hand_on(backend: AbstractBackend, cuts: list[Cut]) -> None:
         grad, cut.grad = cut.grad, None
         if grad is None:
             continue
+        if cut.exit.is_closed:
+            raise BaechiError(
+                f"a gradient on {cut.place} comes after the backward that needs it, on {cut.exit.place}: the "
+                "model's code took a way that microbatches cannot follow; use microbatches=1"
+            )
         backend.claim(grad, cut.place)  # autograd made it there, but the backend has no mark of it
         here, home = backend.place_of(grad), cut.exit.place
         way = None

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from baechi.records.pipeline import Pipeline
+from baechi.run.pipeline.own_state import WrittenTables
 from baechi.run.pipeline.route import Route
 from baechi.run.pipeline.splitting import Parted
 
@@ -42,11 +43,13 @@ class Microbatches:
         pipeline: the list of tasks.
         loss: from what the model returned and the target, the loss; None if the model returns it.
         shares: what the loss of each microbatch counts.
+        written: what of the model is written in forward, as far as it was learned.
     """
 
     pipeline: Pipeline
     loss: Callable[[Any, Any], torch.Tensor] | None = None
     shares: Shares = field(default=by_rows)
+    written: WrittenTables = field(default_factory=WrittenTables)
 
     @cached_property
     def route(self) -> Route:

@@ -29,11 +29,13 @@ class Exit:
     Args:
         edge: the tensor, as autograd's graph has it.
         place: where the tensor lies.
+        is_closed: whether they have been used: none may come any more.
         incoming: gradients; with their ways, if they were sent.
     """
 
     edge: GradientEdge
     place: str
+    is_closed: bool = False
     incoming: list[tuple[torch.Tensor, Way | None]] = field(default_factory=list)
 
 

@@ -19,6 +19,7 @@ class Route:
         place_of_stage: by stage, its device.
         node_at: by site in the model's code, the functional op that the graph has there.
         functions: the names of the functions that the graph has as nodes.
+        layers: the names of the modules that are layers.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -37,6 +38,8 @@ class Route:
                 function = costs.type or ""
                 self.node_at[Site(after, function, calls[function])] = node
                 calls[function] += 1
+        layers = [node for node, costs in plan.graph.placed_costs() if costs.kind == "layer"]
+        self.layers = frozenset(plan.graph.module_of(node) for node in layers)
         self.functions = frozenset(site.function for site in self.node_at)
 
 
