@@ -236,12 +236,15 @@ class Runtime:
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
-        copied = _runtime_of(self.plan, self.reorder, self.stateful)
+        copied = _runtime_of(self.plan, self.reorder, self.stateful, self._microbatches_anew())
         memo[id(self)] = copied
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_runtime_of, (self.plan, self.reorder, self.stateful))
+        return (_runtime_of, (self.plan, self.reorder, self.stateful, self._microbatches_anew()))
+
+    def _microbatches_anew(self) -> Any:
+        return None if self.microbatches is None else self.microbatches.anew()
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,8 @@ def binding_of(module: nn.Module) -> Binding | None:
     return binding
 
 
-def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runtime:
+def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str], microbatches: Any) -> Runtime:
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
+    runtime.microbatches = microbatches
     runtime.settled = False  # copies and pickles lose the marks that say where weights lie
     return runtime

@@ -24,12 +24,12 @@ from baechi.run.pipeline.joining import loss_in
 from baechi.run.pipeline.lane import CallerSettings, Lane
 from baechi.run.pipeline.lane_glue import LaneGlue
 from baechi.run.pipeline.lane_step import LaneStep
-from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.pipeline.own_state import OwnState
 from baechi.run.pipeline.parts import Exit
 from baechi.run.pipeline.random_states import RandomStates
 from baechi.run.pipeline.results import Joiner, Joint
-from baechi.run.pipeline.splitting import parted
+from baechi.run.pipeline.splitting import Parted, parted
 from baechi.run.runtime import Runtime
 from baechi.torchlib.modules.intercept import original_forward
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -56,10 +56,13 @@ def call_pipelined(
     Raises:
         ValueError: the batch cannot be split.
     """
+    inputs, pipeline = Inputs(*args, **kwargs), microbatches.pipeline
+    parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
+    shares = _shares(model, runtime, microbatches, inputs, parts)
     runtime.forced, runtime.launched, runtime.full = [], [], []
-    runtime.counts = {"microbatches": microbatches.pipeline.microbatches}
+    runtime.counts = {"microbatches": pipeline.microbatches}
     with runtime.backend.step() as runtime.measure:
-        return _Call(model, runtime, microbatches, Inputs(*args, **kwargs)).run()
+        return _Call(model, runtime, microbatches, inputs, parts, shares).run()
 
 
 class _Call:
@@ -70,14 +73,23 @@ class _Call:
         runtime: its runtime.
         microbatches: how its step is split.
         inputs: what the caller gave.
+        parts: the same in parts.
+        shares: what the loss of each part counts.
     """
 
-    def __init__(self, model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        runtime: Runtime,
+        microbatches: Microbatches,
+        inputs: Inputs,
+        parts: Parted,
+        shares: list[Any],
+    ) -> None:
         pipeline = microbatches.pipeline
         self._runtime, self._backend = runtime, runtime.backend
         self._pipeline = pipeline
-        self._parted = parted(model, inputs, pipeline.microbatches, pipeline.split)
-        self._shares = microbatches.shares(self._parted)
+        self._parted, self._shares = parts, shares
         self._home = self._home_of(inputs)
         self._waiting = Waiting([weight for weight in model.parameters() if weight.requires_grad])
         self._goes_back = torch.is_grad_enabled() and model.training
@@ -265,7 +277,7 @@ class _Call:
 def _walk(
     model: nn.Module,
     runtime: Runtime,
-    loss: Callable[[Any, Any], torch.Tensor] | None,
+    loss: Loss | None,
     step: LaneStep,
     inputs: Inputs,
 ) -> Any:
@@ -281,6 +293,25 @@ def _walk(
     finally:
         step.leave()
     return result
+
+
+def _shares(
+    model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs, parts: Parted
+) -> list[Any]:
+    """What the losses of the microbatches count."""
+    if microbatches.weigh is not None:
+        return microbatches.weigh(parts)
+    call = partial(_whole, model, runtime, microbatches.loss)
+    return microbatches.evidence.shares(model, parts, inputs, call)
+
+
+def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:
+    """Call the model with a batch as it is, in a plain step."""
+    args, kwargs = inputs.args, dict(inputs.kwargs)
+    target = kwargs.pop(TARGET, None) if loss is not None else None
+    with runtime.step(model):
+        result = original_forward(model)(*args, **kwargs)
+        return result if loss is None or target is None else loss(result, target)
 
 
 def _ended(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,31 +8,13 @@ from typing import Any
 import torch
 
 from baechi.records.pipeline import Pipeline
+from baechi.run.pipeline.evidence import Evidence
 from baechi.run.pipeline.own_state import WrittenTables
 from baechi.run.pipeline.route import Route
-from baechi.run.pipeline.splitting import Parted
+from baechi.run.pipeline.shares import Weigh
 
-Shares = Callable[[Parted], list[Any]]
-"""From the parts of a batch, what the loss of each counts: numbers, or scalars on a device."""
-
-
-def by_rows(parts: Parted) -> list[Any]:
-    """What the losses of microbatches count if each is a mean over its rows.
-
-    Args:
-        parts: the parts of the batch.
-    """
-    total = sum(parts.rows)
-    return [rows / total for rows in parts.rows]
-
-
-def summed(parts: Parted) -> list[Any]:
-    """What the losses of microbatches count if the whole batch's is their sum.
-
-    Args:
-        parts: the parts of the batch.
-    """
-    return [1.0] * len(parts.rows)
+Loss = Callable[[Any, Any], torch.Tensor]
+"""From what the model returned and the target, the loss."""
 
 
 @dataclass
@@ -41,17 +23,26 @@ class Microbatches:
 
     Args:
         pipeline: the list of tasks.
-        loss: from what the model returned and the target, the loss; None if the model returns it.
-        shares: what the loss of each microbatch counts.
+        loss: computes the loss; None if the model returns it.
+        weigh: what the loss of each microbatch counts; None finds out by evidence.
         written: what of the model is written in forward, as far as it was learned.
     """
 
     pipeline: Pipeline
-    loss: Callable[[Any, Any], torch.Tensor] | None = None
-    shares: Shares = field(default=by_rows)
+    loss: Loss | None = None
+    weigh: Weigh | None = None
     written: WrittenTables = field(default_factory=WrittenTables)
 
     @cached_property
     def route(self) -> Route:
         """The way of a microbatch through the pipeline's runs."""
         return Route(self.pipeline)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Which rules weigh the losses of the microbatches."""
+        return Evidence(self.pipeline.split)
+
+    def anew(self) -> "Microbatches":
+        """The same for a copy of the model."""
+        return Microbatches(self.pipeline, self.loss, self.weigh)

@@ -127,3 +127,26 @@ def _chunks(
 def _part(inputs: Inputs, chunks: Mapping[int, tuple[Any, Any, tuple[torch.Tensor, ...]]], number: int) -> Inputs:
     args, kwargs = map_tensors(lambda tensor: chunks[id(tensor)][2][number], (inputs.args, inputs.kwargs))
     return Inputs(*args, **kwargs)
+
+
+def some_rows(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> Inputs | None:
+    """The first rows of a batch; None if it has less than two.
+
+    Args:
+        model: the model.
+        inputs: the batch.
+        rows: how many at most.
+        split: see `parted`.
+    """
+    named = list(_named(model, inputs))
+    there = _rows(named, split)
+    if there is None or there < 2:
+        return None
+    dims = {id(t): _dimension(name, t, there, split) for name, value in named for t in tensors_in(value)}
+
+    def first(tensor: torch.Tensor) -> torch.Tensor:
+        dim = dims[id(tensor)]
+        return tensor if dim is None else tensor.narrow(dim, 0, min(rows, there))
+
+    args, kwargs = map_tensors(first, (inputs.args, inputs.kwargs))
+    return Inputs(*args, **kwargs)
