@@ -29,7 +29,7 @@ class IndexedPlan:
         seconds: by phase, device and layer; None where the time is unknown.
         host_s: by phase and layer, what the host takes to issue its kernels.
         last_parts: by phase and layer, the fraction of its work that remains when its last kernel is issued.
-        has_no_turn: by layer, whether no order of layers has it: a functional op, or weights that nothing reads.
+        has_no_turn: by layer, whether no order has it: a functional op, or weights that nothing reads.
         lent_bytes: by layer, bytes of its output that only autograd keeps, and for its consumers only.
         held_bytes: by layer, bytes that the model's code holds to the end of forward.
         temp_bytes: by layer, transient bytes while it runs forward.

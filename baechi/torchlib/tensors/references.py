@@ -13,7 +13,7 @@ _OF_ONE_TENSOR = 2
 """References to a storage that only one tensor has: the tensor's, and that of the storage's own object."""
 
 _OF_ONE_VIEW = 3, 2
-"""References to the Python object of a base that only one view has, and those that torch counts: ours, too."""
+"""References to a base that only one view has, ours among them: of its Python object, and of torch."""
 
 
 def is_last_reference(tensor: torch.Tensor) -> bool:
