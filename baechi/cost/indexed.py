@@ -47,7 +47,7 @@ class IndexedGraph:
         copy_bytes: by tensor, the memory of its copy on another device.
         consumers: by tensor, the layers that read it.
         graded: by tensor, those of them that send a gradient back.
-        keepers: by tensor, those whose part of autograd may keep it.
+        keepers: by tensor, those whose part of autograd may keep it; a view, if one of its readers may.
         ahead: by tensor, whether it is sent as soon as it is made.
         reads, makes: by layer, tensors; inputs of the model are read and not made.
         is_view: by layer, whether its output is memory of its inputs (a view, a write in place).
@@ -118,6 +118,7 @@ class IndexedGraph:
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
         members, group_of = _groups(graph, index, costs, apart=apart)
         before, after = _order_only(graph, index)
+        is_view = _is_view(costs, made_bytes)
         returned = _returned(costs)
         return cls(
             names=names,
@@ -128,11 +129,11 @@ class IndexedGraph:
             copy_bytes=[tensor.copy_bytes for tensor in found],
             consumers=consumers,
             graded=_graded(found, consumers, makes, returned),
-            keepers=[frozenset([index[name] for name in tensor.keepers]) for tensor in found],
+            keepers=_keepers(found, index, makes, reads, is_view),
             ahead=[tensor.ahead for tensor in found],
             reads=reads,
             makes=makes,
-            is_view=_is_view(costs, made_bytes),
+            is_view=is_view,
             before=before,
             after=after,
             returned=returned,
@@ -213,6 +214,22 @@ def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
 def _is_view(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
     """Whether layers output more bytes than they allocated; what the model returns counts as 1 byte."""
     return [made > costs.output_bytes for costs, made in zip(layers, made_bytes, strict=True)]
+
+
+def _keepers(
+    found: Sequence[Tensor],
+    index: Mapping[str, int],
+    makes: Sequence[Sequence[int]],
+    reads: Sequence[Sequence[int]],
+    is_view: Sequence[bool],
+) -> list[set[int]]:
+    """By tensor, the readers that may keep it. What keeps a view keeps the memory that it is a view of."""
+    keepers = [{index[name] for name in tensor.keepers} for tensor in found]
+    for layer in reversed(range(len(makes))):
+        if is_view[layer] and any([keepers[tensor] for tensor in makes[layer]]):
+            for tensor in reads[layer]:
+                keepers[tensor].add(layer)
+    return keepers
 
 
 def _returned(layers: Sequence[LayerCosts]) -> list[Returned]:

@@ -19,6 +19,7 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import ASKED_BY_NAME, QUESTIONS, described, touched, written_in_place
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import without_subclass_function
+from baechi.torchlib.tensors.layout import sent_and_held_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import made_at
 
@@ -249,9 +250,10 @@ class GlueMode(RemovableMode):
         if written is not None and not backend.is_unplaced(written):
             target = backend.place_of(written)
         else:
-            sizes = [given[i].numel() * given[i].element_size() for i in on_devices]
             target = places[on_devices[0]]
             if any(places[i] != target for i in on_devices):
+                with without_subclass_function():  # of what is still to be computed, too
+                    sizes = [sent_and_held_bytes(given[i])[0] for i in on_devices]
                 turns = [made_at(given[i]) for i in on_devices]
                 target = places[on_devices[anchor(list(zip(sizes, turns, strict=True)))]]
         return target, any(place != target for place in places)
