@@ -54,7 +54,7 @@ def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator
     def of(sends: Sequence[Send], maker: int | None, offset: int) -> Iterator[tuple[object, Job]]:
         for send in sends:
             channel = "to", send.target if serial else (send.source, send.target)
-            for base in range(0, width * microbatches, width):
+            for base in [microbatch * width for microbatch in range(microbatches)]:
                 made_s = 0.0 if maker is None else found.heads_s[base + maker] + found.own_s[base + maker]
                 readers = [found.tails_s[base + offset + reader] for reader in send.readers]
                 yield channel, (made_s, send.duration_s, max(readers, default=0.0))

@@ -40,7 +40,7 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
     later_s = [*costs.forward_s, *map(sum, zip(costs.backward_s, costs.add_s, strict=True))][:width]
     own_s = first_s + later_s * (microbatches - 1)
     heads_s = [*_uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
-    bases = range(0, width * microbatches, width)
+    bases = [microbatch * width for microbatch in range(microbatches)]
     for base in bases:
         for unit in ordered:
             end_s = heads_s[base + unit] + own_s[base + unit]
