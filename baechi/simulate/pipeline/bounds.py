@@ -1,6 +1,7 @@
-"""A time that no order of a pipeline can beat, whatever the memory and the host.
+"""A time that no order of a pipeline can beat, whatever the memory.
 
 - way: the longest way through the step, with devices and links always free;
+- host: it issues all tasks;
 - device, channel: it takes one task or tensor at a time. Each comes after its longest way from the begin, and
   before its longest way to the end. Were they interruptible, the one with the longest way to the end would
   always go first, and that is easily computed (Jackson 1955; Carlier 1982, "The one-machine sequencing
@@ -21,7 +22,7 @@ Job = tuple[float, float, float]
 
 
 def shortest_pipeline_s(costs: PipelineCosts, microbatches: int) -> float:
-    """A time that no order can beat, whatever the memory and the host.
+    """A time that no order can beat, whatever the memory.
 
     Args:
         costs: of the pipeline.
@@ -29,11 +30,20 @@ def shortest_pipeline_s(costs: PipelineCosts, microbatches: int) -> float:
     """
     found = ways(costs, microbatches)
     pairs = zip(found.heads_s, found.tails_s, strict=True)
-    bounds_s = [0.0, *[head_s + tail_s for head_s, tail_s in pairs]]
+    bounds_s = [_host_s(costs, microbatches), *[head_s + tail_s for head_s, tail_s in pairs]]
     machines: dict[object, list[Job]] = {}
     for machine, job in [*_tasks(costs, found), *_transfers(costs, microbatches, found)]:
         machines.setdefault(machine, []).append(job)
     return max([*bounds_s, *map(_one_machine_s, machines.values())])
+
+
+def _host_s(costs: PipelineCosts, microbatches: int) -> float:
+    """The host's time for all tasks."""
+    each_s = sum(costs.host_forward_s)
+    if not costs.units.training:
+        return microbatches * each_s
+    each_s += sum(costs.host_backward_s)
+    return microbatches * each_s + (microbatches - 1) * sum(costs.add_host_s)
 
 
 def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[object, Job]]:
