@@ -1,18 +1,19 @@
 """What the runtime asks of devices; it speaks to this only and cannot tell one kind from another."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from baechi.backend.abstract_lanes import AbstractLanes
 from baechi.backend.flag import Flag
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 
 
-class AbstractBackend(ABC):
+class AbstractBackend(AbstractLanes):
     """The devices of a cluster: where tensors lie, streams of work, and waits between them.
 
     A place is a string: a device's name, or another location of tensors, such as the host. Streams
@@ -236,48 +237,7 @@ class AbstractBackend(ABC):
             place: the device that it is for, whose thread does it in backward.
         """
 
-    @abstractmethod
-    def wait_on_host(self, event: Any, place: str) -> None:
-        """Let the host wait for an event.
-
-        Args:
-            event: the event; None if there is nothing to wait for.
-            place: the device that it is of.
-        """
-
-    @abstractmethod
-    def seeded(self, seed: int) -> Any:
-        """The state of the generators after `torch.manual_seed`; nothing changes.
-
-        Args:
-            seed: the seed.
-        """
-
-    @abstractmethod
-    def random_state(self) -> Any:
-        """The state of the generators of the host and of all devices."""
-
-    @abstractmethod
-    def set_random_state(self, state: Any) -> None:
-        """Set the state of the generators of the host and of all devices.
-
-        Args:
-            state: what `random_state` or `seeded` returned.
-        """
-
     # --- threads
-
-    @abstractmethod
-    def node_log(self) -> Any:
-        """What is known of the autograd nodes that this thread makes; for `nodes_of`."""
-
-    @abstractmethod
-    def nodes_of(self, log: Any) -> AbstractContextManager[Any]:
-        """While this thread runs the backward of nodes that another thread made.
-
-        Args:
-            log: what `node_log` returned there.
-        """
 
     @abstractmethod
     def flag(self) -> Flag:

@@ -12,6 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.transfer import Tensor, tensors
+from baechi.cost.views import keepers_of, views_among
 from baechi.records import Device, LayerGraph
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.layer_costs import LayerCosts
@@ -118,7 +119,7 @@ class IndexedGraph:
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
         members, group_of = _groups(graph, index, costs, apart=apart)
         before, after = _order_only(graph, index)
-        is_view = _is_view(costs, made_bytes)
+        is_view = views_among(costs, made_bytes)
         returned = _returned(costs)
         return cls(
             names=names,
@@ -129,7 +130,7 @@ class IndexedGraph:
             copy_bytes=[tensor.copy_bytes for tensor in found],
             consumers=consumers,
             graded=_graded(found, consumers, makes, returned),
-            keepers=_keepers(found, index, makes, reads, is_view),
+            keepers=keepers_of([tensor.keepers for tensor in found], index, makes, reads, is_view),
             ahead=[tensor.ahead for tensor in found],
             reads=reads,
             makes=makes,
@@ -209,27 +210,6 @@ def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
             if index[target] <= place:
                 return False
     return True
-
-
-def _is_view(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
-    """Whether layers output more bytes than they allocated; what the model returns counts as 1 byte."""
-    return [made > costs.output_bytes for costs, made in zip(layers, made_bytes, strict=True)]
-
-
-def _keepers(
-    found: Sequence[Tensor],
-    index: Mapping[str, int],
-    makes: Sequence[Sequence[int]],
-    reads: Sequence[Sequence[int]],
-    is_view: Sequence[bool],
-) -> list[set[int]]:
-    """By tensor, the readers that may keep it. What keeps a view keeps the memory that it is a view of."""
-    keepers = [{index[name] for name in tensor.keepers} for tensor in found]
-    for layer in reversed(range(len(makes))):
-        if is_view[layer] and any([keepers[tensor] for tensor in makes[layer]]):
-            for tensor in reads[layer]:
-                keepers[tensor].add(layer)
-    return keepers
 
 
 def _returned(layers: Sequence[LayerCosts]) -> list[Returned]:

@@ -22,20 +22,16 @@ from baechi.run.pipeline.gradients import Waiting
 from baechi.run.pipeline.handing_over import handed_over, without_gradient
 from baechi.run.pipeline.joining import loss_in
 from baechi.run.pipeline.lane import CallerSettings, Lane
-from baechi.run.pipeline.lane_glue import LaneGlue
 from baechi.run.pipeline.lane_step import LaneStep
-from baechi.run.pipeline.microbatches import Loss, Microbatches
+from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.own_state import OwnState
 from baechi.run.pipeline.parts import Exit
 from baechi.run.pipeline.random_states import RandomStates
 from baechi.run.pipeline.results import Joiner, Joint
 from baechi.run.pipeline.splitting import Parted, parted
+from baechi.run.pipeline.walking import shares_of, walk
 from baechi.run.runtime import Runtime
-from baechi.torchlib.modules.intercept import original_forward
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
-
-TARGET = "target"
-"""The keyword argument that a `loss=` function gets."""
 
 
 def call_pipelined(
@@ -58,7 +54,7 @@ def call_pipelined(
     """
     inputs, pipeline = Inputs(*args, **kwargs), microbatches.pipeline
     parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
-    shares = _shares(model, runtime, microbatches, inputs, parts)
+    shares = shares_of(model, runtime, microbatches, inputs, parts)
     runtime.forced, runtime.launched, runtime.full = [], [], []
     runtime.counts = {"microbatches": pipeline.microbatches}
     with runtime.backend.step() as runtime.measure:
@@ -103,7 +99,7 @@ class _Call:
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
         for lane, step, part in zip(self._lanes, steps, self._parted.parts, strict=True):
-            lane.start(partial(_walk, model, runtime, microbatches.loss, step, part))
+            lane.start(partial(walk, model, runtime, microbatches.loss, step, part))
 
     def run(self) -> Any:
         """Run what the call has to run.
@@ -244,7 +240,9 @@ class _Call:
 
     def _hand_in(self, joint: Joint, grad: torch.Tensor) -> None:
         if joint.dim is None:
-            parts = [grad * self._share(number, self._backend.place_of(grad)) for number in range(len(joint.roots))]
+            parts = [
+                grad * self._share(number, self._backend.place_of(grad)) for number in range(len(joint.roots))
+            ]
         else:
             parts = list(grad.split(self._parted.rows, joint.dim))
         for root, part in zip(joint.roots, parts, strict=True):
@@ -272,46 +270,6 @@ class _Call:
             for part in parts:
                 part.grad = None
             return torch.stack(grads).sum(0) if dim is None else torch.cat(grads, dim)
-
-
-def _walk(
-    model: nn.Module,
-    runtime: Runtime,
-    loss: Loss | None,
-    step: LaneStep,
-    inputs: Inputs,
-) -> Any:
-    """Walk one microbatch through the model's code, in its lane."""
-    args, kwargs = inputs.args, dict(inputs.kwargs)
-    target = kwargs.pop(TARGET, None) if loss is not None else None
-    glue = LaneGlue(step)
-    try:
-        with runtime.opened(glue):
-            result = original_forward(model)(*args, **kwargs)
-            if loss is not None and target is not None:
-                result = loss(result, target)
-    finally:
-        step.leave()
-    return result
-
-
-def _shares(
-    model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs, parts: Parted
-) -> list[Any]:
-    """What the losses of the microbatches count."""
-    if microbatches.weigh is not None:
-        return microbatches.weigh(parts)
-    call = partial(_whole, model, runtime, microbatches.loss)
-    return microbatches.evidence.shares(model, parts, inputs, call)
-
-
-def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:
-    """Call the model with a batch as it is, in a plain step."""
-    args, kwargs = inputs.args, dict(inputs.kwargs)
-    target = kwargs.pop(TARGET, None) if loss is not None else None
-    with runtime.step(model):
-        result = original_forward(model)(*args, **kwargs)
-        return result if loss is None or target is None else loss(result, target)
 
 
 def _ended(tensor: torch.Tensor) -> torch.Tensor:

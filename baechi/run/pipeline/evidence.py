@@ -3,12 +3,12 @@
     a few rows, as one batch          loss 3.90
     in two parts   3.21, 5.80         by rows 4.51    by labels 3.90 ◀    summed 9.01
 
-If several rules do, they are asked again when they first disagree. If none does, the loss couples the rows of the
-batch (contrastive losses, losses of experts): microbatches train something else then, which is said.
+If several rules do, they are asked again when they first disagree. If none does, the loss couples the rows
+of the batch (contrastive losses, losses of experts): microbatches train something else then, which is said.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _ROWS = 4
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
+_ALIKE = 1e-9
 _ROUGHLY = 2e-2
 """The tolerance of other dtypes."""
 
@@ -65,8 +66,12 @@ class Evidence:
         return self.rules[0].weigh(parts)
 
     def _disagree(self, parts: Parted) -> bool:
-        found = [torch.stack([torch.as_tensor(s, dtype=torch.float64).cpu() for s in r.weigh(parts)]) for r in self.rules]
-        return any(not torch.allclose(one, found[0], rtol=1e-9) for one in found[1:])
+        found = [[float(share) for share in rule.weigh(parts)] for rule in self.rules]
+        return any(
+            abs(one - first) > _ALIKE
+            for shares in found[1:]
+            for one, first in zip(shares, found[0], strict=True)
+        )
 
     def _ask(self, model: nn.Module, inputs: Inputs, call: CallWhole) -> None:
         """Leave only the rules that give the loss of a few rows."""
@@ -101,7 +106,7 @@ class Evidence:
 
 
 @contextmanager
-def _looking(model: nn.Module) -> Any:
+def _looking(model: nn.Module) -> Iterator[None]:
     """Within this context the model is in evaluation, without gradients; nothing of it changes."""
     modes = [(module, module.training) for module in model.modules()]
     with torch.no_grad(), random_state_kept():

@@ -103,13 +103,17 @@ class Executor:
         part.is_done = True
         for number in sorted(part.readers):
             self._backward_of(parts, parts.all[number], microbatch)
-        if True:
-            check_seams(parts, part, lambda p: f"part {p.number} on {p.place}")
+        if self._own.learns:
+            check_seams(parts, part, _said)
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(self._lanes[microbatch].log):
             go_backward(self._backend, exits)
             hand_on(self._backend, cuts)
+
+
+def _said(part: Part) -> str:
+    return f"part {part.number} of a microbatch, on {part.place},"
 
 
 def go_backward(backend: AbstractBackend, exits: list[Exit]) -> None:

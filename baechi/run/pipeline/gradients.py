@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, set_hooks
+
 
 class Waiting:
     """Gradients of one step that wait until `backward` hands them over.
@@ -28,13 +30,12 @@ class Waiting:
         """
         before = [weight.grad for weight in self.weights]
         hooked = [
-            (weight, weight._backward_hooks, weight._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+            (weight, hooks_of(weight), later_hooks_of(weight))
             for weight in self.weights
-            if weight._backward_hooks or weight._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+            if hooks_of(weight) or later_hooks_of(weight)
         ]
         for weight, _, _ in hooked:
-            weight._backward_hooks = None
-            weight._post_accumulate_grad_hooks = None  # type: ignore[attr-defined]
+            set_hooks(weight, None, None)
         for weight, grad in zip(self.weights, self.grads, strict=True):
             weight.grad = grad
         self.grads = []
@@ -44,9 +45,8 @@ class Waiting:
             self.grads = [weight.grad for weight in self.weights]
             for weight, grad in zip(self.weights, before, strict=True):
                 weight.grad = grad
-            for weight, own, after in hooked:
-                weight._backward_hooks = own
-                weight._post_accumulate_grad_hooks = after  # type: ignore[attr-defined]
+            for weight, hooks, later_hooks in hooked:
+                set_hooks(weight, hooks, later_hooks)
 
     def take(self) -> list[torch.Tensor | None]:
         """The gradients; they are kept no more."""

@@ -14,7 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from baechi.errors import BaechiError
-from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 
 Gradients = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 """From the gradients of the results, those of the weights and inputs."""
@@ -39,8 +39,8 @@ class _Inner(torch.autograd.Function):
         gradients, box.gradients = box.gradients, None
         if gradients is None:
             raise RuntimeError(
-                "Trying to backward through the microbatches of a step a second time: its gradients have been "
-                "handed over. Call the model again"
+                "Trying to backward through the microbatches of a step a second time: its gradients have "
+                "been handed over. Call the model again"
             )
         incoming, box.incoming = box.incoming, ()
         return (None, *gradients(incoming))
@@ -70,9 +70,9 @@ class _NoGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> None:
         raise BaechiError(
-            "this output has no gradient any more: the step ran its whole schedule, backward included, for the "
-            "loss that the model returned. To differentiate another one, give distribute(..., loss=fn), or call "
-            "the model with microbatches=1"
+            "this output has no gradient any more: the step ran its whole schedule, backward included, for "
+            "the loss that the model returned. To differentiate another one, give distribute(..., loss=fn), "
+            "or call the model with microbatches=1"
         )
 
 
@@ -107,5 +107,5 @@ def without_gradient(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _token() -> torch.Tensor:
-    with without_dispatch_modes():
-        return torch.zeros(())
+    with without_dispatch_modes(), without_torch_function():
+        return torch.zeros((), device="cpu")

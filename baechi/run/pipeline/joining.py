@@ -21,21 +21,24 @@ class Unjoined:
         what: what it is.
     """
 
+    _name: str
+    _what: str
+
     def __init__(self, name: str, what: str) -> None:
-        self.__dict__.update(_name=name, _what=what)
+        vars(self).update(_name=name, _what=what)
 
     def __repr__(self) -> str:
         return f"<{self._name}: {self._what} of each microbatch, not joined>"
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise BaechiError(
-            f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing says "
-            "how these are joined: return tensors with a row for each row of the batch, or call the model "
-            "with microbatches=1"
+            f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing "
+            "says how these are joined: return tensors with a row for each row of the batch, or call the "
+            "model with microbatches=1"
         )
 
-    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse  # type: ignore[assignment]
-    __setattr__ = __setitem__ = __add__ = __mul__ = __sub__ = __float__ = __int__ = _refuse  # type: ignore[assignment]
+    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse
+    __setattr__ = __setitem__ = __add__ = __mul__ = __sub__ = __float__ = __int__ = _refuse
 
 
 def joined(results: Sequence[Any], join: JoinTensors, name: str = "") -> Any:
@@ -56,7 +59,9 @@ def joined(results: Sequence[Any], join: JoinTensors, name: str = "") -> Any:
     if isinstance(first, (list, tuple)):
         if len({len(one) for one in results}) > 1:
             return Unjoined(name, f"{type(first).__name__} of different length")
-        items = [joined(each, join, _below(name, index)) for index, each in enumerate(zip(*results, strict=True))]
+        items = [
+            joined(each, join, _below(name, index)) for index, each in enumerate(zip(*results, strict=True))
+        ]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
         made = copy.copy(first)

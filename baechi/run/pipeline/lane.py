@@ -26,7 +26,6 @@ from baechi.torchlib.private.modes import (
     push_function_mode,
 )
 
-
 ALL_RUNS = 1 << 60
 """Grants the whole code, also what comes after the last run."""
 
@@ -55,7 +54,9 @@ class CallerSettings:
             stack.callback(torch.autocast_decrement_nesting)
             there = list(dispatch_modes())
             for mode in self._dispatch_modes:
-                if not any(mode is other for other in there):  # an emulated cluster watches its threads itself
+                if not any(
+                    mode is other for other in there
+                ):  # an emulated cluster watches its threads itself
                     push_dispatch_mode(mode)
                     stack.callback(pop_dispatch_mode)
             for mode in self._function_modes:

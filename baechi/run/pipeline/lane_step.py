@@ -17,6 +17,7 @@ from baechi.run.step.aliases import view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
+from baechi.torchlib.private.tensors import view_base
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.weak_table import WeakTable
 
@@ -138,8 +139,8 @@ class LaneStep(Step):
         part = self.parts.now
         if part is None or part.number in maker.above:
             raise BaechiError(
-                f"code on {place} reads a tensor that follows from what it makes itself: the model's code took "
-                "another path than when it was profiled. Give an example of each path (examples=[...])"
+                f"code on {place} reads a tensor that follows from what it makes itself: the model's code "
+                "took another path than when it was profiled. Give an example of each path (examples=[...])"
             )
         here = self.backend.place_of(tensor)
         cut = self.parts.cut(tensor, maker, here, place)
@@ -182,8 +183,8 @@ class LaneStep(Step):
             write_back(self.backend, original, copied, unsaid=unsaid)
             return
         place = self.backend.place_of(original)
-        base = original._base if original._is_view() else original
-        assert base is not None
+        viewed = view_base(original)
+        base = original if viewed is None else viewed
         if base is original and self.backend.place_of(copied) == place:
             adopt(original, copied)  # they share the memory
             return

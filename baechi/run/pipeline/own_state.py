@@ -4,8 +4,8 @@
     lane 1                   └▶ self.kept = x1 ─┐ stops
              the module      as before the step, between the two
 
-Without this a layer would read what another microbatch left for it. The first step looks at everything that is
-reachable from the model's modules. Later steps look after what was written then, and at the end whether
+Without this a layer would read what another microbatch left for it. The first step looks at everything that
+is reachable from the model's modules. Later steps look after what was written then, and at the end whether
 something else was. Each microbatch begins with what was there before the step; what the last one wrote stays.
 
 Tensors that are written in place are shared, in the order of the microbatches: running statistics. That is
@@ -46,18 +46,21 @@ class OwnState:
         known: what was learned of it; this step adds to it if it is the first.
         microbatches: how many.
         layers: the names of modules that are layers.
+
+    Attributes:
+        learns: whether this is the first step.
     """
 
     def __init__(
         self, model: nn.Module, known: WrittenTables, microbatches: int, layers: frozenset[str]
     ) -> None:
         self._known = known
-        self._learns = known.tables is None
+        self.learns = known.tables is None
         tables = _tables(model) if known.tables is None else known.tables
         self._before = [(table, content_of(table)) for table in tables]
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
-        self._attributes = [] if self._learns else [_Attributes(module) for module in model.modules()]
-        self._tensors = list(_tensors(model, layers)) if self._learns else []
+        self._attributes = [] if self.learns else [_Attributes(module) for module in model.modules()]
+        self._tensors = list(_tensors(model, layers)) if self.learns else []
 
     @contextmanager
     def of(self, microbatch: int, run: int | None) -> Iterator[None]:
@@ -80,8 +83,9 @@ class OwnState:
                     refill(table, before)
                 else:
                     written.pop(number, None)
-        for tensor in self._tensors if run is not None else ():
-            tensor.look(run)
+        if run is not None:
+            for tensor in self._tensors:
+                tensor.look(run)
 
     def finish(self) -> None:
         """The step is over: what the last microbatch wrote stays.
@@ -89,7 +93,7 @@ class OwnState:
         Raises:
             BaechiError: something was written that the first step did not write.
         """
-        if self._learns:
+        if self.learns:
             numbers = sorted({number for written in self._written for number in written})
             self._known.tables = [self._before[number][0] for number in numbers]
         changed = [name for attributes in self._attributes for name in attributes.changed(self._before)]
@@ -146,9 +150,9 @@ class _Tensor:
         if self._in_layer and len(self._runs) == 1:
             return
         raise BaechiError(
-            f"{self._name} is written in place in forward, and the code may read it elsewhere than in one layer: "
-            "microbatches would read each other's. Keep it in a layer, assign a new tensor instead of writing "
-            "it, or use microbatches=1"
+            f"{self._name} is written in place in forward, and the code may read it elsewhere than in one "
+            "layer: microbatches would read each other's. Keep it in a layer, assign a new tensor instead of "
+            "writing it, or use microbatches=1"
         )
 
 

@@ -20,6 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from baechi.backend.transfer import Way
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
+from baechi.torchlib.private.tensors import is_view
 
 
 @dataclass(eq=False, slots=True)
@@ -201,7 +202,7 @@ class Parts:
         if node is None:
             return None
         number = sequence_number(node)
-        if number >= before and tensor._is_view():
+        if number >= before and is_view(tensor):
             # the base was written, and this question made the view's node anew: it belongs to its base's part
             part = self._renamed[number] = self.made_at(sequence_number(node.next_functions[0][0]))
             return part

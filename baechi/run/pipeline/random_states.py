@@ -15,8 +15,8 @@ _SEEDS = 2**62
 class RandomStates:
     """The states of the random generators, by microbatch.
 
-    One draw of the caller's generator gives the seeds. So the same seed of the caller gives the same step, and
-    a loop that calls `torch.manual_seed` with these before each part draws the same numbers.
+    One draw of the caller's generator gives the seeds. So the same seed of the caller gives the same step,
+    and a loop that calls `torch.manual_seed` with these before each part draws the same numbers.
 
     Args:
         backend: the devices.

@@ -121,5 +121,6 @@ class Joiner:
         parts = [one.detach() for one in tensors]
         here = [self._backend.place_of(one) == place for one in parts]
         return place, [
-            one if near else transfer(one, self._backend, place) for one, near in zip(parts, here, strict=True)
+            one if near else transfer(one, self._backend, place)
+            for one, near in zip(parts, here, strict=True)
         ]

@@ -1,7 +1,7 @@
 """Whether what autograd recorded of a part ends at its cuts.
 
-A tensor may come to a layer in a way that nothing sees, such as a global of the model's module. Then the layer's
-graph runs on into another part, and gradients would be wrong, or missing. So the first step looks.
+A tensor may come to a layer in a way that nothing sees, such as a global of the model's module. Then the
+layer's graph runs on into another part, and gradients would be wrong, or missing. So the first step looks.
 """
 
 from collections.abc import Callable
@@ -39,9 +39,9 @@ def check_seams(parts: Parts, part: Part, said: Callable[[Part], str]) -> None:
             found = parts.made_at(number)
             if found is not None and found is not part and not _casts_a_weight(node):
                 raise BaechiError(
-                    f"{said(part)} reads a tensor ({type(node).__name__}) that {said(found)} made, in a way that "
-                    "is not seen: not as an argument, nor in one. Pass it as an argument, let the two lie in one "
-                    "layer (no_split_module_classes), or use microbatches=1"
+                    f"{said(part)} reads a tensor ({type(node).__name__}) that {said(found)} made, in a way "
+                    "that is not seen: not as an argument, nor in one. Pass it as an argument, let the two "
+                    "lie in one layer (no_split_module_classes), or use microbatches=1"
                 )
             waiting.append(node)
 

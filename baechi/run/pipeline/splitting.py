@@ -50,8 +50,8 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
     if rows is None or rows < microbatches:
         found = "no tensor with rows" if rows is None else f"{rows} rows"
         raise ValueError(
-            f"the batch has {found}, and is split into {microbatches} microbatches: each needs a row at least. "
-            "Use a larger batch, drop_last=True in the DataLoader, or fewer microbatches"
+            f"the batch has {found}, and is split into {microbatches} microbatches: each needs a row at "
+            "least. Use a larger batch, drop_last=True in the DataLoader, or fewer microbatches"
         )
     grad = torch.is_grad_enabled()
     chunks: dict[int, tuple[torch.Tensor, int | None, tuple[torch.Tensor, ...]]] = {}
@@ -69,7 +69,8 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
 
 def _named(model: nn.Module, inputs: Inputs) -> Iterator[tuple[str, Any]]:
     parameters = inspect.signature(model.forward).parameters.values()
-    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [one.name for one in parameters if one.kind in by_place]
     for index, value in enumerate(inputs.args):
         yield (positional[index] if index < len(positional) else str(index)), value
     yield from inputs.kwargs.items()
@@ -108,7 +109,8 @@ def _dimension(name: str, tensor: torch.Tensor, rows: int, split: Split) -> int 
         dim = split[name]
         if dim is not None and tensor.shape[dim] != rows:
             raise ValueError(
-                f"split says dimension {dim} of {name}, which has {tensor.shape[dim]} entries; the batch has {rows}"
+                f"split says dimension {dim} of {name}, which has {tensor.shape[dim]} entries; the batch has "
+                f"{rows} rows"
             )
         return dim
     return 0 if tensor.dim() and tensor.shape[0] == rows else None
@@ -124,7 +126,9 @@ def _chunks(
     return tuple(part.detach().requires_grad_() for part in parts)
 
 
-def _part(inputs: Inputs, chunks: Mapping[int, tuple[Any, Any, tuple[torch.Tensor, ...]]], number: int) -> Inputs:
+def _part(
+    inputs: Inputs, chunks: Mapping[int, tuple[Any, Any, tuple[torch.Tensor, ...]]], number: int
+) -> Inputs:
     args, kwargs = map_tensors(lambda tensor: chunks[id(tensor)][2][number], (inputs.args, inputs.kwargs))
     return Inputs(*args, **kwargs)
 

@@ -12,9 +12,9 @@ from baechi.backend.sends import wait_for_all_sends, wait_for_readers, wait_for_
 from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
 from baechi.run.launch.schedule import Schedule
 from baechi.run.steady.paths import short_way_is_open
-from baechi.run.step.aliases import common_bases, same_view
 from baechi.run.step.call_sites import CallSites
 from baechi.run.step.copies import Copy, writes_of
+from baechi.run.step.lending import lent
 from baechi.run.step.loans import Loans, version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import note_write, stamp
@@ -186,26 +186,7 @@ class Step:
         Returns:
             The arguments on the device, and the record of copies.
         """
-        loans = self.loans(place)
-        bases = common_bases(tensors_in(values)) if writes else {}
-        views: dict[int, torch.Tensor] = {}
-
-        def bring(tensor: torch.Tensor) -> torch.Tensor:
-            base = bases.get(id(tensor), tensor)
-            copied = self.bring(base, place)
-            if copied is base:
-                return tensor
-            if id(tensor) not in views:
-                views[id(tensor)] = same_view(tensor, base, copied)
-                loans.note(tensor, views[id(tensor)])
-            return views[id(tensor)]
-
-        args, kwargs = map_tensors(bring, values, loans.note_container, loans.objects.append)
-        there = self.backend.torch_device(place)
-        if there is not None:  # a model written for one device passes "its" device around
-            args = tuple([there if _is_device(value) else value for value in args])
-            kwargs = {key: there if _is_device(value) else value for key, value in kwargs.items()}
-        return (args, kwargs), loans
+        return lent(self, values, place, writes=writes)
 
     def loans(self, place: str) -> Loans:
         """An empty record of copies.
@@ -305,7 +286,3 @@ class Step:
     def next_turn(self) -> int:
         """A number for the call that the code reaches now; it is larger than all numbers before."""
         return next(self.turns)
-
-
-def _is_device(value: Any) -> bool:
-    return isinstance(value, torch.device) and value.type != "meta"
