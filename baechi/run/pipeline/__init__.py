@@ -2,5 +2,5 @@
 
 In:    a distributed model, a `Pipeline`, a batch.
 Out:   the loss, or the joined outputs; gradients are handed over by `backward()`.
-Start: `call`, then `lane`, `lane_step`, `parts`, `executor`.
+Start: `call`, `executor`, then the rooms `lanes`, `graph` and `batch`.
 """

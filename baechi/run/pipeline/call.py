@@ -17,18 +17,18 @@ from baechi.backend.sends import wait_for_all_sends
 from baechi.backend.transfer import transfer
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Task
+from baechi.run.pipeline.batch.joining import loss_in
+from baechi.run.pipeline.batch.results import Joiner, Joint
+from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.executor import Executor
-from baechi.run.pipeline.gradients import Waiting
-from baechi.run.pipeline.handing_over import handed_over, without_gradient
-from baechi.run.pipeline.joining import loss_in
-from baechi.run.pipeline.lane import CallerSettings, Lane
-from baechi.run.pipeline.lane_step import LaneStep
+from baechi.run.pipeline.graph.gradients import Waiting
+from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
+from baechi.run.pipeline.graph.parts import Exit
+from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
+from baechi.run.pipeline.lanes.lane_step import LaneStep
+from baechi.run.pipeline.lanes.own_state import OwnState
+from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.own_state import OwnState
-from baechi.run.pipeline.parts import Exit
-from baechi.run.pipeline.random_states import RandomStates
-from baechi.run.pipeline.results import Joiner, Joint
-from baechi.run.pipeline.splitting import Parted, parted
 from baechi.run.pipeline.walking import shares_of, walk
 from baechi.run.runtime import Runtime
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in

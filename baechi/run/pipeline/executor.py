@@ -11,11 +11,11 @@ from baechi.backend.transfer import Way, receive, send, takes_two_nodes, transfe
 from baechi.errors import BaechiError
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
-from baechi.run.pipeline.lane import ALL_RUNS, Lane
-from baechi.run.pipeline.own_state import OwnState
-from baechi.run.pipeline.parts import Cut, Exit, Part, Parts
-from baechi.run.pipeline.random_states import RandomStates
-from baechi.run.pipeline.seams import check_seams
+from baechi.run.pipeline.graph.parts import Cut, Exit, Part, Parts
+from baechi.run.pipeline.graph.seams import check_seams
+from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
+from baechi.run.pipeline.lanes.own_state import OwnState
+from baechi.run.pipeline.lanes.random_states import RandomStates
 
 AHEAD = 3
 """So many tasks of a device may be issued and not over; see `simulate.pipeline.replay`."""

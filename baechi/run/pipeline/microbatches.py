@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from baechi.records.pipeline import Pipeline
-from baechi.run.pipeline.evidence import Evidence
-from baechi.run.pipeline.own_state import WrittenTables
-from baechi.run.pipeline.route import Route
-from baechi.run.pipeline.shares import Weigh
+from baechi.run.pipeline.batch.evidence import Evidence
+from baechi.run.pipeline.batch.shares import Weigh
+from baechi.run.pipeline.lanes.own_state import WrittenTables
+from baechi.run.pipeline.lanes.route import Route
 
 Loss = Callable[[Any, Any], torch.Tensor]
 """From what the model returned and the target, the loss."""

@@ -6,10 +6,10 @@ from typing import Any
 from torch import nn
 
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.lane_glue import LaneGlue
-from baechi.run.pipeline.lane_step import LaneStep
+from baechi.run.pipeline.batch.splitting import Parted
+from baechi.run.pipeline.lanes.lane_glue import LaneGlue
+from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.microbatches import Loss, Microbatches
-from baechi.run.pipeline.splitting import Parted
 from baechi.run.runtime import Runtime
 from baechi.torchlib.modules.intercept import original_forward
 

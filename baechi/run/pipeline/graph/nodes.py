@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from baechi.run.pipeline.parts import Cut
+from baechi.run.pipeline.graph.parts import Cut
 
 
 class _Begin(torch.autograd.Function):

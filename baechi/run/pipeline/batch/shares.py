@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from baechi.run.pipeline.splitting import Parted
+from baechi.run.pipeline.batch.splitting import Parted
 from baechi.torchlib.tensors.pytree import named_tensors
 
 _IGNORED = (-100, 0, -1)

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.joining import loss_in
-from baechi.run.pipeline.shares import ROWS, Rule, rules_for
-from baechi.run.pipeline.splitting import Parted, Split, parted, some_rows
+from baechi.run.pipeline.batch.joining import loss_in
+from baechi.run.pipeline.batch.shares import ROWS, Rule, rules_for
+from baechi.run.pipeline.batch.splitting import Parted, Split, parted, some_rows
 from baechi.torchlib.random_state import random_state_kept
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
-from baechi.run.pipeline.joining import Unjoined, joined
+from baechi.run.pipeline.batch.joining import Unjoined, joined
 
 Root = Callable[[int, torch.Tensor], Any]
 """From a microbatch and a tensor of it, where gradients of the tensor come in."""

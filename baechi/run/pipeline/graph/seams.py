@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from baechi.errors import BaechiError
-from baechi.run.pipeline.parts import Part, Parts
+from baechi.run.pipeline.graph.parts import Part, Parts
 from baechi.torchlib.private.autograd import sequence_number
 
 _LEAF = 2**63

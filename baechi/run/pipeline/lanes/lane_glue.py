@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from baechi.run.pipeline.lane_step import LaneStep
+from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.steady.functions import FunctionFacts
 from baechi.run.step.glue import GlueMode
 from baechi.torchlib.tensors.pytree import tensors_in

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 
 from baechi.errors import BaechiError
-from baechi.run.pipeline.nodes import adopt, begin, renew
-from baechi.run.pipeline.parts import Part, Parts
-from baechi.run.pipeline.route import Route, Sites
+from baechi.run.pipeline.graph.nodes import adopt, begin, renew
+from baechi.run.pipeline.graph.parts import Part, Parts
+from baechi.run.pipeline.lanes.route import Route, Sites
 from baechi.run.step.aliases import view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
