@@ -23,11 +23,14 @@ from baechi.torchlib.random_state import random_state_kept
 
 logger = logging.getLogger(__name__)
 
-_ROWS = 4
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
+_ROWS = 8
+_TOLERANCE, _ROUGHLY = 2e-4, 2e-2
+"""How far a loss may be from that of a few rows: of 32 bits or more (models cast to 32 inside), and of less."""
+
+_ROUNDING = 32
+"""A rule is as good as the best one if it is behind by so many units in the last place."""
+
 _ALIKE = 1e-9
-_ROUGHLY = 2e-2
-"""The tolerance of other dtypes."""
 
 CallWhole = Callable[[Inputs], Any]
 """Calls the model with a batch as it is; the result has the loss."""
@@ -88,9 +91,11 @@ class Evidence:
             return
         expected = float(whole)
         given = [_sum(rule.weigh(parts), each) for rule in self.rules]
-        near = [abs(one - expected) <= _tolerance(whole) * max(1.0, abs(expected)) for one in given]
-        if any(near):
-            self.rules = [rule for rule, holds in zip(self.rules, near, strict=True) if holds]
+        errors = [abs(one - expected) for one in given]
+        scale = max(1.0, abs(expected))
+        if min(errors) <= _tolerance(whole) * scale:
+            at_most = min(errors) + _ROUNDING * _step(whole) * scale
+            self.rules = [r for r, error in zip(self.rules, errors, strict=True) if error <= at_most]
             return
         self.rules = [ROWS]
         nearest = min(given, key=lambda one: abs(one - expected))
@@ -124,4 +129,9 @@ def _sum(shares: list[Any], losses: list[Any]) -> float:
 
 
 def _tolerance(loss: torch.Tensor) -> float:
-    return _TOLERANCE.get(loss.dtype, _ROUGHLY)
+    return _TOLERANCE if loss.dtype in (torch.float32, torch.float64) else _ROUGHLY
+
+
+def _step(loss: torch.Tensor) -> float:
+    """A unit in the last place of a loss near 1."""
+    return max(torch.finfo(loss.dtype).eps, torch.finfo(torch.float32).eps)

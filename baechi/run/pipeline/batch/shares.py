@@ -74,7 +74,7 @@ def by_labels(name: str, ignored: int, skipped: int) -> Rule:
         for part in parts.parts:
             labels = _tensors(part)[name]
             counted = labels[..., skipped:] if skipped else labels
-            counts.append((counted != ignored).sum())
+            counts.append((counted != ignored).sum().to(_precise(counted)))
         total = torch.stack(counts).sum().clamp(min=1)
         return [count / total for count in counts]
 
@@ -97,6 +97,11 @@ def rules_for(parts: Parted) -> Iterator[Rule]:
                 yield by_labels(name, ignored, skipped)
     yield ROWS
     yield SUM
+
+
+def _precise(tensor: torch.Tensor) -> torch.dtype:
+    """The most precise dtype where a tensor lies."""
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 def _tensors(part: Any) -> dict[str, torch.Tensor]:

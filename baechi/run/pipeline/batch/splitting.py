@@ -133,6 +133,17 @@ def _part(
     return Inputs(*args, **kwargs)
 
 
+def rows_of(model: nn.Module, inputs: Inputs, split: Split) -> int | None:
+    """How many rows a batch has; None if no tensor has any.
+
+    Args:
+        model: the model.
+        inputs: the batch.
+        split: see `parted`.
+    """
+    return _rows(list(_named(model, inputs)), split)
+
+
 def some_rows(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> Inputs | None:
     """The first rows of a batch; None if it has less than two.
 
