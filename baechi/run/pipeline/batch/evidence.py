@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _ROWS = 8
 _TOLERANCE, _ROUGHLY = 2e-4, 2e-2
-"""How far a loss may be from that of a few rows: of 32 bits or more (models cast to 32 inside), and of less."""
+"""How far a loss may be from that of a few rows: of 32 bits or more (models cast inside), and of less."""
 
 _ROUNDING = 32
 """A rule is as good as the best one if it is behind by so many units in the last place."""
