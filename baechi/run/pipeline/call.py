@@ -147,7 +147,7 @@ class _Call:
         assert loss is not None
         place = self._backend.place_of(loss)
         with self._backend.at(place, ""), torch.no_grad():
-            seed = torch.ones_like(loss) * self._share(microbatch, place)
+            seed = (torch.ones_like(loss) * self._share(microbatch, place)).to(loss.dtype)
         self._root(microbatch, loss).incoming.append((seed, None))
         self._seeded[microbatch] = kept = loss.detach()
         lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)

@@ -89,15 +89,3 @@ def set_hook_tables(tensor: torch.Tensor, tables: tuple[Any, Any]) -> None:
     """
     held: Any = tensor
     held._backward_hooks, held._post_accumulate_grad_hooks = tables
-
-
-def set_hooks(tensor: torch.Tensor, hooks: Any, later_hooks: Any) -> None:
-    """Give a tensor other hooks: those that run before its gradient is added, and those after.
-
-    Args:
-        tensor: a leaf.
-        hooks: what `hooks_of` returned; None for none.
-        later_hooks: what `later_hooks_of` returned; None for none.
-    """
-    tensor._backward_hooks = hooks
-    tensor._post_accumulate_grad_hooks = later_hooks

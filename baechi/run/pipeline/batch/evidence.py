@@ -19,7 +19,7 @@ from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.joining import loss_in
 from baechi.run.pipeline.batch.shares import ROWS, Rule, rules_for
 from baechi.run.pipeline.batch.splitting import Parted, Split, parted, some_rows
-from baechi.torchlib.random_state import random_state_kept
+from baechi.torchlib.modules.as_found import left_as_found
 
 logger = logging.getLogger(__name__)
 
@@ -113,15 +113,10 @@ class Evidence:
 @contextmanager
 def _looking(model: nn.Module) -> Iterator[None]:
     """Within this context the model is in evaluation, without gradients; nothing of it changes."""
-    modes = [(module, module.training) for module in model.modules()]
-    with torch.no_grad(), random_state_kept():
-        for module, _ in modes:
+    with torch.no_grad(), left_as_found(model, contents="none"):
+        for module in model.modules():
             module.training = False
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
+        yield
 
 
 def _sum(shares: list[Any], losses: list[Any]) -> float:

@@ -113,8 +113,8 @@ class Joiner:
                     share = transfer(share, self._backend, place)
                 counted = part * share
                 total = counted if total is None else total + counted
-        assert total is not None
-        return total
+            assert total is not None
+            return total.to(parts[0].dtype)
 
     def _together(self, tensors: Sequence[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
         place = self._backend.place_of(tensors[0])

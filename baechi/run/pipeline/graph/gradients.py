@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, set_hooks
+from baechi.torchlib.private.tensors import hooks_of, later_hooks_of
 
 
 class Waiting:
@@ -29,13 +29,10 @@ class Waiting:
         The caller's gradients and hooks are aside: hooks run once, when the gradients are handed over.
         """
         before = [weight.grad for weight in self.weights]
-        hooked = [
-            (weight, hooks_of(weight), later_hooks_of(weight))
-            for weight in self.weights
-            if hooks_of(weight) or later_hooks_of(weight)
-        ]
-        for weight, _, _ in hooked:
-            set_hooks(weight, None, None)
+        tables = [of(weight) for weight in self.weights for of in (hooks_of, later_hooks_of)]
+        hooked = [(table, dict(table)) for table in tables if table]
+        for table, _ in hooked:
+            table.clear()  # torch looks into it when the gradient comes
         for weight, grad in zip(self.weights, self.grads, strict=True):
             weight.grad = grad
         self.grads = []
@@ -45,8 +42,8 @@ class Waiting:
             self.grads = [weight.grad for weight in self.weights]
             for weight, grad in zip(self.weights, before, strict=True):
                 weight.grad = grad
-            for weight, hooks, later_hooks in hooked:
-                set_hooks(weight, hooks, later_hooks)
+            for table, hooks in hooked:
+                table.update(hooks)
 
     def take(self) -> list[torch.Tensor | None]:
         """The gradients; they are kept no more."""
