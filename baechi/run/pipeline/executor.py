@@ -63,16 +63,23 @@ class Executor:
             place = self._names[self._units.device(task)]
             self._wait_for_older(place)
             self._backend.spend("task", place)
-            if task.phase == "forward":
-                lane = self._lanes[task.microbatch]
-                with self._draws.drawing(task.microbatch), self._own.of(task.microbatch, task.unit):
-                    lane.advance(ALL_RUNS if task.unit == self._last_run else task.unit)
-            else:
-                seed(task.microbatch)
-                with self._own.of(task.microbatch, None):
-                    self._backward(task.microbatch, task.unit)
+            try:
+                self._run(task, seed)
+            except BaseException as error:
+                error.add_note(f"in microbatch {task.microbatch}")
+                raise
             stream = self._backend.compute_stream(place)
             self._issued[place].append(self._backend.record(stream))
+
+    def _run(self, task: Task, seed: Callable[[int], None]) -> None:
+        if task.phase == "forward":
+            lane = self._lanes[task.microbatch]
+            with self._draws.drawing(task.microbatch), self._own.of(task.microbatch, task.unit):
+                lane.advance(ALL_RUNS if task.unit == self._last_run else task.unit)
+        else:
+            seed(task.microbatch)
+            with self._own.of(task.microbatch, None):
+                self._backward(task.microbatch, task.unit)
 
     def finish(self, microbatches: Iterable[int]) -> None:
         """Run the backwards of parts that no task stands for.
