@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
+    from baechi.run import last_step, load, plan_of, reordering, restore
     from baechi.verbs.checking import check
     from baechi.verbs.comparing import compare
     from baechi.verbs.distribute import assign, distribute
-    from baechi.verbs.distributed import last_step, load, plan_of, reordering, restore
     from baechi.verbs.dry_running import dry_run
     from baechi.verbs.fitting import fits
-    from baechi.verbs.pipeline.pipelining import pipeline
+    from baechi.verbs.pipelining import pipeline
     from baechi.verbs.profiling import profile
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
-    "baechi.verbs.distributed": ("last_step", "load", "plan_of", "reordering", "restore"),
+    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore"),
     "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
@@ -63,7 +63,7 @@ _HOMES = {
     ),
     "baechi.verbs.dry_running": ("dry_run",),
     "baechi.verbs.fitting": ("fits",),
-    "baechi.verbs.pipeline.pipelining": ("pipeline",),
+    "baechi.verbs.pipelining": ("pipeline",),
     "baechi.verbs.profiling": ("profile",),
     "baechi.records.pipeline": ("Pipeline",),
     "baechi.records": ("Cluster", "Device", "HostCosts", "Inputs", "LayerGraph", "Link", "Plan", "Timeline"),

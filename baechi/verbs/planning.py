@@ -24,7 +24,7 @@ from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
 from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
-from baechi.verbs.pipeline.pipelining import graphs_of, pipelined
+from baechi.verbs.pipelining import graphs_of, pipelined
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 

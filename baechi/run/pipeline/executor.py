@@ -8,7 +8,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import Way, receive, send, takes_two_nodes, transfer
-from baechi.errors import BaechiError
+from baechi.errors import BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.graph.parts import Cut, Exit, Part, Parts
@@ -66,7 +66,7 @@ class Executor:
             try:
                 self._run(task, seed)
             except BaseException as error:
-                error.add_note(f"in microbatch {task.microbatch}")
+                note_microbatch(error, task.microbatch)
                 raise
             stream = self._backend.compute_stream(place)
             self._issued[place].append(self._backend.record(stream))

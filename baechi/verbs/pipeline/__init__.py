@@ -1,6 +1,6 @@
-"""Steps in microbatches, as users ask for them: a plan's order, and a model that runs it.
+"""Steps in microbatches, as users ask `distribute` for them.
 
-In:    graphs of one microbatch, or a model and its batch.
-Out:   a `Pipeline`; or the model, distributed.
-Start: `pipelining`, then `microbatching`.
+In:    a model, a whole batch, into how many parts, what the loss is.
+Out:   the model, distributed.
+Start: `asked`, then `microbatching`.
 """

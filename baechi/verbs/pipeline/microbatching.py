@@ -32,13 +32,15 @@ from baechi.units import format_bytes
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import Optimizer, Outputs, instance_of, name_of, with_outputs
 from baechi.verbs.pipeline.asked import Splitting
-from baechi.verbs.pipeline.pipelining import pipeline as ordered
+from baechi.verbs.pipelining import pipeline as ordered
 from baechi.verbs.planning import Placer, place, resized, with_optimizer
 
 logger = logging.getLogger(__name__)
 
 _NUMBERS = (1, 2, 4, 8, 16, 32)
 """What "auto" tries, as far as the batch has rows."""
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 _DRY_RUNS = 3
 _ROOM = 0.9
@@ -215,9 +217,7 @@ def _without_target(request: PipelineRequest, inputs: Inputs) -> Inputs:
 
 def _tell_norms(model: nn.Module) -> None:
     norms = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
+        name for name, module in model.named_modules() if isinstance(module, _BATCH_NORMS) and module.training
     ]
     if norms:
         logger.warning(
