@@ -1,18 +1,19 @@
 """What the runtime asks of devices; it speaks to this only and cannot tell one kind from another."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
+from baechi.backend.abstract_lanes import AbstractLanes
 from baechi.backend.flag import Flag
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 
 
-class AbstractBackend(ABC):
+class AbstractBackend(AbstractLanes):
     """The devices of a cluster: where tensors lie, streams of work, and waits between them.
 
     A place is a string: a device's name, or another location of tensors, such as the host. Streams
