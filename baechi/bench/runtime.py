@@ -19,7 +19,8 @@ from torch import nn
 from baechi.bench.figures import Figures, table_of
 from baechi.records.cluster import Cluster
 from baechi.records.plan import Plan
-from baechi.run.runtime import Reorder, binding_of
+from baechi.run.binding import binding_of
+from baechi.run.runtime import Reorder
 from baechi.verbs.distribute import assign
 from baechi.verbs.profiling import profile
 

@@ -24,7 +24,7 @@ from baechi.errors import PlacementError, PlanError
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 from baechi.verbs.distribute import assign
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import profile

@@ -14,13 +14,14 @@ from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
+from baechi.run.binding import Binding, bind, binding_of, unbind
 from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
 from baechi.run.compiled import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.runtime import Binding, Reorder, Runtime, bind, binding_of, unbind
+from baechi.run.runtime import Reorder, Runtime
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
 from baechi.run.weights.loading import unwatch_loading, watch_loading

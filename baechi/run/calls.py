@@ -7,11 +7,12 @@ from typing import Any
 from torch import nn
 
 from baechi.records.device_map import ROOT
+from baechi.run.binding import BINDING, Binding, binding_of
 from baechi.run.deferred.tensor import force_all
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.layers import run_layer
 from baechi.run.pipeline.call import call_pipelined
-from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
+from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
 from baechi.run.weights.settle import settled

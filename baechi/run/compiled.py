@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 from baechi.run.shares import shares_of
 from baechi.torchlib.modules.compiled import is_set_aside, runs_uncompiled, set_aside
 from baechi.torchlib.modules.intercept import is_replaced, original_forward

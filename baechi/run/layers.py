@@ -9,8 +9,8 @@ from torch import nn
 
 from baechi.errors import note_where
 from baechi.run.compiled import written_forward
-from baechi.run.deferred.call import Call
 from baechi.run.foresee.fake_watch import refuse_if_foreseeing
+from baechi.run.launch.call import Call
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat
 from baechi.run.state.caller_state import CallerState
@@ -57,11 +57,11 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
         facts = runtime.facts_of(module, seat)
         writes = facts.writes(module)
         given = plain_tensors(args, kwargs) if step.short and in_turn and not writes else None
-        if holds_as_ever(facts, given) and not schedule.needs_unseen(call):
+        if holds_as_ever(facts, given) and not schedule.needs.unseen(call):
             return schedule.launch_here(call, launch, args, kwargs)
         keeps = tuple(module.buffers()) if writes else ()
         contents = contents_of(facts, module, args, kwargs, short=step.short)
-        needs = schedule.needs_of_layer(call, contents, keeps)
+        needs = schedule.needs.of_layer(call, contents, keeps)
         if in_turn and not needs and not writes:
             return schedule.launch_here(call, launch, args, kwargs)
         foresight, caller = runtime.foresight, CallerState.now()

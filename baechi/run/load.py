@@ -12,7 +12,7 @@ from baechi.backend import AbstractBackend
 from baechi.backend.real.devices import TorchDevices
 from baechi.errors import CheckpointError
 from baechi.run.assign import plan_of
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent

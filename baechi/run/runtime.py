@@ -5,7 +5,6 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -18,10 +17,10 @@ from baechi.order import LaunchOrder, waiting_layers
 from baechi.records.device import HostWork
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.run.deferred.call import Forced
 from baechi.run.foresee.foresight import Foresight
 from baechi.run.guards.entrances import entrances_watched
 from baechi.run.guards.hooked import HookWatch
+from baechi.run.launch.call import Forced
 from baechi.run.launch.host_launcher import HostLauncher
 from baechi.run.launch.launcher import AbstractLauncher
 from baechi.run.launch.schedule import Schedule
@@ -35,9 +34,6 @@ from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
-
-BINDING = "_baechi"
-"""The attribute of a module that holds its `Binding`."""
 
 Reorder = bool | Literal["host", "threads"]
 
@@ -254,58 +250,6 @@ class Runtime:
 
     def _microbatches_anew(self) -> Any:
         return None if self.microbatches is None else self.microbatches.anew()
-
-
-@dataclass(slots=True, eq=False)
-class Binding:
-    """A module's link to its runtime.
-
-    Args:
-        runtime: the runtime, shared by all modules of a model.
-        name: the module's qualified name.
-        device: where a layer with weights runs; `shares` has those without. None for the root and other
-            modules that call layers on several devices.
-    """
-
-    runtime: Runtime
-    name: str
-    device: str | None = None
-    facts: LayerFacts | None = field(default=None, init=False)
-    """What is known of a layer from call to call."""
-
-    @property
-    def seat(self) -> tuple[str, str]:
-        """Name and device of a layer."""
-        assert self.device is not None
-        return self.name, self.device
-
-    def known(self, module: nn.Module) -> LayerFacts:
-        """Look into a layer once.
-
-        Args:
-            module: the layer.
-        """
-        facts = self.facts = self.runtime.facts_of(module, self.seat)
-        return facts
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Binding, (self.runtime, self.name, self.device)
-
-
-def bind(module: nn.Module, binding: Binding) -> None:
-    """Link a module to a runtime."""
-    module.__dict__[BINDING] = binding
-
-
-def unbind(module: nn.Module) -> None:
-    """Undo `bind`."""
-    module.__dict__.pop(BINDING, None)
-
-
-def binding_of(module: nn.Module) -> Binding | None:
-    """The module's link to its runtime; None if it has none."""
-    binding: Binding | None = module.__dict__.get(BINDING)
-    return binding
 
 
 def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str], microbatches: Any) -> Runtime:

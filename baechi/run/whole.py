@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 from baechi.run.step.loans import Loans
 from baechi.run.step.step import Step
 from baechi.run.weights.settle import settled

@@ -15,7 +15,7 @@ from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run import assign, last_step, plan_of, reordering, restore
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 from baechi.torchlib.random_state import random_state_kept
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.units import format_bytes, format_seconds

@@ -10,7 +10,7 @@ from run.worlds import Net
 from torch import Tensor, nn
 
 from accelerator import ToyMachine
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 
 from .devices import placed, there, whole
 

@@ -4,7 +4,8 @@ from order.interleaved import layers_on
 from torch import nn
 
 import baechi
-from baechi.run.runtime import Runtime, binding_of
+from baechi.run.binding import binding_of
+from baechi.run.runtime import Runtime
 
 LAUNCHERS = ("host", "threads")
 """Who launches what waits."""

@@ -24,8 +24,9 @@ from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.machine import threads as virtual_threads
 from baechi.errors import BaechiError
 from baechi.order import waiting_layers
+from baechi.run.binding import binding_of
 from baechi.run.deferred.tensor import Deferred
-from baechi.run.runtime import Runtime, binding_of
+from baechi.run.runtime import Runtime
 
 MEMORY_BYTES = 64 * 2**20
 

@@ -2,5 +2,5 @@
 
 In:    tasks, as the code reaches them, and the plan's order.
 Out:   launches in the plan's order, by the host or by threads.
-Start: `schedule`, then `pending`.
+Start: `schedule`, then `needs` and `pending`.
 """

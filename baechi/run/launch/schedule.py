@@ -21,21 +21,20 @@ import torch
 
 from baechi.order import LaunchOrder
 from baechi.order.turns import Turns
-from baechi.run.deferred.call import Call, Forced
-from baechi.run.deferred.stand_ins import hand_over, stand_ins
-from baechi.run.deferred.storage_use import needs_to_read, needs_to_write, note_read, note_write
+from baechi.run.deferred.storage_use import needs_to_write, note_read, note_write
 from baechi.run.deferred.task import WAITS, Task
-from baechi.run.deferred.tensor import is_deferred
 from baechi.run.foresee.outcome import Outcome
 from baechi.run.launch.around import Around
+from baechi.run.launch.call import Call, Forced
 from baechi.run.launch.code_order import casts_weights, modes, must_keep_code_order
 from baechi.run.launch.launcher import AbstractLauncher
+from baechi.run.launch.needs import Needs
 from baechi.run.launch.pending import Pending
+from baechi.run.launch.stand_ins import hand_over, stand_ins
 from baechi.run.launch.user_line import user_line
 from baechi.run.state.caller_state import CallerState
 from baechi.run.state.contents import Contents
 from baechi.run.state.random_draws import drawing_as_if_now
-from baechi.run.steady.call_contents import KnownContents
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -72,8 +71,7 @@ class Schedule:
         self.deferred = 0
         self._aside = aside
         self._becomes = becomes
-        self._parents = order.parents
-        self._layers: dict[str, Task] = {}
+        self.needs = Needs(order.parents, self.pending)
         self._modes = modes()
 
     @property
@@ -139,7 +137,8 @@ class Schedule:
             reason = cannot_wait() or must_keep_code_order(self._modes)
             outcome = None if reason else call.foresee()
             if outcome is not None:
-                result, self._layers[call.name] = self._defer(call, outcome, given, needs, in_turn=in_turn)
+                result, task = self._defer(call, outcome, given, needs, in_turn=in_turn)
+                self.needs.layers[call.name] = task
                 return result
             reason = reason or "only running it tells what it returns"
             self.forced.append(Forced(call.name, reason, user_line()))
@@ -159,7 +158,7 @@ class Schedule:
         Returns:
             What it returns, or deferred values.
         """
-        needs = self._needs(given)
+        needs = self.needs.of(given)
         for tensor in written:
             needs.update(dict.fromkeys(needs_to_write(tensor)))
         if not needs:
@@ -178,7 +177,7 @@ class Schedule:
             given: the tensors.
             reason: why they are needed.
         """
-        self.force(self._needs(given), reason)
+        self.force(self.needs.of(given), reason)
 
     def force_users(self, tensor: torch.Tensor, reason: str) -> None:
         """Launch the tasks that wait to read or write a tensor.
@@ -219,7 +218,7 @@ class Schedule:
                 self.forced.append(Forced(first.name, "the step is over", ""))
                 self.pending.force([first])
             self.launcher.finish()
-        self._layers.clear()
+        self.needs.layers.clear()
 
     def drop(self, error: BaseException) -> None:
         """Drop all waiting tasks after a failed step.
@@ -228,46 +227,7 @@ class Schedule:
             error: why the step failed.
         """
         self.pending.drop(error)
-        self._layers.clear()
-
-    def needs_of_layer(
-        self, layer: str, contents: Contents | KnownContents, keeps: Iterable[torch.Tensor]
-    ) -> dict[Task, None]:
-        """The tasks that must launch before a layer.
-
-        Args:
-            layer: its name, with the number of its call.
-            contents: what it can reach.
-            keeps: the tensors that it may write although they are no arguments.
-        """
-        given = contents.given
-        needs = self._needs(contents.tensors if self.pending.writers or given is None else given)
-        for tensor in keeps:
-            needs.update(dict.fromkeys(needs_to_write(tensor)))
-        needs.update(dict.fromkeys(self._parents_of(layer)))
-        return needs
-
-    def needs_unseen(self, layer: str) -> bool:
-        """Whether a layer may have to wait although it is given no deferred value.
-
-        Args:
-            layer: its name, with the number of its call.
-        """
-        return bool(self.pending.writers or self._parents_of(layer))
-
-    def _parents_of(self, layer: str) -> list[Task]:
-        """The plan's parents that wait: an input may reach a layer unseen (a global, a C extension)."""
-        tasks = [self._layers.get(parent) for parent in self._parents.get(layer, ())]
-        return [task for task in tasks if task is not None and task.state == WAITS]
-
-    def _needs(self, given: Iterable[torch.Tensor]) -> dict[Task, None]:
-        needs: dict[Task, None] = {}
-        for tensor in given:
-            if is_deferred(tensor):
-                needs[tensor.task] = None  # type: ignore[attr-defined]
-            for task in needs_to_read(tensor):
-                needs[task] = None
-        return needs
+        self.needs.layers.clear()
 
     def _before_write(self, call: Call, given: list[torch.Tensor]) -> None:
         assert call.contents is not None

@@ -4,7 +4,8 @@
     here         is each of these tables as it was, and does each weight look as it did?
 
 A layer that holds other tensors than its own parameters and buffers is searched at each call. For what is
-noted here stays from step to step, and must keep nothing alive but what the layer keeps anyway.
+noted here stays from step to step, and must keep nothing alive but what the layer keeps anyway. So is a layer
+that holds a deferred value: it may have to wait for it.
 """
 
 import weakref
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.run.deferred.tensor import is_deferred
 from baechi.run.state.contents import Contents, look_of
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
 
@@ -120,7 +122,7 @@ def held_by(layer: nn.Module) -> Held | None:
     """
     contents = Contents(layer)
     own = {id(tensor) for tensor in (*layer.parameters(), *layer.buffers())}
-    foreign = any(id(tensor) not in own for tensor in contents.tensors)
+    foreign = any(id(tensor) not in own or is_deferred(tensor) for tensor in contents.tensors)
     if contents.unseen or foreign or any(_is_odd(table, content) for table, content in contents.found):
         return None
     return Held(contents)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from baechi.cost.anchor import anchor
-from baechi.run.deferred.call import Call
+from baechi.run.launch.call import Call
 from baechi.run.launch.code_order import modes, must_keep_code_order
 from baechi.run.launch.schedule import Schedule
 from baechi.run.steady.arguments import plain_tensors

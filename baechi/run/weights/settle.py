@@ -8,7 +8,8 @@ from torch import nn
 from baechi.backend import AbstractBackend
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
-from baechi.run.runtime import Binding, Runtime
+from baechi.run.binding import Binding
+from baechi.run.runtime import Runtime
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import move
 

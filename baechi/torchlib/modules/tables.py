@@ -35,8 +35,7 @@ def tables_of(item: Any) -> list[Any]:
     tables: list[Any] = []
     if isinstance(item, (dict, list, set, deque, types.CellType)):
         tables.append(item)
-    # (an OrderedDict has attributes, too: a layer has thirteen such dicts, for hooks, which never have any)
-    attributes = None if type(item) is OrderedDict else getattr(item, "__dict__", None)
+    attributes = getattr(item, "__dict__", None)
     if type(attributes) is dict:  # a class has a mappingproxy, which cannot be written
         tables.append(attributes)
     kind: Any = type(item)

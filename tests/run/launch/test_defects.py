@@ -13,7 +13,7 @@ from run.launched import LAUNCHERS, launched_on
 from torch import Tensor, nn
 
 import baechi
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 
 
 @pytest.mark.parametrize("reorder", EVERY_WAY)

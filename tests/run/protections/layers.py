@@ -11,8 +11,8 @@ from run.protections.scenarios import scenario
 from torch import Tensor, nn
 
 from baechi.run import layers
-from baechi.run.deferred import call
-from baechi.run.launch.schedule import Schedule
+from baechi.run.launch import call
+from baechi.run.launch.needs import Needs
 from baechi.run.runtime import Runtime
 from baechi.run.state.contents import Contents
 
@@ -29,8 +29,8 @@ def call_without(unknown: str) -> tuple[Any, str, Any]:
 
 def needs_without_buffers() -> tuple[Any, str, Any]:
     """What waits to read the buffers that a layer writes is not needed."""
-    needs = Schedule.needs_of_layer
-    return Schedule, "needs_of_layer", lambda self, layer, contents, keeps: needs(self, layer, contents, ())
+    needs = Needs.of_layer
+    return Needs, "of_layer", lambda self, layer, contents, keeps: needs(self, layer, contents, ())
 
 
 @scenario(

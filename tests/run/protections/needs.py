@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from baechi.order.turns import Turns
 from baechi.run import layers
 from baechi.run.deferred import storage_use
-from baechi.run.launch import schedule
+from baechi.run.launch import needs, schedule
 from baechi.run.launch.host_launcher import HostLauncher
+from baechi.run.launch.needs import Needs
 from baechi.run.launch.schedule import Schedule
 from baechi.run.step import step
 from baechi.run.step.step import Step
@@ -24,14 +25,14 @@ from baechi.torchlib.operators.rule import Rule
 
 
 def without_attribute(name: str, value: Any) -> tuple[Any, str, Any]:
-    """Schedules have something else under this name."""
-    original = Schedule.__init__
+    """What finds needs has something else under this name."""
+    original = Needs.__init__
 
-    def made(self: Schedule, *args: Any) -> None:
+    def made(self: Needs, *args: Any) -> None:
         original(self, *args)
         setattr(self, name, value)
 
-    return Schedule, "__init__", made
+    return Needs, "__init__", made
 
 
 @scenario(
@@ -52,7 +53,7 @@ def handed_on(net: Any, x: Tensor) -> Tensor:
 
 
 @scenario(
-    row("what made an argument is needed", FORCED, (schedule, "is_deferred", lambda _: False)),
+    row("what made an argument is needed", FORCED, (needs, "is_deferred", lambda _: False)),
     layers=shifts("ab"),
     order="ba",
     launched="b a",
@@ -67,7 +68,7 @@ def view_of_a_real_tensor(net: Any, x: Tensor) -> Tensor:
 
 
 @scenario(
-    row("a waiting writer is needed", NUMBERS, (schedule, "needs_to_read", none_of)),
+    row("a waiting writer is needed", NUMBERS, (needs, "needs_to_read", none_of)),
     row("a waiting writer is noted", NUMBERS, (schedule, "note_write", nothing)),
     layers=shifts("abc"),
     devices={"c": 1},

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from baechi.backend.virtual.devices import VirtualDevices
-from baechi.run.deferred import stand_ins, storage_use
+from baechi.run.deferred import storage_use
 from baechi.run.deferred import tensor as deferred
+from baechi.run.launch import stand_ins
 from baechi.run.step import step
 from baechi.run.step.step import Step
 

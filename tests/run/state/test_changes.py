@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from baechi.run.runtime import binding_of
+from baechi.run.binding import binding_of
 
 SHADE: ContextVar[float] = ContextVar("SHADE", default=1.0)
 

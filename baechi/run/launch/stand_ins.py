@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from baechi.errors import BaechiError
-from baechi.run.deferred.call import Call
 from baechi.run.deferred.storage_use import StorageUse, share_use, use_of
 from baechi.run.deferred.task import Task
 from baechi.run.deferred.tensor import Deferred, become, defer, is_deferred
 from baechi.run.foresee.outcome import Outcome, Slot
+from baechi.run.launch.call import Call
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
