@@ -35,7 +35,7 @@ from torch.autograd import forward_ad
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.sends import note_sent
 from baechi.records.device import HostWork
-from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
 from baechi.torchlib.tensors.references import is_last_reference
@@ -201,7 +201,7 @@ class _Depart(torch.autograd.Function):
     def forward(ctx: Any, tensor: torch.Tensor, way: Way) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.way = way
-        with without_dispatch_modes():
+        with without_dispatch_modes(), without_torch_function():  # no object of a user's class
             # the token: strides of zero give it the shape of the copy for one element of memory
             still = (0,) * tensor.dim()
             token: torch.Tensor = TensorBase.new_empty_strided(tensor, tensor.shape, still)
