@@ -172,13 +172,13 @@ class HostCosts:
         outside of `with cluster:`; processor time. On GPUs add what their driver takes.
         """
         return cls(
-            layer_call_s=2.6e-6,
-            functional_op_s=2.4e-6,
-            waiting_layer_s=130e-6,
-            waiting_layer_threads_s=240e-6,
-            transfer_s=23e-6,
-            gradient_transfer_s=37e-6,
-            backward_node_s=7e-6,
+            layer_call_s=1.2e-6,
+            functional_op_s=2.0e-6,
+            waiting_layer_s=85e-6,
+            waiting_layer_threads_s=140e-6,
+            transfer_s=18e-6,
+            gradient_transfer_s=32e-6,
+            backward_node_s=6e-6,
             task_s=20e-6,
         )
 
