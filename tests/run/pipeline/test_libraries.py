@@ -1,4 +1,4 @@
-"""Pipelines under the Trainer of transformers, accelerate, and `DistributedDataParallel`: as the plain model."""
+"""Pipelines under the Trainer of transformers, accelerate and data parallel processes: as the plain model."""
 
 import copy
 from pathlib import Path
