@@ -63,11 +63,13 @@ def refuse_half_precision(model: nn.Module) -> None:
     Raises:
         BaechiError: it trains, and autocast casts to half precision.
     """
-    autocast = CallerState.now().autocast
+    state = CallerState.now()
     if (
         model.training
         and torch.is_grad_enabled()
-        and any(on and dtype is torch.float16 for on, dtype in autocast)
+        and any(
+            on and dtype is torch.float16 for on, dtype in zip(state.autocast, state.cast_to, strict=True)
+        )
     ):
         raise BaechiError(
             "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
