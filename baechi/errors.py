@@ -10,7 +10,8 @@
     │       ├── PlanError      a plan is malformed, or does not match the model or the cluster
     │       └── CheckpointError    a checkpoint lacks files, or does not match the model
     ├── RecoverableError       a call with less work may succeed
-    │   └── DeviceMemoryError  a device is full
+    │   ├── DeviceMemoryError  a device is full
+    │   └── WorkerError        a worker process ended, or did not answer
     └── AggregateError         several errors of one call
 
 One failure keeps its own type, also if the model's code raised it; `note_where` says where it happened.
@@ -49,6 +50,20 @@ class RecoverableError(BaechiError):
     """Everything is as before the call, and a call with less work may succeed."""
 
     recoverable = True
+
+
+class WorkerError(RecoverableError):
+    """A worker process ended, did not answer, or made what cannot be sent.
+
+    What it had to do is lost, and nothing else: the next call starts another one.
+
+    Attributes:
+        exit_code: the process's exit code (negative: the signal that ended it); None if it was not over.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
 
 
 class AggregateError(BaechiError, ExceptionGroup[Exception]):
