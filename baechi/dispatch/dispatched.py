@@ -1,36 +1,35 @@
 """The model over many inputs, called as the model is called."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Subject
-from baechi.dispatch.failures import Kinds
 from baechi.dispatch.loop import Loop, Rules
 from baechi.dispatch.merge.rules import Out, check_out
-from baechi.dispatch.replicas.replicas import Replicas
 from baechi.dispatch.schedulers.abstract import AbstractScheduler, Left
-from baechi.dispatch.workers.abstract import AbstractWorkers
-from baechi.dispatch.workers.inline import InlineWorkers
-from baechi.dispatch.workers.threads import ThreadWorkers
+from baechi.dispatch.sessions import AbstractSession, LocalSession, ProcessSession
+from baechi.dispatch.workers.recipe import made_by
 from baechi.errors import BaechiError
 from baechi.progress import progress
 from baechi.records.inputs import Inputs
-from baechi.torchlib.tensors.pytree import tensors_in
 
 Workers = Literal["inline", "thread", "process"]
+Model = nn.Module | Callable[[], nn.Module]
 
 _END = object()
 
 
 class Dispatched:
-    """A model whose calls are divided into chunks; see `baechi.dispatch`, which makes it.
+    """A model whose calls are divided into chunks; `baechi.dispatch` makes it.
 
-    It is called as the model is, and has the model's attributes: `parameters()`, `eval()`, `state_dict()`. What
-    is changed there is changed on every target at the next call.
+    It is called as the model is, and has the model's attributes: `parameters()`, `eval()`, `state_dict()`.
+    What is changed there is changed on every target at the next call. One call runs at a time.
 
     Args:
         model: the model, or a function that makes it.
@@ -39,33 +38,46 @@ class Dispatched:
         workers: who runs chunks.
         out: how results of chunks become one.
         rules: what happens after failures.
+        timeout_s: of processes, how long a chunk may take.
     """
 
     def __init__(
         self,
-        model: nn.Module | Callable[[], nn.Module],
+        model: Model,
         scheduler: AbstractScheduler,
         chunks: AbstractChunks,
         workers: Workers,
         out: Out,
         rules: Rules,
+        timeout_s: float | None = None,
     ) -> None:
         check_out(out)
-        self._made = model
+        self._given, self._seed = model, torch.initial_seed()
         self._master = model if isinstance(model, nn.Module) else None
         self.scheduler, self.chunks = scheduler, chunks
-        self._kind, self._rules = workers, rules
-        self._subject = Subject(lambda: self.model, out)
-        self._replicas: Replicas | None = None
-        self._busy = False
-        self._closed = False
+        self._kind, self._rules, self._timeout_s = workers, rules, timeout_s
+        self._subject = Subject(self._made, lambda: self._master, out)
+        self._session: AbstractSession | None = None
+        self._busy = self._closed = False
 
     @property
     def model(self) -> nn.Module:
-        """The master: the user's model, or what the factory made in this process."""
+        """The master: the user's model, or what its function makes in this process.
+
+        Worker processes have this model from then on, too.
+        """
+        self._made()
+        if not isinstance(self._given, nn.Module):
+            self._given = self._made()
+            self._end_session()
+        return self._given
+
+    def _made(self) -> nn.Module:
         if self._master is None:
-            assert not isinstance(self._made, nn.Module)
-            self._master = self._made()
+            assert not isinstance(self._given, nn.Module)
+            with torch.random.fork_rng(devices=[]):  # the same weights as in worker processes
+                torch.manual_seed(self._seed)
+                self._master = made_by(self._given)
         return self._master
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,21 +93,18 @@ class Dispatched:
             AggregateError: several chunks failed.
             Exception: what the one chunk raised that failed.
         """
-        with self._call() as replicas:
+        with self._calling() as session:
             call = self.chunks.open(self._subject, args, kwargs)
-            if self._takes_all(replicas, call, (args, kwargs)):
-                return self.model(*args, **kwargs)
-            with replicas.backend.step(), progress("dispatching") as advance:
-                loop = Loop(self.scheduler, self._workers(replicas), self._rules, advance)
-                results = loop.results([call])
-                result = next(results)
-                for _ in results:  # the loop ends: its workers do
-                    pass
+            if self._takes_all(session, call, (args, kwargs)):
+                return self._made()(*args, **kwargs)
+            with session.step(), progress("dispatching") as advance:
+                loop = Loop(self.scheduler, session.workers(), self._rules, advance)
+                (result,) = loop.results([call])
                 return result
 
     forward = __call__
 
-    def stream(self, inputs: Iterable[Any]) -> Iterator[Any]:
+    def stream(self, inputs: Iterable[Any]) -> Generator[Any, None, None]:
         """Call the model for each of many inputs, which may be more than memory holds.
 
         Inputs are taken one by one as targets have room, and each is divided as in a call.
@@ -111,12 +120,11 @@ class Dispatched:
             AggregateError: several chunks failed.
             Exception: what the one chunk raised that failed.
         """
-        with self._call() as replicas:
-            loop = Loop(self.scheduler, self._workers(replicas), self._rules)
-            results = loop.results(self._opened(inputs))
+        with self._calling() as session:
+            results = Loop(self.scheduler, session.workers(), self._rules).results(self._opened(inputs))
             try:
                 while True:
-                    with replicas.backend.step():
+                    with session.step():
                         result = next(results, _END)
                     if result is _END:
                         return
@@ -126,13 +134,13 @@ class Dispatched:
 
     def sync(self) -> None:
         """Copy all weights and modules to all targets at the next call, whether or not a change is seen."""
-        if self._replicas is not None:
-            self._replicas.stale()
+        if self._session is not None:
+            self._session.stale()
 
     def close(self) -> None:
         """End all workers. The next call is refused."""
         self._closed = True
-        self._replicas = None
+        self._end_session()
 
     def __enter__(self) -> "Dispatched":
         return self
@@ -143,63 +151,58 @@ class Dispatched:
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_made", "_master"):  # asked before there is a model
-            raise AttributeError(name)
+        if name.startswith("_") or "_master" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.model, name)
 
     def __repr__(self) -> str:
-        made = self._master if self._master is not None else self._made
+        made = self._master if self._master is not None else self._given
         name = type(made).__name__ if isinstance(made, nn.Module) else getattr(made, "__name__", repr(made))
         return f"Dispatched({name}, {self.scheduler!r}, {self.chunks!r}, workers={self._kind!r})"
 
-    def _call(self) -> AbstractContextManager[Replicas]:
-        return _Call(self)
+    @contextmanager
+    def _calling(self) -> Iterator[AbstractSession]:
+        """One call at a time: a scheduler and replicas serve one."""
+        if self._closed:
+            raise BaechiError("this dispatched model is closed: make another one with baechi.dispatch")
+        if self._busy:
+            raise BaechiError(
+                "this dispatched model is called while a call of it runs: end that one (a `stream` by "
+                "closing it), or make one for each thread"
+            )
+        if not self.scheduler.idle:
+            raise BaechiError(f"{self.scheduler!r} has chunks in flight: each dispatched model needs its own")
+        self._busy = True
+        try:
+            if self._session is None:
+                self._session = self._opened_session()
+            self._session.begin()
+            yield self._session
+        finally:
+            self._busy = False
+
+    def _opened_session(self) -> AbstractSession:
+        if self._kind != "process":
+            return LocalSession(self._made(), self.scheduler.targets, threads=self._kind == "thread")
+        session = ProcessSession(self._given, self.scheduler.targets, self._timeout_s)
+        weakref.finalize(self, session.pool.close)
+        return session
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
     def _opened(self, inputs: Iterable[Any]) -> Iterator[AbstractCall]:
         for one in inputs:
             given = Inputs.of(one)
             yield self.chunks.open(self._subject, given.args, given.kwargs)
 
-    def _workers(self, replicas: Replicas) -> AbstractWorkers:
-        if self._kind == "thread":
-            return ThreadWorkers(replicas.at, replicas.backend)
-        return InlineWorkers(replicas.at, replicas.backend.now_s)
-
-    def _takes_all(self, replicas: Replicas, call: AbstractCall, given: Any) -> bool:
-        """Whether one chunk is the whole call, and the model lies where its inputs lie: nothing to do, then."""
+    def _takes_all(self, session: AbstractSession, call: AbstractCall, given: Any) -> bool:
+        """Whether one chunk is the whole call, and the model lies where its inputs lie: nothing to do,
+        then."""
         share = self.scheduler.schedule(Left(call.total, call.total, call.most))
         if share is None:
             return False
         self.scheduler.completed(share.target, share.items)
-        place = replicas.targets[share.target].device
-        whole = share.items == call.total and replicas.is_model(share.target)
-        return whole and all(replicas.backend.place_of(tensor) == place for tensor in tensors_in(given))
-
-
-class _Call:
-    """One call at a time: a scheduler, and replicas, serve one."""
-
-    def __init__(self, dispatched: Dispatched) -> None:
-        self._dispatched = dispatched
-
-    def __enter__(self) -> Replicas:
-        owner = self._dispatched
-        if owner._closed:
-            raise BaechiError("this dispatched model is closed: make another one with baechi.dispatch")
-        if owner._busy:
-            raise BaechiError(
-                "this dispatched model is called while a call of it runs: end that one (a `stream` by closing it), "
-                "or make one for each thread"
-            )
-        if not owner.scheduler.idle:
-            raise BaechiError(
-                f"{owner.scheduler!r} has chunks in flight: each dispatched model needs its own"
-            )
-        if owner._replicas is None or owner._replicas.model is not owner.model:
-            owner._replicas = Replicas(owner.model, owner.scheduler.targets)
-        owner._replicas.begin()
-        owner._busy = True
-        return owner._replicas
-
-    def __exit__(self, *exception: object) -> None:
-        self._dispatched._busy = False
+        return share.items == call.total and session.has_all(share.target, given)

@@ -10,7 +10,7 @@ After a failure no chunk starts; those that run end; then the failure is raised.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,11 +78,14 @@ class Loop:
     _count: int = 0
     _over: bool = False
 
-    def results(self, calls: Iterable[AbstractCall]) -> Iterator[Any]:
+    def results(self, calls: Iterable[AbstractCall]) -> Generator[Any, None, None]:
         """The result of each call, in order; no more calls are opened than keep the targets busy.
 
         Args:
             calls: the calls, which may be without end.
+
+        Yields:
+            What each becomes.
 
         Raises:
             AggregateError: several chunks failed.
@@ -139,7 +142,8 @@ class Loop:
 
     def _start(self, opened: _Open, piece: _Piece, target: str, items: int) -> None:
         taken = _Piece(piece.start, piece.start + items, piece.attempts)
-        job = Job(self._count, target, [], items)
+        divided = items < opened.call.total
+        job = Job(self._count, target, [], items, divided)
         self._flying[job.number] = job, opened, taken
         self._count += 1
         try:
@@ -175,9 +179,11 @@ class Loop:
 
     def _take(self, done: Done) -> None:
         job, opened, piece = self._flying.pop(done.number)
-        taken_s = done.taken_s if done.error is None else None
+        taken_s = done.taken_s
         self.scheduler.completed(job.target, job.items, taken_s=taken_s, now_s=done.now_s)
-        if done.error is None:
+        if done.not_begun:
+            opened.pieces.appendleft(piece)
+        elif done.error is None:
             opened.call.add(piece.start, piece.stop, done.results)
             opened.missing -= job.items
             self.advance()

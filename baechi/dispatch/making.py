@@ -42,4 +42,4 @@ def dispatched(
     if timeout_s is not None and workers != "process":
         raise ValueError(f"a timeout is for workers='process': {workers} workers cannot be stopped")
     rules = Rules(recoverable, whole_number(retry, "retry", 0))
-    return Dispatched(model, scheduler, chunks or Rows(), workers, out, rules)
+    return Dispatched(model, scheduler, chunks or Rows(), workers, out, rules, timeout_s)

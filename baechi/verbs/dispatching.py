@@ -30,14 +30,14 @@ def dispatch(
 
     Args:
         model: the model, which stays where and what it is; or, for processes, a function that makes it.
-        scheduler: who gets the next chunk, and how large it is; unless given, nothing is divided and the model
-            runs where it lies.
+        scheduler: who gets the next chunk, and how large it is; unless given, nothing is divided and the
+            model runs where it lies.
         chunks: how inputs are divided: `Rows()` unless given, or `HaloTiles(...)`.
         workers: who runs chunks: `"inline"` the calling thread; `"thread"` a thread for each target;
             `"process"` a process for each, which lives until `close()`.
-        out: how the results of chunks become one: `"auto"` finds it out; else `"cat"`, `("cat", dim)`, `"same"`,
-            `"sum"`, `"mean"` (weighted by rows), `"max"`, a function of the list of parts; or a dict or list of
-            these, by output.
+        out: how the results of chunks become one: `"auto"` finds it out; else `"cat"`, `("cat", dim)`,
+            `"same"`, `"sum"`, `"mean"` (weighted by rows), `"max"`, a function of the list of parts; or a
+            dict or list of these, by output.
         recoverable: your own types of errors after which a call with less work may succeed.
         retry: how often a chunk that failed with such an error is tried again, in halves.
         timeout: of processes: seconds that a chunk may take.

@@ -18,10 +18,12 @@ class Subject:
 
     Args:
         model: gives the model; it is made when this is first asked.
+        made: gives the model if it was made, else None.
         out: how results become one, as the user said it.
     """
 
     model: Callable[[], nn.Module]
+    made: Callable[[], nn.Module | None]
     out: Out
 
 

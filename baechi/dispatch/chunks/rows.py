@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Arguments, Subject
-from baechi.dispatch.merge.growth import without_values
-from baechi.dispatch.merge.joining import Joiner
-from baechi.dispatch.merge.rules import is_for_parts
+from baechi.dispatch.chunks.coupled import refuse_coupled
+from baechi.dispatch.merge.growth import shapes_of
+from baechi.dispatch.merge.joining import Joiner, Shapes
 from baechi.errors import FatalError
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -26,8 +25,8 @@ class Rows(AbstractChunks):
     Args:
         size: the most rows of a chunk; the scheduler says it unless given.
         dim: the dimension.
-        split: by argument's name, the dimension that is sliced, or None for an argument that goes whole. A list
-            of other things than tensors is sliced with 0.
+        split: by argument's name, the dimension that is sliced, or None for an argument that goes whole. A
+            list of other things than tensors is sliced with 0.
 
     Raises:
         ValueError: `size` is below 1.
@@ -54,10 +53,9 @@ class _RowsCall(AbstractCall):
         self._chunks, self._subject = chunks, subject
         self._args, self._kwargs = args, kwargs
         self._parts: dict[int, tuple[int, Any]] = {}
-        self._names = positional_names(subject, len(args)) if chunks.split or len(args) else []
+        self._names = positional_names(subject, len(args), named=bool(chunks.split))
         self.rows = max([*self._extents(), 0])
         self.total, self.most = max(1, self.rows), chunks.size
-        self._shapes: Any = None
         self._checked = False
 
     def _extents(self) -> list[int]:
@@ -89,14 +87,15 @@ class _RowsCall(AbstractCall):
             raise FatalError(f"split names {', '.join(unknown)}: the arguments of this call are {names}")
         for name, value in self._named():
             self._check_argument(name, value)
-        refuse_coupled(self._subject.model())
-        out = self._subject.out
-        if out in ("auto", "cat") or is_for_parts(out):
-            step = max(1, self.rows // 2)
-            sizes = (step, self.rows) if step != self.rows else (1, 2)
-            calls = [self._sliced(0, size) for size in sizes]
-            found = without_values(self._subject.model(), calls)
-            self._shapes = None if found is None else ((found[0], found[1]), sizes)
+        if self._subject.made() is not None:
+            refuse_coupled(self._subject.model())
+
+    def _shapes(self) -> Shapes | None:
+        """The results of two runs without values, for the rows of each."""
+        step = max(1, self.rows // 2)
+        sizes = step, self.rows if step != self.rows else 2 * step
+        found = shapes_of(self._subject.model(), [self._sliced(0, size) for size in sizes])
+        return None if found is None else Shapes((found[0], found[1]), sizes)
 
     def _check_argument(self, name: str, value: Any) -> None:
         given = name in self._chunks.split
@@ -105,15 +104,15 @@ class _RowsCall(AbstractCall):
             return
         if _holds_packed(value):
             raise FatalError(
-                f"argument {name!r} is a PackedSequence, whose rows are interleaved: pass padded tensors, or keep "
-                "the whole batch in one chunk"
+                f"argument {name!r} is a PackedSequence, whose rows are interleaved: pass padded tensors, "
+                "or keep the whole batch in one chunk"
             )
         held = list(tensors_in(value))
         if isinstance(value, list) and not held and len(value) == self.rows and self.rows > 1 and not given:
             raise FatalError(
-                f"argument {name!r} is a list of {len(value)}, as many as there are rows, and holds no tensors: say "
-                f"whether it is sliced, Rows(split={{{name!r}: 0}}), or goes whole, Rows(split={{{name!r}: None}})"
-            )
+                f"argument {name!r} is a list of {len(value)}, as many as there are rows, and holds no "
+                f"tensors: say whether it is sliced, Rows(split={{{name!r}: 0}}), or goes whole,
+                    Rows(split={{{name!r}: None}})" )
         for tensor in held:
             extent = tensor.shape[dim] if _has(tensor, dim) else 1
             if extent not in (1, self.rows):
@@ -160,40 +159,24 @@ class _RowsCall(AbstractCall):
         return f"rows {start} to {stop - 1} of {self.rows}" if self.rows > 1 else "the whole input"
 
 
-def positional_names(subject: Subject, count: int) -> list[str]:
+def positional_names(subject: Subject, count: int, *, named: bool) -> list[str]:
     """The names of positional arguments: those of the model's `forward`, else their numbers.
 
     Args:
         subject: the model.
         count: how many there are.
+        named: whether they are worth making the model for.
     """
+    model = subject.model() if named else subject.made()
+    if model is None:
+        return [str(i) for i in range(count)]
     try:
-        parameters = inspect.signature(subject.model().forward).parameters.values()
+        parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):  # a forward without a readable signature (script modules)
-        parameters = []  # type: ignore[assignment]
+        parameters = []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in kinds]
     return [names[i] if i < len(names) else str(i) for i in range(count)]
-
-
-_COUPLING = (nn.modules.batchnorm._BatchNorm,)
-
-
-def refuse_coupled(model: nn.Module) -> None:
-    """Refuse a model whose result for a row depends on the other rows.
-
-    Args:
-        model: the model.
-
-    Raises:
-        FatalError: a layer normalizes over the batch.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, _COUPLING) and (module.training or module.running_mean is None):
-            raise FatalError(
-                f"layer {name or '(root)'} ({type(module).__name__}) normalizes over all rows of a batch, so chunks "
-                "would have other results: call .eval(), or keep the whole batch in one chunk"
-            )
 
 
 def _has(tensor: torch.Tensor, dim: int) -> bool:

@@ -24,28 +24,41 @@ logger = logging.getLogger(__name__)
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def without_values(model: nn.Module, calls: list[Call]) -> list[Any] | None:
+def shapes_of(model: nn.Module, calls: list[Call]) -> list[Any] | None:
     """What a model would return, with tensors that have shapes and no values.
 
+    Where the model does not run without values, it runs with them, and is left as it was found.
+
     Args:
-        model: the model; left as found.
+        model: the model.
         calls: arguments of several calls.
 
     Returns:
-        For each call the result, with tensors on `meta`; None if the model does not run without values.
+        For each call the result, with tensors on `meta`; None if the model does not run with these arguments.
     """
-    with unwatched(), ExitStack() as stack:
-        stack.enter_context(left_as_found(model, contents="no parameters"))
-        stack.enter_context(torch.no_grad())
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        stack.enter_context(mode)
+    with unwatched(), torch.no_grad():
+        for run in (_without_values, _with_values):
+            with left_as_found(model, contents="all" if run is _with_values else "no parameters"):
+                try:
+                    return run(model, calls)
+                except Exception as error:  # the model's code may raise anything
+                    logger.info("the model does not run to find how its outputs grow (%s)", error)
+    return None
+
+
+def _without_values(model: nn.Module, calls: list[Call]) -> list[Any]:
+    with ExitStack() as stack:
+        mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(fakes_at_work())
         fake = functools.partial(map_tensors, functools.partial(_fake, mode.from_tensor))
-        try:
-            return [map_tensors(_on_meta, model(*fake(args), **fake(kwargs))) for args, kwargs in calls]
-        except Exception as error:  # the model's code may raise anything on fake tensors
-            logger.info("the model does not run without values (%s)", error)
-            return None
+        return [map_tensors(_on_meta, model(*fake(args), **fake(kwargs))) for args, kwargs in calls]
+
+
+def _with_values(model: nn.Module, calls: list[Call]) -> list[Any]:
+    weight = next(model.parameters(), None)
+    device = None if weight is None else weight.device
+    there = functools.partial(map_tensors, lambda tensor: tensor.to(device) if device is not None else tensor)
+    return [map_tensors(_on_meta, model(*there(args), **there(kwargs))) for args, kwargs in calls]
 
 
 def _fake(from_tensor: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -12,23 +12,43 @@ from baechi.dispatch.merge.rules import Join, below, is_for_parts, join_of
 from baechi.errors import FatalError
 from baechi.torchlib.private.tensors import REGISTERED_CONTAINERS
 
+Path = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """How outputs grow.
+
+    Args:
+        runs: the results of two runs, with tensors that have shapes only.
+        items: how many items each had.
+    """
+
+    runs: tuple[Any, Any]
+    items: tuple[int, int]
+
 
 class Joiner:
     """Joins the results of chunks.
 
+    Where chunks differ in size, they show themselves how outputs grow; else the model is asked.
+
     Args:
         items: how many items each chunk had.
         out: what the user said.
-        shapes: the results of two runs without values, and the items of each; None if the model does not run
-            so.
+        shapes: finds how outputs grow; None if the model does not tell.
     """
 
-    def __init__(
-        self, items: Sequence[int], out: Any, shapes: tuple[tuple[Any, Any], tuple[int, int]] | None
-    ) -> None:
+    def __init__(self, items: Sequence[int], out: Any, shapes: Callable[[], Shapes | None]) -> None:
         self._items = list(items)
         self._out = out
-        self._shapes = shapes
+        self._find = shapes
+        self._found: list[Shapes | None] = []
+
+    def _shapes(self) -> Shapes | None:
+        if not self._found:
+            self._found.append(self._find())
+        return self._found[0]
 
     def join(self, parts: list[Any]) -> Any:
         """The parts as one.
@@ -39,10 +59,9 @@ class Joiner:
         Raises:
             FatalError: it is not known how, or a rule does not fit; the message names the output.
         """
-        runs = self._shapes[0] if self._shapes is not None else None
-        return self._join("", parts, runs, self._out)
+        return self._join((), parts, self._out)
 
-    def _join(self, path: str, parts: list[Any], runs: Any, out: Any) -> Any:
+    def _join(self, path: Path, parts: list[Any], out: Any) -> Any:
         first = parts[0]
         if callable(out) and not is_for_parts(out):
             return out(parts)
@@ -50,18 +69,18 @@ class Joiner:
             kinds = ", ".join(sorted({type(part).__name__ for part in parts}))
             raise _refusal(path, f"it is of another type in other chunks ({kinds})")
         if isinstance(first, torch.Tensor):
-            return self._tensors(path, parts, runs, join_of(out, _named(path)))
+            return self._tensors(path, parts, join_of(out, _named(path)))
         if isinstance(first, Mapping):
-            return self._mappings(path, parts, runs, out)
+            return self._mappings(path, parts, out)
         if isinstance(first, (list, tuple)):
-            return self._sequences(path, parts, runs, out)
+            return self._sequences(path, parts, out)
         if dataclasses.is_dataclass(first) and not isinstance(first, type):
-            return self._dataclasses(path, parts, runs, out)
+            return self._dataclasses(path, parts, out)
         if type(first) in REGISTERED_CONTAINERS:
-            return self._registered(path, parts, runs, out)
+            return self._registered(path, parts, out)
         return self._values(path, parts, join_of(out, _named(path)))
 
-    def _values(self, path: str, parts: list[Any], rule: Join) -> Any:
+    def _values(self, path: Path, parts: list[Any], rule: Join) -> Any:
         first = parts[0]
         if isinstance(first, (int, float)) and not isinstance(first, bool) and rule.name in _OF_NUMBERS:
             tensors: list[torch.Tensor] = [torch.tensor(part, dtype=torch.float64) for part in parts]
@@ -70,7 +89,7 @@ class Joiner:
             return first
         raise _refusal(path, f"it is a {type(first).__name__}, and not the same in all chunks")
 
-    def _tensors(self, path: str, parts: list[torch.Tensor], runs: Any, rule: Join) -> torch.Tensor:
+    def _tensors(self, path: Path, parts: list[torch.Tensor], rule: Join) -> torch.Tensor:
         if rule.name == "cat" and rule.dim is not None:
             return self._cat(path, parts, rule.dim)
         if rule.name in _OF_NUMBERS:
@@ -78,7 +97,7 @@ class Joiner:
                 shapes = ", ".join(str(tuple(part.shape)) for part in parts[:4])
                 raise _refusal(path, f"{rule.name!r} needs one shape, and it has {shapes}")
             return self._reduced(rule.name, parts)
-        dim = None if rule.name == "same" else self._growing(path, parts, runs)
+        dim = None if rule.name == "same" else self._growing(path, parts)
         if dim is not None:
             return self._cat(path, parts, dim)
         if rule.name == "cat":
@@ -87,31 +106,33 @@ class Joiner:
             return parts[0]
         raise _refusal(path, "no dimension of it grows with the items, and chunks have other values")
 
-    def _growing(self, path: str, parts: list[torch.Tensor], runs: Any) -> int | None:
+    def _growing(self, path: Path, parts: list[torch.Tensor]) -> int | None:
         """The dimension to put parts together along."""
-        if runs is not None and all(isinstance(run, torch.Tensor) for run in runs):
-            assert self._shapes is not None
-            try:
-                return growing_dim(runs[0].shape, runs[1].shape, self._shapes[1])
-            except ValueError as error:
-                raise _refusal(path, str(error)) from error
-        # the model does not run without values: the chunks themselves tell, if they differ in size
-        known = {part.shape: count for part, count in zip(parts, self._items, strict=True)}
-        by_count = list({count: shape for shape, count in known.items()}.items())
-        if len(by_count) > 1:
-            (one, first), (other, second) = by_count[0], by_count[-1]
-            try:
-                return growing_dim(first, second, (one, other))
-            except ValueError as error:
-                raise _refusal(path, str(error)) from error
-        same = [dim for dim, size in enumerate(parts[0].shape) if size == self._items[0]]
-        if not same:
-            return None
-        if len(same) > 1:
-            raise _refusal(path, f"dimensions {same} of {tuple(parts[0].shape)} may be that of the items")
-        return same[0]
+        first, count = parts[0].shape, self._items[0]
+        for part, items in zip(parts, self._items, strict=True):
+            if items != count:
+                return self._grows(path, first, part.shape, (count, items))
+        one, other = self._seen(path, torch.Tensor)
+        shapes = self._shapes()
+        if one is not None and shapes is not None:
+            return self._grows(path, one.shape, other.shape, shapes.items)
+        raise _refusal(path, f"all chunks have {count} items, and the model does not show how it grows")
 
-    def _cat(self, path: str, parts: list[torch.Tensor], dim: int) -> torch.Tensor:
+    def _grows(self, path: Path, one: torch.Size, other: torch.Size, items: tuple[int, int]) -> int | None:
+        try:
+            return growing_dim(one, other, items)
+        except ValueError as error:
+            raise _refusal(path, str(error)) from error
+
+    def _seen(self, path: Path, kind: type[Any]) -> tuple[Any, Any]:
+        """What the two runs have at a path; None if it is something else there."""
+        shapes = self._shapes()
+        if shapes is None:
+            return None, None
+        found = [_at(run, path) for run in shapes.runs]
+        return (found[0], found[1]) if all(isinstance(one, kind) for one in found) else (None, None)
+
+    def _cat(self, path: Path, parts: list[torch.Tensor], dim: int) -> torch.Tensor:
         try:
             return torch.cat(parts, dim)
         except (RuntimeError, IndexError) as error:
@@ -129,40 +150,39 @@ class Joiner:
             added = added + (part * (count / total) if name == "mean" else part)
         return added
 
-    def _sequences(self, path: str, parts: list[Any], runs: Any, out: Any) -> Any:
+    def _sequences(self, path: Path, parts: list[Any], out: Any) -> Any:
         first = parts[0]
         rule = None if is_for_parts(out) else join_of(out, _named(path))
-        if isinstance(first, list) and self._is_list_of_items(parts, runs, rule):
+        if isinstance(first, list) and self._is_list_of_items(path, parts, rule):
             return [item for part in parts for item in part]
         if any(len(part) != len(first) for part in parts):
             lengths = ", ".join(str(len(part)) for part in parts[:4])
             raise _refusal(path, f"it has another length in other chunks ({lengths})")
         names = getattr(first, "_fields", None) or range(len(first))
         joined = [
-            self._join(_under(path, name), [part[i] for part in parts], _inside(runs, i), below(out, name, i))
+            self._join((*path, name), [part[i] for part in parts], below(out, name, i))
             for i, name in enumerate(names)
         ]
         return type(first)(*joined) if hasattr(first, "_fields") else type(first)(joined)
 
-    def _is_list_of_items(self, parts: list[Any], runs: Any, rule: Join | None) -> bool:
+    def _is_list_of_items(self, path: Path, parts: list[Any], rule: Join | None) -> bool:
         """Whether a list has an entry (or several) for each item, as detectors return it."""
         if rule is not None and rule.name == "same":
             return False
-        if runs is not None and all(isinstance(run, list) for run in runs):
-            assert self._shapes is not None
-            one, other = self._shapes[1]
-            return len(runs[0]) != len(runs[1]) and len(runs[0]) * other == len(runs[1]) * one
-        counts = zip(parts, self._items, strict=True)
-        return all(len(part) == count for part, count in counts) and len(set(self._items)) > 1
+        if len(set(self._items)) > 1:
+            return _in_proportion([len(part) for part in parts], self._items)
+        one, other = self._seen(path, list)
+        shapes = self._shapes()
+        if one is None or shapes is None:
+            return False
+        return _in_proportion([len(one), len(other)], shapes.items)
 
-    def _mappings(self, path: str, parts: list[Any], runs: Any, out: Any) -> Any:
+    def _mappings(self, path: Path, parts: list[Any], out: Any) -> Any:
         first = parts[0]
         if any(list(part) != list(first) for part in parts):
             raise _refusal(path, "its keys are other ones in other chunks")
         joined = {
-            key: self._join(
-                _under(path, key), [part[key] for part in parts], _inside(runs, key), below(out, key, i)
-            )
+            key: self._join((*path, key), [part[key] for part in parts], below(out, key, i))
             for i, key in enumerate(first)
         }
         if not isinstance(first, MutableMapping):
@@ -172,38 +192,63 @@ class Joiner:
             result[key] = value
         return result
 
-    def _dataclasses(self, path: str, parts: list[Any], runs: Any, out: Any) -> Any:
+    def _dataclasses(self, path: Path, parts: list[Any], out: Any) -> Any:
         result = copy.copy(parts[0])
         for i, field in enumerate(dataclasses.fields(result)):
             name = field.name
             if hasattr(result, name):
                 of_parts = [getattr(part, name) for part in parts]
-                seen = None if runs is None else [getattr(run, name, None) for run in runs]
-                joined = self._join(_under(path, name), of_parts, seen, below(out, name, i))
+                joined = self._join((*path, name), of_parts, below(out, name, i))
                 object.__setattr__(result, name, joined)  # frozen ones, too
         return result
 
-    def _registered(self, path: str, parts: list[Any], runs: Any, out: Any) -> Any:
+    def _registered(self, path: Path, parts: list[Any], out: Any) -> Any:
         node = REGISTERED_CONTAINERS[type(parts[0])]
         flat = [node.flatten_fn(part) for part in parts]
-        seen = None
-        if runs is not None and all(type(run) is type(parts[0]) for run in runs):
-            seen = [list(node.flatten_fn(run)[0]) for run in runs]
-        joined = self._join(path, [list(children) for children, _ in flat], seen, out)
+        children = [list(children) for children, _ in flat]
+        joined = [
+            self._join((*path, _Child(i)), [part[i] for part in children], out)
+            for i in range(len(children[0]))
+        ]
         return node.unflatten_fn(joined, flat[0][1])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Child:
+    """In a path: a child of a type that is registered as a container."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return str(self.index)
 
 
 _OF_NUMBERS = ("sum", "mean", "max")
 
 
-def _inside(runs: Any, key: Any) -> Any:
-    """What two runs without values have at a key; None if one has nothing there."""
-    if runs is None:
-        return None
-    try:
-        return [run[key] for run in runs]
-    except (KeyError, IndexError, TypeError):
-        return None
+def _at(run: Any, path: Path) -> Any:
+    """What a result has at a path; None if it has nothing there."""
+    for key in path:
+        if dataclasses.is_dataclass(run) and isinstance(key, str) and not isinstance(run, Mapping):
+            run = getattr(run, key, None)
+        elif isinstance(key, _Child):
+            node = REGISTERED_CONTAINERS.get(type(run))
+            run = None if node is None else list(node.flatten_fn(run)[0])[key.index]
+        elif isinstance(run, tuple) and hasattr(run, str(key)):
+            run = getattr(run, key)
+        else:
+            try:
+                run = run[key]
+            except (KeyError, IndexError, TypeError):
+                return None
+    return run
+
+
+def _in_proportion(lengths: Sequence[int], items: Sequence[int]) -> bool:
+    """Whether lists grow as the items do."""
+    pairs = list(zip(lengths, items, strict=True))
+    length, count = pairs[0]
+    return length > 0 and all(length * other == one * count for one, other in pairs)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -227,17 +272,13 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(one, other))
 
 
-def _under(path: str, key: Any) -> str:
-    return f"{path}.{key}" if path else str(key)
+def _named(path: Path) -> str:
+    return f"output {'.'.join(map(str, path))!r}" if path else "the output"
 
 
-def _named(path: str) -> str:
-    return f"output {path!r}" if path else "the output"
-
-
-def _refusal(path: str, why: str) -> FatalError:
-    key = path.split(".")[0]
-    said = f"out={{{key!r}: ...}}" if key and not key.isdigit() else "out="
+def _refusal(path: Path, why: str) -> FatalError:
+    key = path[0] if path else None
+    said = f"out={{{key!r}: ...}}" if isinstance(key, str) else "out="
     return FatalError(
         f"it is not known how {_named(path)} of the chunks becomes one: {why}. Say it with {said}: 'cat', "
         "('cat', dim), 'same', 'sum', 'mean', 'max', or a function of the list of parts"

@@ -51,8 +51,8 @@ def join_of(rule: Any, where: str) -> Join:
     if isinstance(rule, tuple) and len(rule) == 2 and rule[0] == "cat" and isinstance(rule[1], int):
         return Join("cat", rule[1])
     raise FatalError(
-        f"out says {rule!r} for {where}: it takes {', '.join(map(repr, NAMES))}, ('cat', dim), or a function of "
-        "the list of parts"
+        f"out says {rule!r} for {where}: it takes {', '.join(map(repr, NAMES))}, ('cat', dim), or a "
+        "function of the list of parts"
     )
 
 

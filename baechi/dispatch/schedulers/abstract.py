@@ -111,6 +111,7 @@ class AbstractScheduler(ABC):
 
     def _learn(self, target: str, items: int, taken_s: float | None, now_s: float) -> None:
         """See `completed`; most schedulers do not care how long it took."""
+        del target, items, taken_s, now_s
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self.load)})"

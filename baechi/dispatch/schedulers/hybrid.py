@@ -45,8 +45,8 @@ class HybridScheduler(AbstractScheduler):
     Args:
         devices: a cluster, or a list of device names and plans. Two entries may not share a device.
         batch_sizes: the most items of a chunk.
-        capacities: items in flight; the batch sizes unless given, so one chunk. Twice that lets the next chunk
-            travel to the device while one computes.
+        capacities: items in flight; the batch sizes unless given, so one chunk. Twice that lets the next
+            chunk travel to the device while one computes.
         priorities: larger is earlier; equal unless given. Ties go to the first in the list.
         policy: `"priority"`: the device with room that has the highest priority. `"earliest_finish"`: what
             ends earliest, by the devices' paces; chunks may be smaller, and a slow device gets nothing that
@@ -160,7 +160,7 @@ def spread(given: _T | Sequence[_T], count: int, what: str) -> list[_T]:
     """
     values = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     if len(values) == 1:
-        return [values[0]] * count  # type: ignore[list-item]
+        return [values[0]] * count
     if len(values) != count:
         raise ValueError(f"{what} has {len(values)} entries for {count} devices")
-    return values  # type: ignore[return-value]
+    return values

@@ -58,8 +58,8 @@ def device_index(rank: int, ranks: int, devices: int, *, allow_idle: bool = Fals
         raise ValueError(f"there is no rank {rank} among {ranks}")
     if ranks < devices and not allow_idle:
         raise ValueError(
-            f"{ranks} processes for {devices} devices leave {devices - ranks} idle: start as many as devices, "
-            "list fewer devices, or say allow_idle=True"
+            f"{ranks} processes for {devices} devices leave {devices - ranks} idle: start as many as "
+            "devices, list fewer devices, or say allow_idle=True"
         )
     return rank % devices
 
@@ -68,7 +68,7 @@ def _known(given: int | None, variable: str) -> int:
     said = os.environ.get(variable)
     if given is None and said is None:
         raise FatalError(
-            f"{variable} is not set: RankScheduler is for processes that torchrun started; else give rank= and "
-            "ranks=, or use SimpleScheduler"
+            f"{variable} is not set: RankScheduler is for processes that torchrun started; else give rank= "
+            "and ranks=, or use SimpleScheduler"
         )
     return int(said) if given is None else given  # type: ignore[arg-type]

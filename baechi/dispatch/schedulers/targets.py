@@ -60,8 +60,8 @@ def targets_of(devices: DevicesLike) -> tuple[Target, ...]:
             found.append(Target(entry, entry))
         else:
             raise TypeError(
-                f"a device of type {type(entry).__name__}: it takes names such as 'cuda:0', a baechi.Cluster, "
-                "or a baechi.Plan"
+                f"a device of type {type(entry).__name__}: it takes names such as 'cuda:0', a "
+                "baechi.Cluster, or a baechi.Plan"
             )
     faults = _faults(found)
     if faults:

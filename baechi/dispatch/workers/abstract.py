@@ -16,12 +16,14 @@ class Job:
         target: the target's name.
         calls: the arguments of each call of the model.
         items: how many items it has.
+        divided: whether it is a part of a call.
     """
 
     number: int
     target: str
     calls: list[Arguments]
     items: int
+    divided: bool = False
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Done:
         error: what was raised instead.
         taken_s: seconds that the target was busy with it.
         now_s: the clock when it was over.
+        not_begun: whether it never ran: its worker ended before.
     """
 
     number: int
@@ -41,6 +44,7 @@ class Done:
     error: BaseException | None = None
     taken_s: float | None = None
     now_s: float = 0.0
+    not_begun: bool = False
 
 
 class AbstractWorkers(ABC):
@@ -62,6 +66,7 @@ class AbstractWorkers(ABC):
             At least one.
         """
 
+    @abstractmethod
     def acknowledge(self) -> None:
         """All that is done so far was seen, and what could be handed over was."""
 

@@ -31,6 +31,9 @@ class InlineWorkers(AbstractWorkers):
         job, replica, launched = self._launched.popleft()
         return [done_with(replica, job.number, launched)]
 
+    def acknowledge(self) -> None:
+        """Nothing waits for it."""
+
     def now_s(self) -> float:
         return self._now_s()
 
