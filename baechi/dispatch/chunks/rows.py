@@ -111,15 +111,16 @@ class _RowsCall(AbstractCall):
         if isinstance(value, list) and not held and len(value) == self.rows and self.rows > 1 and not given:
             raise FatalError(
                 f"argument {name!r} is a list of {len(value)}, as many as there are rows, and holds no "
-                f"tensors: say whether it is sliced, Rows(split={{{name!r}: 0}}), or goes whole,
-                    Rows(split={{{name!r}: None}})" )
+                f"tensors: say whether it is sliced, Rows(split={{{name!r}: 0}}), or goes whole, "
+                f"Rows(split={{{name!r}: None}})"
+            )
         for tensor in held:
             extent = tensor.shape[dim] if _has(tensor, dim) else 1
             if extent not in (1, self.rows):
                 raise FatalError(
-                    f"argument {name!r} has {extent} rows ({tuple(tensor.shape)}, dimension {dim}) and the call has "
-                    f"{self.rows}: say with Rows(split={{{name!r}: ...}}) along which dimension it is sliced, or "
-                    "None if it goes whole to each chunk"
+                    f"argument {name!r} has {extent} rows ({tuple(tensor.shape)}, dimension {dim}) and the "
+                    f"call has {self.rows}: say with Rows(split={{{name!r}: ...}}) along which dimension it "
+                    "is sliced, or None if it goes whole to each chunk"
                 )
 
     def _sliced(self, start: int, stop: int) -> Arguments:

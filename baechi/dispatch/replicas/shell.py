@@ -32,8 +32,9 @@ def shell_of(model: nn.Module, weights: Mapping[int, torch.Tensor]) -> nn.Module
     except Exception as error:  # attributes may be anything, and refuse in any way
         raise FatalError(
             f"this {type(model).__name__} cannot be copied to another device ({type(error).__name__}: "
-            f"{error}): give dispatch a function that makes it, with workers='process', or one device where it
-                  lies" ) from error
+            f"{error}): give dispatch a function that makes it, with workers='process', or one device where "
+            "it lies"
+        ) from error
     return copied
 
 
