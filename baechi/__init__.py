@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from baechi.dispatch.chunks import Rows
     from baechi.dispatch.dispatched import Dispatched
     from baechi.dispatch.schedulers import HybridScheduler, RankScheduler, RoundRobin, SimpleScheduler
+    from baechi.dispatch.tiles import HaloTiles
     from baechi.errors import (
         AggregateError,
         BaechiError,
@@ -62,6 +63,7 @@ _HOMES = {
     "baechi.dispatch.chunks": ("Rows",),
     "baechi.dispatch.dispatched": ("Dispatched",),
     "baechi.dispatch.schedulers": ("HybridScheduler", "RankScheduler", "RoundRobin", "SimpleScheduler"),
+    "baechi.dispatch.tiles": ("HaloTiles",),
     "baechi.errors": (
         "AggregateError",
         "BaechiError",
@@ -95,6 +97,7 @@ __all__ = [
     "Dispatched",
     "DryRunError",
     "FatalError",
+    "HaloTiles",
     "HostCosts",
     "HybridScheduler",
     "Inputs",
