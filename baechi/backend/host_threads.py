@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from baechi.backend.flag import Flag
 
@@ -32,3 +33,11 @@ class AbstractHostThreads(ABC):
     @abstractmethod
     def give_way(self) -> None:
         """Where clocks are logical: let threads go first whose clocks are earlier."""
+
+    @abstractmethod
+    def wait_until(self, event: Any) -> None:
+        """Let the calling thread wait for an event of a stream.
+
+        Args:
+            event: what `record` returned; None if there is nothing to wait for.
+        """

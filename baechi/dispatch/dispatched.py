@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Subject
+from baechi.dispatch.estimate import estimate_paces
 from baechi.dispatch.loop import Loop, Rules
 from baechi.dispatch.merge.rules import Out, check_out
 from baechi.dispatch.schedulers.abstract import AbstractScheduler, Left
+from baechi.dispatch.schedulers.hybrid import HybridScheduler
 from baechi.dispatch.sessions import AbstractSession, LocalSession, ProcessSession
 from baechi.dispatch.workers.recipe import made_by
 from baechi.errors import BaechiError
@@ -97,6 +99,7 @@ class Dispatched:
             call = self.chunks.open(self._subject, args, kwargs)
             if self._takes_all(session, call, (args, kwargs)):
                 return self._made()(*args, **kwargs)
+            self._estimate(session, call)
             with session.step(), progress("dispatching") as advance:
                 loop = Loop(self.scheduler, session.workers(), self._rules, advance)
                 (result,) = loop.results([call])
@@ -197,6 +200,11 @@ class Dispatched:
         for one in inputs:
             given = Inputs.of(one)
             yield self.chunks.open(self._subject, given.args, given.kwargs)
+
+    def _estimate(self, session: AbstractSession, call: AbstractCall) -> None:
+        scheduler = self.scheduler
+        if isinstance(scheduler, HybridScheduler) and scheduler.asks_for_paces and session.is_local:
+            estimate_paces(self._made(), scheduler, call)
 
     def _takes_all(self, session: AbstractSession, call: AbstractCall, given: Any) -> bool:
         """Whether one chunk is the whole call, and the model lies where its inputs lie: nothing to do,

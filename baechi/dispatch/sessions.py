@@ -21,7 +21,13 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 
 class AbstractSession(ABC):
-    """The targets of a dispatched model."""
+    """The targets of a dispatched model.
+
+    Attributes:
+        is_local: whether they are in this process.
+    """
+
+    is_local: bool
 
     @abstractmethod
     def begin(self) -> None:
@@ -62,6 +68,8 @@ class LocalSession(AbstractSession):
         threads: whether each has a thread.
     """
 
+    is_local = True
+
     def __init__(self, model: nn.Module, targets: Sequence[Target], *, threads: bool) -> None:
         self.replicas, self._threads = Replicas(model, targets), threads
 
@@ -101,6 +109,8 @@ class ProcessSession(AbstractSession):
     Raises:
         FatalError: a target is a plan, or emulated.
     """
+
+    is_local = False
 
     def __init__(
         self, model: nn.Module | Callable[[], nn.Module], targets: Sequence[Target], timeout_s: float | None

@@ -215,6 +215,10 @@ class TorchDevices(AbstractBackend):
     def now_s(self) -> float:
         return self._driver.host_s()
 
+    def wait_until(self, event: Any) -> None:
+        if event is not None:
+            event.synchronize()
+
     def give_way(self) -> None:
         """Their threads run as they can."""
 

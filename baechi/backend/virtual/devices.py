@@ -216,6 +216,12 @@ class VirtualDevices(AbstractBackend):
         if emulator is not None:
             emulator.run_token.give_way(emulator.thread.host)
 
+    def wait_until(self, event: Event | None) -> None:
+        emulator = current.at_work()
+        if emulator is not None and event is not None:
+            emulator.wait_for(event, emulator.index_of_host)
+            self.give_way()  # meanwhile others went on
+
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return emulated_step()
 

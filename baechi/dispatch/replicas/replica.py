@@ -177,11 +177,15 @@ class DeviceReplica(AbstractReplica):
         return map_tensors(bring, result)
 
     def _fetch(self, tensor: torch.Tensor, home: str, event: Any) -> torch.Tensor:
-        """Bring a result home as soon as it is made, though a later chunk may be launched behind it."""
+        """Bring a result home as soon as it is made, though a later chunk may be launched behind it.
+
+        The host asks for the copy once there is something to copy: a copy that waits would keep others waiting.
+        """
         backend = self.backend
         source = backend.place_of(tensor)
         if event is None or source != self.place or (torch.is_grad_enabled() and tensor.requires_grad):
             return transfer(tensor, backend, home)
+        backend.wait_until(event)
         tx, rx = backend.transfer_streams(source, home)
         backend.wait(tx, event)
         copied = backend.copy(tensor.detach(), home, (tx, rx))

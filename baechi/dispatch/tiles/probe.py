@@ -56,6 +56,7 @@ class Probe:
     def _window(self, begins: Sequence[int], lengths: Sequence[int]) -> Arguments:
         def cut(tensor: torch.Tensor) -> torch.Tensor:
             if self._is_tiled(tensor):
+                tensor = tensor[:1] if self._stacks else tensor  # one plane shows it as well as many
                 for dim, begin, length in zip(self.dims, begins, lengths, strict=True):
                     tensor = tensor.narrow(dim, begin, length)
             tensor = tensor.detach()
@@ -96,19 +97,23 @@ class Probe:
             FatalError: the model draws random numbers.
         """
         plain = self._window([0] * len(self.dims), lengths)
-        base, again = self._outputs(plain), self._outputs(self._window([0] * len(self.dims), lengths))
+        at_once = _AT_ONCE if self._stacks else 1
+        whole = [pixels[0]] * at_once  # as many planes as in the runs below: kernels may round by shape
+        base, again = [
+            self._outputs(self._changed(plain, lengths, axis, whole, lambda *_: None)) for _ in range(2)
+        ]
         if not all(_same(one, other).all() for one, other in zip(base, again, strict=True)):
             raise FatalError("the model returns other values for equal inputs (it draws): call .eval()")
         changes = _changes(next(t for t in tensors_in(plain) if self._is_window(t, lengths)))
         found: list[dict[int, Footprint]] = [{} for _ in base]
-        at_once = _AT_ONCE if self._stacks else 1
         for first in range(0, len(pixels), at_once):
-            some = pixels[first : first + at_once]
+            some = [*pixels[first : first + at_once], *whole][:at_once]
             for change in changes:
                 outputs = self._outputs(self._changed(plain, lengths, axis, some, change))
                 for footprints, output, before in zip(found, outputs, base, strict=True):
-                    for pixel, part in zip(some, output.tensor_split(len(some)), strict=True):
-                        seen = _extent(~_same(part, before), self.dims[axis])
+                    changed = (~_same(output, before)).tensor_split(at_once)
+                    for pixel, part in zip(some, changed, strict=True):
+                        seen = _extent(part, self.dims[axis])
                         footprints[pixel] = _union(footprints.get(pixel), seen)
         return list(found), [output.shape[self.dims[axis]] for output in base]
 

@@ -58,7 +58,7 @@ def _lengths(probe: Probe, axis: int, length: int) -> list[int]:
 
 def _tried(probe: Probe, axis: int, length: int, stride: int | None) -> tuple[Reach, list[Footprints]] | None:
     """The reach as a plane of this length shows it; None if that is too short."""
-    count = min(_MOST_PIXELS, max(2, length // 2))
+    count = min(_MOST_PIXELS, max(2, length // 4))
     middle = range((length - count) // 2, (length - count) // 2 + count)
     ends = [middle[0], middle[-1]]
     outputs, sizes = probe.footprints(axis, _lengths(probe, axis, length), ends)
