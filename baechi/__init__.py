@@ -12,7 +12,7 @@ away, after the rooms, so that the verbs keep the names.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from baechi.verbs.dispatching import dispatch
+from baechi.dispatch.verb import dispatch
 from baechi.verbs.planning import place, simulate
 
 if TYPE_CHECKING:

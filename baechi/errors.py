@@ -105,6 +105,16 @@ def note_where(error: BaseException, *, layer: str, kind: str, device: str, cure
         error.add_note(cure)
 
 
+def note(error: BaseException, what: str) -> None:
+    """Add to an error's notes what is known of it beside its layer.
+
+    Args:
+        error: any error.
+        what: one sentence.
+    """
+    error.add_note(what)
+
+
 class CaptureError(FatalError):
     """The model does not run with the example inputs, or its layer graph cannot be known."""
 

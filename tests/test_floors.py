@@ -141,7 +141,7 @@ NO_TORCH = (
     "place",
     "simulate",
     "verbs.planning",
-    "verbs.dispatching",
+    "dispatch.verb",
     "dispatch.schedulers",
     "errors",
     "progress",

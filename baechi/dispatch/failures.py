@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from baechi.errors import AggregateError
+from baechi.errors import AggregateError, note
 
 Kinds = tuple[type[BaseException], ...]
 
@@ -37,7 +37,7 @@ def mark(error: BaseException, kinds: Kinds) -> None:
         try:
             error.recoverable = recoverable  # type: ignore[attr-defined]
         except AttributeError:  # it has slots: its notes must do
-            error.add_note(f"recoverable: {recoverable}")
+            note(error, f"recoverable: {recoverable}")
 
 
 def failure_of(errors: Sequence[BaseException], chunks: int) -> BaseException:

@@ -18,7 +18,7 @@ from baechi.dispatch.chunks.abstract import AbstractCall
 from baechi.dispatch.failures import Kinds, failure_of, is_recoverable, mark
 from baechi.dispatch.schedulers.abstract import AbstractScheduler, Left
 from baechi.dispatch.workers.abstract import AbstractWorkers, Done, Job
-from baechi.errors import FatalError
+from baechi.errors import FatalError, note
 
 
 @dataclass(eq=False)
@@ -195,7 +195,7 @@ class Loop:
             )
         else:
             label = opened.call.label(piece.start, piece.stop)
-            done.error.add_note(f"in chunk {job.number} ({label}) on {job.target}")
+            note(done.error, f"in chunk {job.number} ({label}) on {job.target}")
             mark(done.error, self.rules.recoverable)
             self._errors.append((job.number, done.error))
 

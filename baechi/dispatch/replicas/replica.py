@@ -179,7 +179,8 @@ class DeviceReplica(AbstractReplica):
     def _fetch(self, tensor: torch.Tensor, home: str, event: Any) -> torch.Tensor:
         """Bring a result home as soon as it is made, though a later chunk may be launched behind it.
 
-        The host asks for the copy once there is something to copy: a copy that waits would keep others waiting.
+        The host asks for the copy once there is something to copy: a copy that waits would keep others
+        waiting.
         """
         backend = self.backend
         source = backend.place_of(tensor)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from baechi.errors import WorkerError
+from baechi.errors import WorkerError, note
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -59,7 +59,7 @@ def packed_error(error: BaseException, where: str) -> bytes:
         where: the worker, for the message.
     """
     told = "".join(traceback.format_exception(error)).rstrip()
-    error.add_note(f"{where} said:\n{told}")
+    note(error, f"{where} said:\n{told}")
     try:
         parcel = pickle.dumps((type(error), error.args, vars(error)))
         if type(unpacked_error(parcel)) is type(error):
@@ -68,8 +68,8 @@ def packed_error(error: BaseException, where: str) -> bytes:
         pass
     replaced = WorkerError(f"{type(error).__name__} in {where}: {error} (it cannot be sent as it is)")
     replaced.recoverable = bool(getattr(error, "recoverable", False))
-    for note in getattr(error, "__notes__", ()):
-        replaced.add_note(str(note))
+    for said in getattr(error, "__notes__", ()):
+        note(replaced, str(said))
     return pickle.dumps((WorkerError, replaced.args, vars(replaced)))
 
 

@@ -21,7 +21,7 @@ from baechi.dispatch.workers import child
 from baechi.dispatch.workers.abstract import AbstractWorkers, Done, Job
 from baechi.dispatch.workers.parcels import packed, unpacked, unpacked_error
 from baechi.dispatch.workers.recipe import Recipe
-from baechi.errors import BaechiError, WorkerError
+from baechi.errors import BaechiError, WorkerError, note
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -183,7 +183,7 @@ class _Process:
             return []
         if number == -1:  # no model could be made
             error = unpacked_error(content)
-            error.add_note(f"while {self._name} made its model")
+            note(error, f"while {self._name} made its model")
             return self._fails(error)
         job, home = self.jobs.popleft()
         taken_s = time.perf_counter() - self._since_s

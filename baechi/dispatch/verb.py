@@ -1,19 +1,17 @@
 """One model over many inputs: the verb, and nothing that needs torch before it is called."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from baechi.dispatch.schedulers import AbstractScheduler  # the room, before the verb takes its name
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from baechi.dispatch.chunks import AbstractChunks
     from baechi.dispatch.dispatched import Dispatched
 
 
 def dispatch(
-    model: "nn.Module | Callable[[], nn.Module]",
+    model: Any,
     scheduler: AbstractScheduler | None = None,
     *,
     chunks: "AbstractChunks | None" = None,
