@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
+    from baechi.run import last_step, load, plan_of, reordering, restore
     from baechi.verbs.checking import check
     from baechi.verbs.comparing import compare
-    from baechi.verbs.distribute import assign, distribute, last_step, load, plan_of, reordering, restore
+    from baechi.verbs.distribute import assign, distribute
     from baechi.verbs.dry_running import dry_run
     from baechi.verbs.fitting import fits
     from baechi.verbs.pipelining import pipeline
@@ -48,15 +49,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "baechi.verbs.distribute": (
-        "assign",
-        "distribute",
-        "last_step",
-        "load",
-        "plan_of",
-        "reordering",
-        "restore",
-    ),
+    "baechi.verbs.distribute": ("assign", "distribute"),
+    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore"),
     "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),

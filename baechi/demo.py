@@ -20,8 +20,9 @@ from baechi import report, zoo
 from baechi.errors import PlacementError
 from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
+from baechi.run import last_step, plan_of
 from baechi.units import format_bytes, format_seconds
-from baechi.verbs.distribute import distribute, last_step, plan_of
+from baechi.verbs.distribute import distribute
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import profile
 

@@ -115,6 +115,16 @@ def note(error: BaseException, what: str) -> None:
     error.add_note(what)
 
 
+def note_microbatch(error: BaseException, microbatch: int) -> None:
+    """Add to an error's notes which microbatch it happened in.
+
+    Args:
+        error: any error, also one that the model's code raised.
+        microbatch: its number, from 0.
+    """
+    error.add_note(f"in microbatch {microbatch}")
+
+
 class CaptureError(FatalError):
     """The model does not run with the example inputs, or its layer graph cannot be known."""
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
+from baechi.backend.abstract_lanes import AbstractLanes
 from baechi.backend.host_threads import AbstractHostThreads
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 
 
-class AbstractBackend(AbstractHostThreads):
+class AbstractBackend(AbstractHostThreads, AbstractLanes):
     """The devices of a cluster: where tensors lie, streams of work, and waits between them.
 
     A place is a string: a device's name, or another location of tensors, such as the host. Streams

@@ -33,11 +33,3 @@ class AbstractHostThreads(ABC):
     @abstractmethod
     def give_way(self) -> None:
         """Where clocks are logical: let threads go first whose clocks are earlier."""
-
-    @abstractmethod
-    def wait_until(self, event: Any) -> None:
-        """Let the calling thread wait for an event of a stream.
-
-        Args:
-            event: what `record` returned; None if there is nothing to wait for.
-        """

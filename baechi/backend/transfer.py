@@ -83,10 +83,10 @@ def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple
     """
     way = Way(backend, backend.place_of(tensor), target)
     if not (torch.is_grad_enabled() and tensor.requires_grad):
-        return _send(tensor, way, "transfer"), way
+        return send(tensor, way, "transfer"), way
     # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant
     with without_transforms(), backend.at(way.source):
-        copied = _send(tensor, way, "gradient_transfer")
+        copied = send(tensor, way, "gradient_transfer")
         way.token = _departed(tensor, way)
     return copied, way
 
@@ -101,7 +101,7 @@ def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
     Returns:
         A tensor with the same values and layout as the one sent, differentiable (twice, too) if that is.
     """
-    _receive(copied, way.backend, way.target, way.arrived)
+    receive(copied, way.backend, way.target, way.arrived)
     token, way.token = way.token, None
     if token is None or not torch.is_grad_enabled():
         return copied
@@ -159,7 +159,7 @@ def _is_dual(tensor: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def _send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
+def send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
     """Send a tensor, and note that a later write to it must wait until tx has read it.
 
     A gradient gets no such note: `Way.held` keeps autograd from writing it. (The note is an attribute of the
@@ -183,7 +183,7 @@ def _send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
     return copied
 
 
-def _receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived: Any) -> None:
+def receive(copied: torch.Tensor, backend: AbstractBackend, place: str, arrived: Any) -> None:
     """Let the compute stream of a place wait for a copy that was sent there."""
     consumer = backend.compute_stream(place)
     backend.wait(consumer, arrived)
@@ -207,7 +207,7 @@ class _Depart(torch.autograd.Function):
         grad, way = grads[0], ctx.way
         if grad is not None and way.back is not None:
             way.backend.spend("backward_node", way.source)
-            _receive(grad, way.backend, way.source, way.back.arrived)
+            receive(grad, way.backend, way.source, way.back.arrived)
             if not is_last_reference(way.held):
                 # releasing `held` lets autograd add to the sent gradient in place: only after tx has read it
                 way.backend.wait(way.made_on, way.back.left)
@@ -235,11 +235,11 @@ class _Arrive(torch.autograd.Function):
             return transfer(grad, way.backend, way.source), None, None
         way.back, way.held = Way(way.backend, way.target, way.source), grad
         way.made_on = way.backend.compute_stream(way.target)
-        sent = _send(grad, way.back, "backward_node")
+        sent = send(grad, way.back, "backward_node")
         if (
             torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
         ):  # it reads this node's output at once, before `_Depart` has waited
-            _receive(sent, way.backend, way.source, way.back.arrived)
+            receive(sent, way.backend, way.source, way.back.arrived)
         return sent, None, None
 
 
@@ -282,6 +282,6 @@ def _copy_to(tensor: torch.Tensor, backend: AbstractBackend, target: str, *, bes
         streams = backend.compute_stream(backend.place_of(tensor)), backend.compute_stream(target)
         return backend.copy(tensor, target, streams)
     way = Way(backend, backend.place_of(tensor), target)
-    copied = _send(tensor, way, "transfer")
-    _receive(copied, backend, target, way.arrived)
+    copied = send(tensor, way, "transfer")
+    receive(copied, backend, target, way.arrived)
     return copied

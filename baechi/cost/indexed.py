@@ -12,6 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.transfer import Tensor, tensors
+from baechi.cost.views import keepers_of, views_among
 from baechi.records import Device, LayerGraph
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.layer_costs import LayerCosts
@@ -47,7 +48,7 @@ class IndexedGraph:
         copy_bytes: by tensor, the memory of its copy on another device.
         consumers: by tensor, the layers that read it.
         graded: by tensor, those of them that send a gradient back.
-        keepers: by tensor, those whose part of autograd may keep it.
+        keepers: by tensor, those whose part of autograd may keep it; a view, if one of its readers may.
         ahead: by tensor, whether it is sent as soon as it is made.
         reads, makes: by layer, tensors; inputs of the model are read and not made.
         is_view: by layer, whether its output is memory of its inputs (a view, a write in place).
@@ -118,6 +119,7 @@ class IndexedGraph:
         made_bytes = [max([sizes[tensor] for tensor in made]) if made else 1 for made in makes]
         members, group_of = _groups(graph, index, costs, apart=apart)
         before, after = _order_only(graph, index)
+        is_view = views_among(costs, made_bytes)
         returned = _returned(costs)
         return cls(
             names=names,
@@ -128,11 +130,11 @@ class IndexedGraph:
             copy_bytes=[tensor.copy_bytes for tensor in found],
             consumers=consumers,
             graded=_graded(found, consumers, makes, returned),
-            keepers=[frozenset([index[name] for name in tensor.keepers]) for tensor in found],
+            keepers=keepers_of([tensor.keepers for tensor in found], index, makes, reads, is_view),
             ahead=[tensor.ahead for tensor in found],
             reads=reads,
             makes=makes,
-            is_view=_is_view(costs, made_bytes),
+            is_view=is_view,
             before=before,
             after=after,
             returned=returned,
@@ -208,11 +210,6 @@ def _are_topological(graph: LayerGraph, index: Mapping[str, int]) -> bool:
             if index[target] <= place:
                 return False
     return True
-
-
-def _is_view(layers: Sequence[LayerCosts], made_bytes: Sequence[int]) -> list[bool]:
-    """Whether layers output more bytes than they allocated; what the model returns counts as 1 byte."""
-    return [made > costs.output_bytes for costs, made in zip(layers, made_bytes, strict=True)]
 
 
 def _returned(layers: Sequence[LayerCosts]) -> list[Returned]:

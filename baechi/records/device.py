@@ -120,6 +120,7 @@ HostWork = Literal[
     "transfer",
     "gradient_transfer",
     "backward_node",
+    "task",
 ]
 """What the runtime does that takes the host time: the fields of `HostCosts`, without their unit."""
 
@@ -139,6 +140,7 @@ class HostCosts:
         gradient_transfer_s: seconds for the forward of each transfer that autograd records.
         backward_node_s: seconds for each of the two backward nodes of such a transfer: one sends the
             gradient back, one receives it.
+        task_s: seconds for each task of a pipeline: it is handed to its microbatch's thread, and back.
 
     Raises:
         RecordError: a value is negative or not finite; all faults at once.
@@ -151,6 +153,7 @@ class HostCosts:
     transfer_s: float = 0.0
     gradient_transfer_s: float = 0.0
     backward_node_s: float = 0.0
+    task_s: float = 0.0
 
     def __post_init__(self) -> None:
         faults = [
@@ -176,6 +179,7 @@ class HostCosts:
             transfer_s=23e-6,
             gradient_transfer_s=37e-6,
             backward_node_s=7e-6,
+            task_s=20e-6,
         )
 
     def seconds(self, what: HostWork) -> float:

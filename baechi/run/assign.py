@@ -19,6 +19,7 @@ from baechi.run.compiled import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
 from baechi.run.guards.refusal import allow_moves, refuse_moves
+from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.runtime import Binding, Reorder, Runtime, bind, binding_of, unbind
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
@@ -37,7 +38,12 @@ DEVICE_MAP = "hf_device_map"
 
 
 def assign(
-    model: nn.Module, plan: Plan, *, reorder: Reorder = True, optimizer: torch.optim.Optimizer | None = None
+    model: nn.Module,
+    plan: Plan,
+    *,
+    reorder: Reorder = True,
+    optimizer: torch.optim.Optimizer | None = None,
+    microbatches: Microbatches | None = None,
 ) -> nn.Module:
     """Distribute a model as a plan says: move its weights, wrap its layers.
 
@@ -49,6 +55,7 @@ def assign(
         plan: device of each layer.
         reorder: launch layers in the plan's order; see `distribute`.
         optimizer: an optimizer made before; its existing state moves with its parameters.
+        microbatches: how its step is split; the plan is that of one part.
 
     Returns:
         The same model.
@@ -72,7 +79,8 @@ def assign(
         runtime.optimizer = weakref.ref(optimizer)
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
-    if len(plan.devices_used) > 1:
+    runtime.microbatches = microbatches
+    if len(plan.devices_used) > 1 or microbatches is not None:
         _wrap(model, runtime, planned)
     else:
         hook(model)

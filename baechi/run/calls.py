@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import nn
 
+from baechi.records.device_map import ROOT
 from baechi.run.deferred.tensor import force_all
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.layers import run_layer
+from baechi.run.pipeline.call import call_pipelined
 from baechi.run.runtime import BINDING, Binding, Runtime, binding_of
 from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
@@ -109,6 +111,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     tell_compiled(module)
     force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
+    if runtime.microbatches is not None and _binding(module).name == ROOT:
+        return call_pipelined(module, runtime, runtime.microbatches, args, kwargs)
     with runtime.step(module) as step:
         result = run(*args, **kwargs)
         if step.schedule is not None:
@@ -127,9 +131,9 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         glue.step.schedule.force_values(tensors_in(args, kwargs), "a fused stack takes values")
     first = next(tensors_in(args, kwargs), None)
     place = runtime.backend.place_of(first) if first is not None else runtime.backend.host
-    if place in runtime.backend.names:  # its own code between its layers (on a mask, say) runs there, too
-        (args, kwargs), _ = glue.step.lend((args, kwargs), place)
     with glue.off(), runtime.backend.at(place):
+        if place in runtime.backend.names:  # its own code between its layers (on a mask, say) runs there, too
+            (args, kwargs), _ = glue.step.lend((args, kwargs), place)
         return original_forward(module)(*args, **kwargs)
 
 

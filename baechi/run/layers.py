@@ -42,11 +42,9 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
     """
     refuse_if_foreseeing(seat[0])
     step = glue.step
-    turn, call = step.next_turn(), step.call_of(seat[0])
+    turn, call = step.next_turn(), step.reach(seat[0], args, kwargs)
     if step.inside is not None:
         return _inside_another(module, runtime, glue, seat, call, turn, args, kwargs)
-    if step.sites is not None:
-        step.sites.reached(call)
     schedule = step.schedule
     if schedule is None:
         return _launch(module, runtime, glue, seat, call, turn, args, kwargs)
@@ -104,7 +102,7 @@ def _launch(
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
         tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
-        here = tensors is not None and all(map(facts.lies_here, tensors))
+        here = tensors is not None and all(map(step.here(facts.lies_here), tensors))
         if here or (tensors is not None and _may_be_copies(facts, module, args, kwargs, tensors)):
             result = _shortly(module, runtime, step, facts, call, turn, (args, kwargs), here=here)
         else:

@@ -81,6 +81,8 @@ class Runtime:
         """The layers and functional ops that took the full path in the last step; see `run.steady`."""
         self.blocks: tuple[str, ...] = ()
         """The modules that `distribute` compiled."""
+        self.microbatches: Any = None
+        """How a step is split into microbatches (`run.pipeline`); None if it is not."""
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = readers_and_writers(plan)
         self.readers = dict(receivers(plan))
@@ -181,6 +183,20 @@ class Runtime:
         finally:
             self._thread.glue = None
 
+    @contextmanager
+    def opened(self, glue: GlueMode) -> Iterator[None]:
+        """Within this context a step is open in this thread.
+
+        Args:
+            glue: the step's mode.
+        """
+        self._thread.glue = glue
+        try:
+            with glue, entrances_watched(glue):
+                yield
+        finally:
+            self._thread.glue = None
+
     def _scheduled(self, step: Step, schedule: Schedule) -> Iterator[Step]:
         try:
             yield step
@@ -220,12 +236,15 @@ class Runtime:
         self._thread.glue = self._thread.backward = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Runtime":
-        copied = _runtime_of(self.plan, self.reorder, self.stateful)
+        copied = _runtime_of(self.plan, self.reorder, self.stateful, self._microbatches_anew())
         memo[id(self)] = copied
         return copied
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_runtime_of, (self.plan, self.reorder, self.stateful))
+        return (_runtime_of, (self.plan, self.reorder, self.stateful, self._microbatches_anew()))
+
+    def _microbatches_anew(self) -> Any:
+        return None if self.microbatches is None else self.microbatches.anew()
 
 
 @dataclass(frozen=True)
@@ -266,7 +285,8 @@ def binding_of(module: nn.Module) -> Binding | None:
     return binding
 
 
-def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str]) -> Runtime:
+def _runtime_of(plan: Plan, reorder: Reorder, stateful: Collection[str], microbatches: Any) -> Runtime:
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
+    runtime.microbatches = microbatches
     runtime.settled = False  # copies and pickles lose the marks that say where weights lie
     return runtime

@@ -29,7 +29,7 @@ class IndexedPlan:
         seconds: by phase, device and layer; None where the time is unknown.
         host_s: by phase and layer, what the host takes to issue its kernels.
         last_parts: by phase and layer, the fraction of its work that remains when its last kernel is issued.
-        is_glue: by layer, whether it is a functional op (glue) and not a module.
+        has_no_turn: by layer, whether no order has it: a functional op, or weights that nothing reads.
         lent_bytes: by layer, bytes of its output that only autograd keeps, and for its consumers only.
         held_bytes: by layer, bytes that the model's code holds to the end of forward.
         temp_bytes: by layer, transient bytes while it runs forward.
@@ -46,7 +46,7 @@ class IndexedPlan:
     seconds: dict[Phase, _Table]
     host_s: dict[Phase, list[float]]
     last_parts: dict[Phase, list[float]]
-    is_glue: Sequence[bool]
+    has_no_turn: Sequence[bool]
     lent_bytes: Sequence[int]
     held_bytes: Sequence[int]
     temp_bytes: Sequence[int]
@@ -95,7 +95,7 @@ class IndexedPlan:
             {phase: _seconds(layers, cluster, phase) for phase in phases},
             host_s,
             {phase: [last_part(own_s, cluster.launch_s) for own_s in host_s[phase]] for phase in phases},
-            [costs.kind == "glue" for costs in layers],
+            [costs.kind == "glue" or costs.unread for costs in layers],
             [_lent_bytes(costs, graph) * training for costs in layers],
             [ceil(costs.held_bytes) * training for costs in layers],
             _forward_temp_bytes(graph, layers),

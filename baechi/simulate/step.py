@@ -122,7 +122,7 @@ def _play(stage: IndexedPlan, memory: Memory, recorder: Recorder | None = None) 
 def _play_program(stage: IndexedPlan, memory: Memory) -> list[_Played]:
     """Simulate a step of a graph with host times, so that the host's program is known."""
     around = Machine(stage.cluster), NullWatcher()
-    order = launch_order(stage.indexed, stage.is_glue, stage.device_of, stage.place)
+    order = launch_order(stage.indexed, stage.has_no_turn, stage.device_of, stage.place)
     stage = stage.with_plan(stage.device_of, order.places)
     transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
     instructions = program(stage, transfers)

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ from baechi.place.evaluated import Effort
 from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap, check_names
 from baechi.records.inputs import Inputs
-from baechi.records.plan import Plan
-from baechi.records.timeline import Timeline
+from baechi.records.pipeline import Pipeline
+from baechi.run.pipeline.batch.splitting import Split
+from baechi.run.pipeline.microbatches import Loss
 from baechi.run.runtime import Reorder
 from baechi.run.weights.match import weights_of
+from baechi.simulate.pipeline import OrderLike
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import (
     Compile,
@@ -34,6 +35,8 @@ from baechi.verbs.given import (
     tell_unused,
     with_outputs,
 )
+from baechi.verbs.pipeline.asked import LossWeights, Number, Splitting, splitting_of
+from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline, fulfil_pipeline, here
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
 from baechi.verbs.request import Request, fulfil
@@ -51,7 +54,7 @@ def distribute(
     placer: Placer = "auto",
     effort: Effort = 1,
     device_map: DeviceMap | None = None,
-    plan: PlanLike | None = None,
+    plan: PlanLike | Pipeline | None = None,
     max_memory: MaxMemory | None = None,
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
@@ -62,6 +65,11 @@ def distribute(
     reorder: Reorder = True,
     outputs: Outputs | None = None,
     compile: Compile | None = None,
+    microbatches: Number | None = None,
+    loss: Loss | None = None,
+    split: Split | None = None,
+    loss_weights: LossWeights | None = None,
+    order: OrderLike = "auto",
     verify: bool = True,
     verbose: bool | None = None,
 ) -> nn.Module:
@@ -80,7 +88,7 @@ def distribute(
         effort: how long `"auto"` searches; see `place`.
         device_map: a placement by hand, or accelerate's, device (name or index) by module or weight; instead
             of a placer. See `Plan.from_device_map`.
-        plan: a plan made before, or its file, as `assign` takes it; instead of a placer.
+        plan: a plan or pipeline made before, or a plan's file, as `assign` takes it; instead of a placer.
         max_memory: bytes or text by device, as accelerate takes it; 0 forbids a device.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
@@ -96,6 +104,16 @@ def distribute(
             code then brings together what it combines.
         compile: `"regions"` compiles repeated blocks (rows of modules of one class, with modules inside), a
             dict does with these arguments of `torch.compile`. Each block is one layer then.
+        microbatches: into how many parts a step is split, whose layers are in flight at once; `"auto"` takes
+            the fastest number. `inputs` are a whole batch. The call of the model then runs forward and
+            backward; `backward()` hands the gradients over.
+        loss: with `microbatches`, from what the model returns and the call's `target`, the loss. Unless
+            given, the model returns it: a scalar, `.loss` or `["loss"]`; else `backward()` runs backward.
+        split: with `microbatches`, by input's name, the dimension that is split, or None for an input that
+            goes whole. Others are split along the leading dimension if they share the batch's size.
+        loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, or a function of
+            their inputs; unless given, a few rows of the first batch tell.
+        order: with `microbatches`, the order of their tasks; see `pipeline`.
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
             was made before is taken as it is.
         verbose: whether to show progress, and at the end one line about the plan, on the standard error;
@@ -109,8 +127,8 @@ def distribute(
         PlacementError: no placement fits the devices' memory.
         PlanError: the plan or device map does not match, or its devices are not here.
         BaechiError: the model is distributed already.
-        ValueError: an unknown placer, optimizer or choice of outputs, an optimizer of another model, or
-            arguments that exclude each other.
+        ValueError: an unknown placer, optimizer or choice of outputs, an optimizer of another model, a batch
+            that cannot be split, or arguments that exclude each other.
     """
     run_room.refuse_distributed(model)
     _check_choice(placer, device_map, plan, max_memory)
@@ -118,6 +136,10 @@ def distribute(
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
     trained, options = instance_of(optimizer), compile_options(compile)
+    splitting = splitting_of(microbatches, plan, loss, split, loss_weights, order)
+    if isinstance(plan, Pipeline) and splitting is not None:
+        with run_room.blocks_compiled(model, options):
+            return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained)
     if plan is not None:
         with run_room.blocks_compiled(model, options):
             return assign(model, plan, cluster=cluster, reorder=reorder, outputs=outputs, optimizer=trained)
@@ -137,6 +159,16 @@ def distribute(
         split_module_classes=split_module_classes,
         source=source,
     )
+    if splitting is not None:
+        asked = PipelineRequest(
+            devices, splitting, profile_with, placer, effort, device_map, optimizer, options, verify, verbose
+        )
+        if examples is not None:
+            raise ValueError("microbatches go with one example: give inputs, a whole batch")
+        if inputs is None:
+            return run_room.plan_at_first_call(model, functools.partial(fulfil_pipeline, asked))
+        fulfil_pipeline(asked, model, Inputs.of(inputs))
+        return model
     place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort)
     request = Request(
         devices, profile_with, place_with, device_map, name, optimizer, reorder, options, verify, verbose
@@ -149,7 +181,7 @@ def distribute(
 
 def assign(
     model: nn.Module,
-    plan: PlanLike,
+    plan: PlanLike | Pipeline,
     *,
     cluster: ClusterLike | None = None,
     reorder: Reorder = True,
@@ -163,7 +195,7 @@ def assign(
 
     Args:
         model: the model that the plan was made for.
-        plan: the plan, or the path of a file that `Plan.save` wrote.
+        plan: the plan, or the path of a file that `Plan.save` wrote; or a pipeline, whose steps are split.
         cluster: the devices to run on, or text that `Cluster.parse` reads; by default the plan's own if they
             are here, else all visible accelerators.
         reorder: see `distribute`.
@@ -180,6 +212,9 @@ def assign(
     """
     check_outputs(outputs)
     run_room.refuse_distributed(model)
+    if isinstance(plan, Pipeline):
+        check_owner(optimizer, model.parameters(), type(model).__name__)
+        return assign_pipeline(model, here(plan, cluster, outputs), Splitting(plan.microbatches), optimizer)
     found = None if cluster is None else located(Cluster.parse(cluster))
     check_owner(optimizer, model.parameters(), type(model).__name__)
     chosen = with_outputs(read_plan(plan), outputs)
@@ -187,96 +222,11 @@ def assign(
     return run_room.tell_uncompiled(model)
 
 
-def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
-    """Undo `distribute`: plain forwards, all weights on one device.
-
-    Args:
-        model: a distributed model.
-        device: where the weights go, as torch names it.
-
-    Returns:
-        The same model.
-
-    Raises:
-        BaechiError: the model is not distributed.
-    """
-    return run_room.restore(model, device)
-
-
-def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Module:
-    """Load a safetensors checkpoint straight onto the devices of a distributed model.
-
-    Weights on `meta` get their memory on their devices, and each tensor goes there as it is read, so the
-    model may be larger than the host's memory: no more than one tensor of the checkpoint is there at a time.
-    Parameters stay the same objects, ties stay ties. Floating-point values are cast to the model's dtype.
-
-    Args:
-        model: a distributed model; its weights may be on `meta` or not.
-        path: a safetensors file, an index (`model.safetensors.index.json`), or the folder that has one.
-        strict: every weight must be in the checkpoint (by one of its names, if tied), and nothing else.
-            False loads what matches and logs the rest; a model with weights left on `meta` does not run.
-
-    Returns:
-        The same model.
-
-    Raises:
-        CheckpointError: weights are missing, unexpected, of another shape or dtype, or the checkpoint's
-            files do not belong together: all are listed, and nothing was loaded.
-        BaechiError: the model is not distributed, or not planned yet.
-        FileNotFoundError: there is nothing at the path.
-    """
-    return run_room.load(model, path, strict=strict)
-
-
-def plan_of(model: nn.Module) -> Plan:
-    """The plan that a distributed model follows.
-
-    Args:
-        model: a distributed model.
-
-    Raises:
-        BaechiError: the model is not distributed, or not planned yet.
-    """
-    return run_room.plan_of(model)
-
-
-def last_step(model: nn.Module) -> Timeline:
-    """What was measured of a model's last step: its last call, and all that ran until its next one.
-
-    Reading it waits for the devices.
-
-    Args:
-        model: a distributed model that was called inside `with cluster:`. On real devices that is the
-            switch for timing it, by events around each layer and transfer.
-
-    Returns:
-        Spans with phase `"forward"`, `"backward"`, or `"other"` for work around the model; its
-        `makespan_s` leaves the latter out, its `peak_bytes` does not.
-
-    Raises:
-        BaechiError: it is not distributed, was not called, or nothing was measured when it was.
-    """
-    return run_room.last_step(model)
-
-
-def reordering(model: nn.Module, on: bool) -> AbstractContextManager[None]:
-    """Let a model launch its layers in the plan's order, or not, for a stretch of code.
-
-    Args:
-        model: a distributed model.
-        on: whether it reorders.
-
-    Returns:
-        A context manager.
-
-    Raises:
-        BaechiError: the model is not distributed (when it is entered).
-    """
-    return run_room.reordering(model, on)
-
-
 def _check_choice(
-    placer: Placer, device_map: DeviceMap | None, plan: PlanLike | None, max_memory: MaxMemory | None
+    placer: Placer,
+    device_map: DeviceMap | None,
+    plan: PlanLike | Pipeline | None,
+    max_memory: MaxMemory | None,
 ) -> None:
     if placer != "auto":
         find(placer)

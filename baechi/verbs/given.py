@@ -47,6 +47,19 @@ def read_plan(plan: PlanLike) -> Plan:
     )
 
 
+def check_microbatches(microbatches: object) -> None:
+    """Raise if a number of microbatches is none.
+
+    Args:
+        microbatches: what was given.
+
+    Raises:
+        ValueError: it is no whole number of at least 1.
+    """
+    if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
+        raise ValueError(f"microbatches is {microbatches!r}: a whole number of at least 1")
+
+
 def check_outputs(outputs: str | None) -> None:
     """Raise if a choice of where outputs go is none.
 

@@ -24,7 +24,7 @@ from baechi.simulate.pipeline import (
 )
 from baechi.simulate.pipeline.quick import QuickStep
 from baechi.units import format_bytes
-from baechi.verbs.given import PlanLike, read_plan
+from baechi.verbs.given import PlanLike, check_microbatches, read_plan
 
 MOST_NUMBERS = 16
 """So many numbers of microbatches are tried at most."""
@@ -65,9 +65,12 @@ def pipeline(
 
     Raises:
         PlanError: the order cannot run (both positions are named), or breaks a limit.
-        ValueError: no order has that name.
+        ValueError: no order has that name, or the plan's graph is of another number of microbatches.
     """
-    return ordered(read_plan(plan), microbatches, order, limits=limits, split=split)
+    check_microbatches(microbatches)
+    placed = read_plan(plan)
+    _check_costs(placed.graph, microbatches)
+    return ordered(placed, microbatches, order, limits=limits, split=split)
 
 
 def graphs_of(
@@ -93,11 +96,7 @@ def graphs_of(
             f"microbatches is {', '.join(map(repr, numbers))}: whole numbers of at least 1, or 'auto'"
         )
     for number, one in [(microbatches, graph)] if isinstance(graph, LayerGraph) else graph.items():
-        if one.graph.get("microbatches", number) != number:
-            raise ValueError(
-                f"the graph has the costs of one of {one.graph['microbatches']} microbatches, "
-                f"not of {number}: profile(model, batch, microbatches={number}) gives those"
-            )
+        _check_costs(one, number)
     if isinstance(graph, LayerGraph):
         assert isinstance(microbatches, int)
         return {microbatches: graph}
@@ -106,6 +105,14 @@ def graphs_of(
     if not 1 <= len(graph) <= MOST_NUMBERS:
         raise ValueError(f"{len(graph)} numbers of microbatches are given: give 1 to {MOST_NUMBERS}")
     return dict(graph) if microbatches == "auto" else {microbatches: graph[microbatches]}
+
+
+def _check_costs(graph: LayerGraph, microbatches: object) -> None:
+    if graph.graph.get("microbatches", microbatches) != microbatches:
+        raise ValueError(
+            f"the graph has the costs of one of {graph.graph['microbatches']} microbatches, "
+            f"not of {microbatches}: profile(model, batch, microbatches={microbatches}) gives those"
+        )
 
 
 def pipelined(

@@ -19,7 +19,7 @@ from baechi.run import refuse_distributed
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.verbs.batches import part_of_batch
-from baechi.verbs.given import Outputs, check_outputs
+from baechi.verbs.given import Outputs, check_microbatches, check_outputs
 from baechi.verbs.measuring import Captured, is_measurable, measure_on
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ def profile(
     if source not in _SOURCES:
         raise ValueError(f"source {source!r} is unknown: known are {', '.join(_SOURCES)}")
     check_outputs(outputs)
+    check_microbatches(microbatches)
     refuse_distributed(model)
     cluster = default_cluster() if cluster is None else Cluster.parse(cluster)
     given = [part_of_batch(one, microbatches) for one in Inputs.each_of(inputs, examples)]

@@ -74,3 +74,15 @@ def test_unknown_kind() -> None:
     graph = graph_of({"a": {"forward_s": {"L4": 1.0}}})
     with pytest.raises(RecordError, match="'V100'"):
         seconds_by_device(graph, ["a"], [Device("d", kind="V100")], "forward_s")
+
+
+def test_what_keeps_a_view_keeps_its_base() -> None:
+    """A view is a keeper of what it is a view of, through other views, if one of its readers keeps it."""
+    attributes = {name: {"output_bytes": 4 * (name in "ab")} for name in ("a", "view", "twice", "b")}
+    graph = graph_of(attributes)
+    graph.add_edge("a", "view", bytes=4, unsaved=True)
+    graph.add_edge("view", "twice", bytes=4, unsaved=True)
+    graph.add_edge("twice", "b", bytes=4)
+    assert IndexedGraph.of(graph).keepers == [{1}, {2}, {3}]
+    graph.edges["twice", "b"]["unsaved"] = True
+    assert IndexedGraph.of(graph).keepers == [set(), set(), set()]

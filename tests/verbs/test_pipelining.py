@@ -81,6 +81,7 @@ def test_pipeline_of_a_plan() -> None:
         (lambda: {1: chain([(1.0, 1.0)])}, None, "several graphs are for microbatches='auto'"),
         (lambda: {1: chain([(1.0, 1.0)])}, 2, "no graph for 2 microbatches"),
         (lambda: chain([(1.0, 1.0)]), 0, "whole numbers of at least 1"),
+        (lambda: chain([(1.0, 1.0)]), "8", "microbatches is '8': whole numbers"),
         (lambda: {n: chain([(1.0, 1.0)]) for n in range(1, 19)}, "auto", "18 numbers"),
     ],
 )
@@ -100,6 +101,17 @@ def test_profile_at_microbatch_size() -> None:
     assert flops == [flops[0], flops[0] / 2, flops[0] * 0.3]
     with pytest.raises(ValueError, match="microbatches is 11, and the batch has 10 rows"):
         baechi.profile(model, torch.ones(10, 4), microbatches=11, source="estimate")
+    with pytest.raises(ValueError, match=r"microbatches is 2\.5: a whole number of at least 1"):
+        baechi.profile(model, torch.ones(10, 4), microbatches=2.5, source="estimate")  # type: ignore[arg-type]
+
+
+def test_costs_of_another_number() -> None:
+    """A plan whose graph has the costs of another number of microbatches is refused."""
+    graph = baechi.profile(torch.nn.Linear(4, 4), torch.ones(8, 4), microbatches=4, source="estimate")
+    plan = baechi.place(graph, Cluster.uniform(2, link=FAST))
+    assert baechi.pipeline(plan, 4, "gpipe").microbatches == 4
+    with pytest.raises(ValueError, match="costs of one of 4 microbatches, not of 8"):
+        baechi.pipeline(plan, 8)
 
 
 @pytest.mark.parametrize(("name", "batch", "least"), [("transformer", 256, 2.8), ("inception-v3", 128, 2.5)])

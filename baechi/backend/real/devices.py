@@ -6,7 +6,7 @@ outside the model: it lies on the GPU, but in no part.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from baechi.records.timeline import Timeline
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.private.transforms import without_transforms
-from baechi.torchlib.random_state import has_generator
+from baechi.torchlib.random_state import has_generator, set_state, state_of
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
 
@@ -196,6 +196,33 @@ class TorchDevices(AbstractBackend):
     def spend(self, what: HostWork, place: str) -> None:
         """Their clocks are real."""
 
+    def wait_on_host(self, event: Any, place: str) -> None:
+        if event is not None:
+            event.synchronize()
+
+    def seeded(self, seed: int) -> Any:
+        host = torch.Generator().manual_seed(seed).get_state()
+        devices = self.generators()
+        states = [torch.Generator(device).manual_seed(seed).get_state() for device in devices]
+        return host, dict(zip(devices, states, strict=True)), self._generator.first
+
+    def random_state(self) -> Any:
+        states = {device: state_of(device) for device in self.generators()}
+        return torch.get_rng_state(), states, self._generator.holder
+
+    def set_random_state(self, state: Any) -> None:
+        host, states, holder = state
+        torch.set_rng_state(host)
+        for device, one in states.items():
+            set_state(device, one)
+        self._generator.held_by(holder)
+
+    def node_log(self) -> Any:
+        return None
+
+    def nodes_of(self, log: Any) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def idle_s(self) -> float:
         return self._copies.idle_s()
 
@@ -214,10 +241,6 @@ class TorchDevices(AbstractBackend):
 
     def now_s(self) -> float:
         return self._driver.host_s()
-
-    def wait_until(self, event: Any) -> None:
-        if event is not None:
-            event.synchronize()
 
     def give_way(self) -> None:
         """Their threads run as they can."""

@@ -23,12 +23,16 @@ class OneGenerator:
 
     Args:
         devices: those that have generators, of one type; the first one's counts between steps.
+
+    Attributes:
+        first: the first of them; None if there are none.
+        holder: the one that drew last.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = frozenset(devices) if len(devices) > 1 else frozenset()
-        self._first = devices[0] if devices else None
-        self._holder = self._first
+        self.first = devices[0] if devices else None
+        self.holder = self.first
         self._handed: torch.Tensor | None = None
         self._same: set[torch.device] = set()
         self._in_step = False
@@ -39,18 +43,18 @@ class OneGenerator:
         Args:
             device: where code runs next; None: on the first one.
         """
-        device = self._first if device is None else device
-        if device == self._holder or device not in self._devices:
+        device = self.first if device is None else device
+        if device == self.holder or device not in self._devices:
             return
-        assert self._holder is not None
+        assert self.holder is not None
         with without_transforms(), without_dispatch_modes(), without_torch_function():
-            state = state_of(self._holder)
+            state = state_of(self.holder)
             if self._handed is None or not torch.equal(state, self._handed):
-                self._handed, self._same = state, {self._holder}
+                self._handed, self._same = state, {self.holder}
             if device not in self._same:
                 set_state(device, state)
                 self._same.add(device)
-        self._holder = device
+        self.holder = device
 
     def knows(self, device: torch.device) -> bool:
         """Whether a device is one of several whose generators are kept alike."""
@@ -59,7 +63,7 @@ class OneGenerator:
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """A step starts from the first device's generator, and returns the state to it at the end."""
-        self._holder, self._handed, self._in_step = self._first, None, True
+        self.holder, self._handed, self._in_step = self.first, None, True
         try:
             yield
         finally:
@@ -69,12 +73,20 @@ class OneGenerator:
     @contextmanager
     def again(self) -> Iterator[None]:
         """While code runs again with restored states: the first device's generator counts at the start."""
-        before = self._holder
-        self._holder, self._handed = self._first, None
+        before = self.holder
+        self.holder, self._handed = self.first, None
         try:
             yield
         finally:
-            self._holder, self._handed = before, None
+            self.holder, self._handed = before, None
+
+    def held_by(self, device: torch.device | None) -> None:
+        """The states of all devices were set: one of them drew last.
+
+        Args:
+            device: that one.
+        """
+        self.holder, self._handed = device, None
 
     def spread(self) -> None:
         """In a step, copy the current state to all devices. Outside of one, the first device has it."""

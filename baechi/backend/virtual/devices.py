@@ -18,6 +18,7 @@ from baechi.backend.thread import started
 from baechi.backend.virtual import current
 from baechi.backend.virtual.inside import InFunctionalOp, InLayer, emulated_step
 from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.machine.issuing import Thread
 from baechi.backend.virtual.machine.streams import Event, Host, Stream
 from baechi.backend.virtual.machine.threads import VirtualFlag
 from baechi.records.cluster import HOST
@@ -178,6 +179,28 @@ class VirtualDevices(AbstractBackend):
             taken_s = emulator.cluster.host.seconds(what)
             emulator.thread.spend(taken_s, device, computing=what == "functional_op")
 
+    def wait_on_host(self, event: Event | None, place: str) -> None:
+        emulator = self._emulator(place)
+        if emulator is not None and event is not None:
+            emulator.wait_for(event, emulator.index[place])
+
+    def seeded(self, seed: int) -> torch.Tensor:
+        return torch.Generator().manual_seed(seed).get_state()
+
+    def random_state(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        torch.set_rng_state(state)
+
+    def node_log(self) -> Thread | None:
+        emulator = current.at_work()
+        return None if emulator is None else emulator.thread
+
+    def nodes_of(self, log: Thread | None) -> AbstractContextManager[None]:
+        emulator = current.at_work()
+        return _NOTHING if emulator is None or log is None else emulator.thread.nodes_of(log)
+
     def idle_s(self) -> float:
         emulator = current.at_work()
         if emulator is None:
@@ -215,12 +238,6 @@ class VirtualDevices(AbstractBackend):
         emulator = current.at_work()
         if emulator is not None:
             emulator.run_token.give_way(emulator.thread.host)
-
-    def wait_until(self, event: Event | None) -> None:
-        emulator = current.at_work()
-        if emulator is not None and event is not None:
-            emulator.wait_for(event, emulator.index_of_host)
-            self.give_way()  # meanwhile others went on
 
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return emulated_step()

@@ -100,7 +100,7 @@ class Builder:
 
     def _return(self, uses: tuple[Use, ...]) -> None:
         """What the model returns goes to where its inputs came from; backward begins there."""
-        distinct = list({(use.storage.index, use.view): use for use in uses}.values())
+        distinct = list({(use.storage.index, use.view, use.object): use for use in uses}.values())
         trained = [use for use in distinct if use.requires_grad]
         losses = [use for use in trained if use.is_one_number] or trained
         for place, use in enumerate(distinct):

@@ -186,7 +186,8 @@ class DeviceReplica(AbstractReplica):
         source = backend.place_of(tensor)
         if event is None or source != self.place or (torch.is_grad_enabled() and tensor.requires_grad):
             return transfer(tensor, backend, home)
-        backend.wait_until(event)
+        backend.wait_on_host(event, source)
+        backend.give_way()  # meanwhile others went on
         tx, rx = backend.transfer_streams(source, home)
         backend.wait(tx, event)
         copied = backend.copy(tensor.detach(), home, (tx, rx))

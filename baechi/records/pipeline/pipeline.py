@@ -11,7 +11,7 @@ from baechi.errors import PlanError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.lazy_imports import lazy_import
 from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_faults
-from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, units_of
+from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, tasks_of, units_of
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 
@@ -66,7 +66,7 @@ class Pipeline(AbstractRecord):
     tried: tuple[OrderTried, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "order", tuple([Task(*task) for task in self.order]))
+        object.__setattr__(self, "order", tasks_of(self.order))
         object.__setattr__(self, "limits", MappingProxyType(dict(self.limits)))
         object.__setattr__(self, "split", MappingProxyType(dict(self.split)))
         names = self.plan.cluster.names

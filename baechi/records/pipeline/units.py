@@ -10,10 +10,11 @@ may: a model that comes back to its first one.) A run is a stretch of the code w
 can be one task, since the code reaches it as a whole.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from baechi.errors import PlanError
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
@@ -36,6 +37,26 @@ class Task(NamedTuple):
     phase: Direction
     microbatch: int
     unit: int
+
+
+def tasks_of(given: Iterable[Sequence[Any]]) -> tuple[Task, ...]:
+    """Tasks from what people and files write.
+
+    Args:
+        given: triples `(phase, microbatch, unit)`.
+
+    Raises:
+        PlanError: something is no triple; the first is named.
+    """
+    found = []
+    for position, one in enumerate(given):
+        if isinstance(one, str) or not isinstance(one, Sequence) or len(one) != len(Task._fields):
+            raise PlanError(
+                f"position {position} of the order is {one!r}: a task is (phase, microbatch, unit), such as "
+                "('forward', 0, 0)"
+            )
+        found.append(Task(*one))
+    return tuple(found)
 
 
 class Stage(NamedTuple):

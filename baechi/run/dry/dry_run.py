@@ -26,6 +26,7 @@ from baechi.run.dry.loop import Optimizer, infer, optimizer_for, train
 from baechi.run.dry.prepared import prepared_for_dry_run
 from baechi.run.dry.valueless import valueless_inputs, valueless_weights
 from baechi.run.launch.user_line import line_of
+from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.runtime import Reorder
 from baechi.torchlib.fakes.kernels import ShapeKernels
 
@@ -40,6 +41,7 @@ def dry_run(
     optimizer: Optimizer = None,
     steps: int = 2,
     reorder: Reorder = True,
+    microbatches: Microbatches | None = None,
 ) -> Timeline:
     """Run a plan without values.
 
@@ -50,6 +52,7 @@ def dry_run(
         optimizer: its name, or an optimizer of the model, of which a new one like it is made.
         steps: how many steps run; the first one makes the optimizer's state.
         reorder: as `assign` takes it.
+        microbatches: how the step is split, as `assign` takes it.
 
     Returns:
         The timeline of the last step. Where a device is too small, its peak is above its memory.
@@ -66,20 +69,26 @@ def dry_run(
     if steps < 1:
         raise ValueError(f"steps is {steps}: at least one has to run")
     try:
-        return _run(model, inputs, plan, optimizer, steps, reorder)
+        return _run(model, inputs, plan, optimizer, steps, reorder, microbatches)
     except DeviceMemoryError:  # again without limits: the caller learns by how many bytes it is too much
-        return _run(model, inputs, _without_limits(plan), optimizer, steps, reorder)
+        return _run(model, inputs, _without_limits(plan), optimizer, steps, reorder, microbatches)
 
 
 def _run(
-    model: nn.Module, inputs: Inputs, plan: Plan, optimizer: Optimizer, steps: int, reorder: Reorder
+    model: nn.Module,
+    inputs: Inputs,
+    plan: Plan,
+    optimizer: Optimizer,
+    steps: int,
+    reorder: Reorder,
+    microbatches: Microbatches | None,
 ) -> Timeline:
     emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
     with prepared_for_dry_run(model), valueless_weights(model):
         try:
             if plan.graph.training != model.training:
                 model.train(plan.graph.training)
-            assign(model, emulated, reorder=reorder)
+            assign(model, emulated, reorder=reorder, microbatches=microbatches)
             # on GPUs torch's optimizers treat all weights in one list unless told otherwise; on CPU tensors,
             # which the emulation runs with, they would not
             foreach = None if plan.cluster.emulated or _is_cpu(plan) else True

@@ -89,6 +89,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # ours move gradients themselves
     if cls is CheckpointFunction:
         args = (_in_a_step(args[0]), *args[1:])
+    if mode is not None:
+        with mode.off():
+            args = mode.step.take_in(args)
     _function.depth = getattr(_function, "depth", 0) + 1
     try:
         result = FUNCTION_APPLY.original.__get__(None, cls)(*args, **kwargs)

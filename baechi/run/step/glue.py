@@ -19,6 +19,7 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import ASKED_BY_NAME, QUESTIONS, described, touched, written_in_place
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import without_subclass_function
+from baechi.torchlib.tensors.layout import sent_and_held_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import made_at
 
@@ -86,6 +87,7 @@ class GlueMode(RemovableMode):
         mixed = place not in backend.names or any(backend.place_of(tensor) != place for tensor in given)
         if mixed or there is not None:
             place, mixed = self._place(func, facts.name, there, args, kwargs, given)
+        mixed = mixed or step.is_apart(given)
         if facts.may_write or not ASKED_BY_NAME.isdisjoint(kwargs):
             step.may_write(touched(func, facts.name, args, kwargs))
         loans = None
@@ -191,6 +193,7 @@ class GlueMode(RemovableMode):
         given = list(tensors_in(args, kwargs))
         rule = rule_of(name)
         place, mixed = self._place(func, name, there, args, kwargs, given)
+        mixed = mixed or self.step.is_apart(given)
         self.step.may_write(touched(func, name, args, kwargs))
         if mixed and place is not None:
             (args, kwargs), loans = self.step.lend((args, kwargs), place)
@@ -247,9 +250,10 @@ class GlueMode(RemovableMode):
         if written is not None and not backend.is_unplaced(written):
             target = backend.place_of(written)
         else:
-            sizes = [given[i].numel() * given[i].element_size() for i in on_devices]
             target = places[on_devices[0]]
             if any(places[i] != target for i in on_devices):
+                with without_subclass_function():  # of what is still to be computed, too
+                    sizes = [sent_and_held_bytes(given[i])[0] for i in on_devices]
                 turns = [made_at(given[i]) for i in on_devices]
                 target = places[on_devices[anchor(list(zip(sizes, turns, strict=True)))]]
         return target, any(place != target for place in places)

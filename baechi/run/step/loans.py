@@ -3,7 +3,8 @@
 import copy
 from collections import deque
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 
@@ -17,19 +18,44 @@ from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import note_write, storage_object
 
 
+class WriteBack(Protocol):
+    """Repeats on an original what was written to its copy."""
+
+    def __call__(self, original: torch.Tensor, copied: torch.Tensor, *, unsaid: bool) -> None:
+        """Write the original.
+
+        Args:
+            original: the original.
+            copied: its copy.
+            unsaid: whether the copy may have been written without a change of its version counter.
+        """
+
+
+ViewOf = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]
+"""From a view of a copy, the copy and the original, the same view of the original."""
+
+
 class Loans:
     """The argument copies of one call of a layer or functional op (glue).
 
     Args:
         backend: the devices.
         know: is told of a returned view, and of its counterpart of the copy; None if there are no copies.
+        write: repeats on an original what was written to its copy.
+        view_of: gives the view of an original.
     """
 
     def __init__(
-        self, backend: AbstractBackend, know: Callable[[torch.Tensor, torch.Tensor], None] | None = None
+        self,
+        backend: AbstractBackend,
+        know: Callable[[torch.Tensor, torch.Tensor], None] | None = None,
+        write: WriteBack | None = None,
+        view_of: ViewOf = view_of_original,
     ) -> None:
         self.backend = backend
         self._know = know
+        self._write = write or partial(write_back, backend)
+        self._view_of = view_of
         self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._containers: list[tuple[Any, Any, Any]] = []
         self.objects: list[Any] = []
@@ -77,13 +103,7 @@ class Loans:
             return result
         for original, copied, version in self._lent:
             if version_of(copied) != version or written:
-                home = self.backend.place_of(original)
-                back_home = transfer(copied, self.backend, home)
-                with self.backend.at(home):
-                    if not written or not torch.equal(back_home, original):
-                        wait_for_readers(original, self.backend)
-                        original.copy_(back_home)
-                        note_write(original)
+                self._write(original, copied, unsaid=written)
         originals = {id(copied): original for original, copied, _ in self._lent}
         originals |= self._views(result, originals)
         containers = {id(copied): original for original, copied, _ in self._containers}
@@ -113,11 +133,31 @@ class Loans:
             pair = copies.get(id(storage_object(tensor)))
             if pair is None or id(tensor) in originals:
                 continue
-            view = view_of_original(tensor, *pair)
+            view = self._view_of(tensor, *pair)
             if view is not None and self._know is not None:
                 found[id(tensor)] = view
                 self._know(view, tensor)
         return found
+
+
+def write_back(
+    backend: AbstractBackend, original: torch.Tensor, copied: torch.Tensor, *, unsaid: bool
+) -> None:
+    """Repeat on an original what was written to its copy.
+
+    Args:
+        backend: the devices.
+        original: the original.
+        copied: its copy.
+        unsaid: whether the copy may have been written without a change of its version counter.
+    """
+    home = backend.place_of(original)
+    back_home = transfer(copied, backend, home)
+    with backend.at(home):
+        if not unsaid or not torch.equal(back_home, original):
+            wait_for_readers(original, backend)
+            original.copy_(back_home)
+            note_write(original)
 
 
 def _replay(original: Any, copied: Any, before: Any, back: Callable[[Any], Any]) -> None:

@@ -1,7 +1,6 @@
 """Lending plain arguments: as `Step.lend`, without a search for objects, and for views that are written."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,13 +20,13 @@ def lend_plain(
         step: the step.
         values: positional and keyword arguments, all plain; see `steady.arguments`.
         place: the device.
-        lies_here: says whether a tensor lies there.
+        lies_here: says whether a tensor need not be brought.
 
     Returns:
         The arguments on the device, and the record of copies.
     """
-    loans = Loans(step.backend, partial(step.know, place))
-    lending = _Lending(step, place, lies_here, loans)
+    loans = step.loans(place)
+    lending = _Lending(step, place, step.here(lies_here), loans)
     args, kwargs = values
     return (tuple(map(lending.bring, args)), {key: lending.bring(kwargs[key]) for key in kwargs}), loans
 

@@ -68,8 +68,8 @@ class Reach(TorchFunctionMode):
         schedule.force([task for task in before if task.number < self._turn], f"{self._layer} needs values")
 
     def _all_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
-        place_of = self._step.backend.place_of
-        return all(place_of(tensor) == self._place for tensor in tensors_in(args, kwargs))
+        place_of, tensors = self._step.backend.place_of, list(tensors_in(args, kwargs))
+        return all(place_of(tensor) == self._place for tensor in tensors) and not self._step.is_apart(tensors)
 
 
 def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
@@ -82,7 +82,8 @@ def hides_elsewhere(step: Step, place: str, objects: list[Any]) -> bool:
     """
     contents = Contents(*objects)
     place_of = step.backend.place_of
-    return contents.unseen or any(is_deferred(t) or place_of(t) != place for t in contents.tensors)
+    elsewhere = any(is_deferred(t) or place_of(t) != place for t in contents.tensors)
+    return contents.unseen or elsewhere or step.is_apart(contents.tensors)
 
 
 def hidden_elsewhere(step: Step, place: str, args: Any, kwargs: dict[str, Any]) -> str:

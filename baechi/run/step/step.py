@@ -2,40 +2,25 @@
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.sends import wait_for_all_sends, wait_for_readers, wait_for_sends
-from baechi.backend.transfer import (
-    Way,
-    arrive,
-    depart,
-    takes_two_nodes,
-    transfer,
-)
+from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
 from baechi.run.launch.schedule import Schedule
 from baechi.run.steady.paths import short_way_is_open
-from baechi.run.step.aliases import common_bases, same_view
 from baechi.run.step.call_sites import CallSites
+from baechi.run.step.copies import Copy, writes_of
+from baechi.run.step.lending import lent
 from baechi.run.step.loans import Loans, version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
-from baechi.torchlib.tensors.storage import mark_of, note_write, stamp
+from baechi.torchlib.tensors.storage import note_write, stamp
 from baechi.torchlib.tensors.weak_table import WeakTable
 
-_Key = tuple[str, int, int, bool]
-
-
-@dataclass(slots=True)
-class _Copy:
-    """A copy of a tensor on another device: in transfer, or arrived, with its version on arrival."""
-
-    tensor: torch.Tensor
-    way: Way | None
-    version: int = 0
+Key = tuple[str, int, int, Any]
 
 
 class Step:
@@ -65,8 +50,8 @@ class Step:
         self.full: list[str] = []
         """The layers and functional ops that took the full path."""
         self._calls: dict[str, int] = {}
-        # by tensor, then by place, version and grad mode
-        self._copies: WeakTable[dict[_Key, _Copy]] = WeakTable()
+        # by tensor, then by place, version and grad mode (of a microbatch: the part that reads it)
+        self._copies: WeakTable[dict[Key, Copy]] = WeakTable()
 
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         """Bring a tensor to a device: itself if it lies there, else its copy, made once.
@@ -85,7 +70,7 @@ class Step:
         if tensor.is_meta and tensor.is_nested:  # torch's nested tensors carry one without values
             return tensor
         slots = self._copies_of(tensor)
-        key = (place, *_writes_of(tensor), torch.is_grad_enabled())
+        key = (place, *writes_of(tensor), torch.is_grad_enabled())
         copy = slots.get(key)
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
             copy = slots[key] = self._sent(tensor, place)
@@ -114,7 +99,7 @@ class Step:
         """
         here = self.backend.place_of(tensor)
         for place in places:
-            key = (place, *_writes_of(tensor), torch.is_grad_enabled())
+            key = (place, *writes_of(tensor), torch.is_grad_enabled())
             slots = self._copies_of(tensor)
             if place != here and key not in slots:
                 slots[key] = self._sent(tensor, place)
@@ -150,24 +135,24 @@ class Step:
             copied: the view of a copy.
         """
         slots = self._copies_of(tensor)
-        key = (place, *_writes_of(tensor), torch.is_grad_enabled())
-        slots[key] = _Copy(copied, None, version_of(copied))
+        key = (place, *writes_of(tensor), torch.is_grad_enabled())
+        slots[key] = Copy(copied, None, version_of(copied))
 
-    def _copies_of(self, tensor: torch.Tensor) -> "dict[_Key, _Copy]":
+    def _copies_of(self, tensor: torch.Tensor) -> dict[Key, Copy]:
         slots = self._copies.get(tensor)
         if slots is None:
             slots = {}
             self._copies.put(tensor, slots)
         return slots
 
-    def _sent(self, tensor: torch.Tensor, place: str) -> "_Copy":
+    def _sent(self, tensor: torch.Tensor, place: str) -> Copy:
         if torch.is_inference_mode_enabled():  # inference tensors have no version counter
             with torch.inference_mode(False), torch.no_grad():
                 return self._sent(tensor, place)
         if takes_two_nodes(tensor):
-            return _Copy(*depart(tensor, self.backend, place))
+            return Copy(*depart(tensor, self.backend, place))
         copied = transfer(tensor, self.backend, place)
-        return _Copy(copied, None, version_of(copied))
+        return Copy(copied, None, version_of(copied))
 
     def bring_home(self, result: Any, inputs: Any) -> Any:
         """Bring the outputs of a model to where its inputs lie.
@@ -201,26 +186,15 @@ class Step:
         Returns:
             The arguments on the device, and the record of copies.
         """
-        loans = Loans(self.backend, functools.partial(self.know, place))
-        bases = common_bases(tensors_in(values)) if writes else {}
-        views: dict[int, torch.Tensor] = {}
+        return lent(self, values, place, writes=writes)
 
-        def bring(tensor: torch.Tensor) -> torch.Tensor:
-            base = bases.get(id(tensor), tensor)
-            copied = self.bring(base, place)
-            if copied is base:
-                return tensor
-            if id(tensor) not in views:
-                views[id(tensor)] = same_view(tensor, base, copied)
-                loans.note(tensor, views[id(tensor)])
-            return views[id(tensor)]
+    def loans(self, place: str) -> Loans:
+        """An empty record of copies.
 
-        args, kwargs = map_tensors(bring, values, loans.note_container, loans.objects.append)
-        there = self.backend.torch_device(place)
-        if there is not None:  # a model written for one device passes "its" device around
-            args = tuple([there if _is_device(value) else value for value in args])
-            kwargs = {key: there if _is_device(value) else value for key, value in kwargs.items()}
-        return (args, kwargs), loans
+        Args:
+            place: where they will lie.
+        """
+        return Loans(self.backend, functools.partial(self.know, place))
 
     def may_write(self, *values: Any) -> None:
         """Make the next operation, which may write these in place, wait for transfers that read them.
@@ -243,6 +217,46 @@ class Step:
     def close(self) -> None:
         """End the step: its inputs and weights belong to the caller again, who may write them."""
         wait_for_all_sends(self.backend)
+
+    def reach(self, layer: str, args: Any, kwargs: Any) -> str:
+        """Note that the code reaches a layer.
+
+        Args:
+            layer: its name.
+            args: positional arguments.
+            kwargs: keyword arguments.
+
+        Returns:
+            The name of the call.
+        """
+        call = self.call_of(layer)
+        if self.sites is not None and self.inside is None:
+            self.sites.reached(call)
+        return call
+
+    def take_in(self, args: Any) -> Any:
+        """Prepare the arguments of an `autograd.Function` that the model's code calls.
+
+        Args:
+            args: its arguments.
+        """
+        return args
+
+    def is_apart(self, given: Iterable[torch.Tensor]) -> bool:
+        """Whether some of these tensors have to be brought, though they lie where they are needed.
+
+        Args:
+            given: tensors.
+        """
+        return False
+
+    def here(self, lies_here: Callable[[torch.Tensor], bool]) -> Callable[[torch.Tensor], bool]:
+        """A function that says whether a tensor need not be brought.
+
+        Args:
+            lies_here: says whether it lies where it is needed.
+        """
+        return lies_here
 
     def call_of(self, layer: str) -> str:
         """The name of a layer's next call, which is the name of its graph node.
@@ -272,13 +286,3 @@ class Step:
     def next_turn(self) -> int:
         """A number for the call that the code reaches now; it is larger than all numbers before."""
         return next(self.turns)
-
-
-def _writes_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """A key that changes when a tensor is written in place."""
-    mark = mark_of(tensor)
-    return version_of(tensor), 0 if mark is None else mark.writes
-
-
-def _is_device(value: Any) -> bool:
-    return isinstance(value, torch.device) and value.type != "meta"

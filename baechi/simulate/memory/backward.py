@@ -85,7 +85,8 @@ class BackwardLedger:
             self._released_by(layer, tensor, now_s)
         self._take(given, device)
         self._returned.pop(layer, None)
-        self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
+        if works:  # a thread that only hands on is as far as its last kernel
+            self._clocks[device] = max(self._clocks[device], self._issued.layers[layer][1])
 
     def _take(self, given: Iterable[int], device: int) -> None:
         """Drop the gradients of a layer's outputs."""

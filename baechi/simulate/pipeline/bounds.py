@@ -1,92 +1,95 @@
-"""A time that no order of a pipeline can beat.
+"""A time that no order of a pipeline can beat, whatever the memory.
 
-- device: what comes before its first task, all its work, what comes after its last;
-- channel: the same for all that it carries;
-- way: the longest way of one microbatch through the model and back.
+- way: the longest way through the step, with devices and links always free;
+- host: it issues all tasks;
+- device, channel: it takes one task or tensor at a time. Each comes after its longest way from the begin, and
+  before its longest way to the end. Were they interruptible, the one with the longest way to the end would
+  always go first, and that is easily computed (Jackson 1955; Carlier 1982, "The one-machine sequencing
+  problem").
 
-For a chain without transfers the first is the bound of the literature, max over stages of
+For a chain without transfers the device's is the bound of the literature, max over stages of
 `sum of f before + m (f + b) + sum of b before`.
 """
 
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
-from baechi.simulate.pipeline.rules import tails_s
+from baechi.simulate.pipeline.ways import Ways, ways
+
+Job = tuple[float, float, float]
+"""Seconds before something, of it, and after it."""
 
 
 def shortest_pipeline_s(costs: PipelineCosts, microbatches: int) -> float:
-    """A time that no order can beat, whatever the memory and the host.
+    """A time that no order can beat, whatever the memory.
 
     Args:
         costs: of the pipeline.
         microbatches: how many.
     """
+    found = ways(costs, microbatches)
+    pairs = zip(found.heads_s, found.tails_s, strict=True)
+    bounds_s = [_host_s(costs, microbatches), *[head_s + tail_s for head_s, tail_s in pairs]]
+    machines: dict[object, list[Job]] = {}
+    for machine, job in [*_tasks(costs, found), *_transfers(costs, microbatches, found)]:
+        machines.setdefault(machine, []).append(job)
+    return max([*bounds_s, *map(_one_machine_s, machines.values())])
+
+
+def _host_s(costs: PipelineCosts, microbatches: int) -> float:
+    """The host's time for all tasks."""
+    each_s = sum(costs.host_forward_s)
+    if not costs.units.training:
+        return microbatches * each_s
+    each_s += sum(costs.host_backward_s)
+    return microbatches * each_s + (microbatches - 1) * sum(costs.add_host_s)
+
+
+def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[object, Job]]:
+    """Each task, with its device."""
     units = costs.units
-    heads, (runs_s, stages_s) = _heads_s(costs), tails_s(costs)
-    ends_s = [tail - own for tail, own in zip(stages_s, costs.backward_s, strict=True)]
-    if not units.training:
-        ends_s = []
-    bounds_s = [head + tail for head, tail in zip(heads, runs_s, strict=True)]
-    for device in range(len(costs.cluster)):
-        runs = [run for run, stage in enumerate(units.stage_of_run) if units.device_of[stage] == device]
-        stages = [stage for stage, where in enumerate(units.device_of) if where == device]
-        if not runs:
-            continue
-        work_s = microbatches * sum([costs.forward_s[run] for run in runs])
-        if units.training:
-            work_s += microbatches * sum([costs.backward_s[stage] for stage in stages])
-            work_s += (microbatches - 1) * sum([costs.add_s[stage] for stage in stages])
-            after_s = min([ends_s[stage] for stage in stages])
-        else:
-            after_s = min([runs_s[run] - costs.forward_s[run] for run in runs])
-        bounds_s.append(min([heads[run] for run in runs]) + work_s + after_s)
-    return max([0.0, *bounds_s, *_channels_s(costs, microbatches, heads, runs_s, stages_s)])
+    where = [units.device_of[stage] for stage in units.stage_of_run]
+    where += units.device_of if units.training else ()
+    for number, own_s in enumerate(found.own_s):
+        after_s = found.tails_s[number] - own_s
+        yield where[number % len(where)], (found.heads_s[number], own_s, after_s)
 
 
-def _channels_s(
-    costs: PipelineCosts, microbatches: int, heads: list[float], runs_s: list[float], stages_s: list[float]
-) -> list[float]:
-    """By channel: what comes before, all that it carries, what comes after."""
-    serial = costs.cluster.reception == "serial"
-    busy_s: dict[object, list[tuple[float, float, float]]] = {}
+def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator[tuple[object, Job]]:
+    """Each transfer, with its channel."""
+    serial, runs = costs.cluster.reception == "serial", len(costs.forward_s)
+    width = len(found.own_s) // microbatches
 
-    def carries(send: Send, before_s: float, after_s: float) -> None:
-        key = send.target if serial else (send.source, send.target)
-        busy_s.setdefault(key, []).append((before_s, send.duration_s, after_s))
-
-    for run, sends in enumerate(costs.sends):
+    def of(sends: Sequence[Send], maker: int | None, offset: int) -> Iterator[tuple[object, Job]]:
         for send in sends:
-            carries(send, heads[run] + costs.forward_s[run], _after_s(send, runs_s))
-    for sends in costs.uploads:
-        for send in sends:
-            carries(send, 0.0, _after_s(send, runs_s))
-    for stage, sends in enumerate(costs.returns):
-        own = costs.units.runs_of[stage]
-        before_s = max([heads[run] + costs.forward_s[run] for run in own]) + costs.backward_s[stage]
-        for send in sends:
-            carries(send, before_s, stages_s[send.readers[0]])
-    return [
-        min([before for before, _, _ in found])
-        + microbatches * sum([duration for _, duration, _ in found])
-        + min([after for _, _, after in found])
-        for found in busy_s.values()
-    ]
+            channel = "to", send.target if serial else (send.source, send.target)
+            for base in [microbatch * width for microbatch in range(microbatches)]:
+                made_s = 0.0 if maker is None else found.heads_s[base + maker] + found.own_s[base + maker]
+                readers = [found.tails_s[base + offset + reader] for reader in send.readers]
+                yield channel, (made_s, send.duration_s, max(readers, default=0.0))
+
+    for run in range(runs):
+        yield from of(costs.uploads[run], None, 0)
+        yield from of(costs.sends[run], run, 0)
+    for stage, sends in enumerate(costs.returns) if costs.units.training else ():
+        yield from of(sends, runs + stage, runs)
 
 
-def _after_s(send: Send, runs_s: list[float]) -> float:
-    return max([runs_s[reader] for reader in send.readers], default=0.0)
-
-
-def _heads_s(costs: PipelineCosts) -> list[float]:
-    """The longest way to the begin of each run, from the begin of its microbatch."""
-    heads = [0.0] * len(costs.forward_s)
-    for sends in costs.uploads:
-        for send in sends:
-            for reader in send.readers:
-                heads[reader] = max(heads[reader], send.duration_s)
-    for run, before in enumerate(costs.forward_after):  # runs are in code order, so all before are final
-        for earlier in before:
-            heads[run] = max(heads[run], heads[earlier] + costs.forward_s[earlier])
-        for send in costs.sends[run]:
-            for reader in send.readers:
-                arrival_s = heads[run] + costs.forward_s[run] + send.duration_s
-                heads[reader] = max(heads[reader], arrival_s)
-    return heads
+def _one_machine_s(jobs: list[Job]) -> float:
+    """When the last job and what comes after it is over, if jobs can be interrupted."""
+    waiting: list[list[float]] = []
+    now_s = over_s = 0.0
+    jobs = sorted(jobs)
+    for number, (before_s, own_s, after_s) in enumerate(jobs):
+        now_s = max(now_s, before_s)
+        heappush(waiting, [-after_s, own_s])
+        next_s = jobs[number + 1][0] if number + 1 < len(jobs) else float("inf")
+        while waiting and now_s < next_s:
+            taken_s = min(waiting[0][1], next_s - now_s)
+            now_s += taken_s
+            if taken_s < waiting[0][1]:
+                waiting[0][1] -= taken_s
+            else:
+                over_s = max(over_s, now_s - heappop(waiting)[0])
+    return over_s

@@ -7,13 +7,11 @@ from typing import NamedTuple
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records.cluster import Cluster
+from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.pipeline.bytes import UnitBytes, bytes_of
-
-TASK_S = 20e-6
-"""Host time to hand a task over to its microbatch's lane and back, if the host's times are known."""
 
 _PASSES = 3
 """Adding a gradient to that of the microbatches before reads both and writes one."""
@@ -138,8 +136,9 @@ class PipelineCoster:
                 costs.add_s[stage] += _PASSES * found.grad_bytes / rate if rate else 0.0
                 if knows_host and found.grad_bytes:
                     costs.add_host_s[stage] += launch_s * max(1, len(found.weights or ()))
+        task_s = (self.cluster.host or HostCosts()).task_s
         for taken in (costs.host_forward_s, costs.host_backward_s) if knows_host else ():
-            taken[:] = [seconds + TASK_S for seconds in taken]
+            taken[:] = [seconds + task_s for seconds in taken]
 
     def _count_transfers(self, plan: IndexedPlan, costs: PipelineCosts, run_of: Sequence[int]) -> None:
         indexed, units, host = self.indexed, costs.units, len(self.cluster)

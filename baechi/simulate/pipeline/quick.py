@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
-from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.costs import PipelineCoster
 from baechi.simulate.pipeline.listing import listed
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.rules import RULES, limits_of
 
-_TRIES = (("backward first", 0), ("bottom level", 1), ("forward first", 2))
-"""Rules, each with its limits: the fewest, those in the middle, the most."""
+_TRIES = (("bottom level", -1), ("backward first", 0))
+"""Rules, each with the position of its limits: the most in flight, and the fewest."""
+
+_HOPELESS = 1.05
+"""If the first rule's step is this many times too long, the other is not tried."""
 
 
 class QuickStep:
@@ -35,24 +38,21 @@ class QuickStep:
             By how many bytes devices are too full, and seconds; if they are above the limit, a bound.
         """
         costs = self._coster(device_of)
-        least_s = max(shortest_pipeline_s(costs, self._microbatches), self._host_s(costs))
+        least_s = shortest_pipeline_s(costs, self._microbatches)
         if least_s > at_most_s:
             return 0, least_s
         limits = list(limits_of(costs, self._microbatches))
-        found = []
-        for rule, height in _TRIES:
+        best: tuple[int, float] | None = None
+        for rule, position in _TRIES:
             ranks = RULES[rule](costs, self._microbatches)
-            allowed = limits[height * (len(limits) - 1) // 2]
-            schedule = listed(costs, self._microbatches, ranks, allowed, in_code_order=True)
-            peaks = memory_of(costs, schedule.started).peak_bytes
-            pairs = zip(peaks, self._memory, strict=True)
-            excess = sum([max(0, peak - limit) for peak, limit in pairs])
-            found.append((excess, max(least_s, schedule.makespan_s)))
-        return min(found)
-
-    def _host_s(self, costs: PipelineCosts) -> float:
-        """The host's time for all tasks."""
-        each_s = sum(costs.host_forward_s)
-        if costs.units.training:
-            each_s += sum(costs.host_backward_s)
-        return self._microbatches * each_s + (self._microbatches - 1) * sum(costs.add_host_s)
+            schedule = listed(costs, self._microbatches, ranks, limits[position], in_code_order=True)
+            step_s = max(least_s, schedule.makespan_s)
+            if best is None or best[0] or step_s < best[1]:
+                peaks = memory_of(costs, schedule.started).peak_bytes
+                pairs = zip(peaks, self._memory, strict=True)
+                excess = sum([max(0, peak - limit) for peak, limit in pairs])
+                best = min(best or (excess, step_s), (excess, step_s))
+            if step_s > _HOPELESS * at_most_s:
+                break
+        assert best is not None  # there are rules
+        return best

@@ -3,6 +3,7 @@
     forward first     what comes next is made early: good where links are slow
     backward first    memory is given back early: 1F1B, eager where limits are higher
     bottom level      the longest way to the end first
+    midpoint          the longest way to the end first, less the longest way to it: for stages that come back
     waves             as many microbatches at a time as there are devices: for several runs on a device
 
 No rule is best everywhere; simulating all of them costs little.
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from baechi.simulate.pipeline.costs import PipelineCosts
+from baechi.simulate.pipeline.ways import ways
 
 Ranks = Callable[[PipelineCosts, int], list[Any]]
 
@@ -45,15 +47,21 @@ def forward_waves(costs: PipelineCosts, microbatches: int) -> list[Any]:
 
 
 def bottom_level(costs: PipelineCosts, microbatches: int) -> list[Any]:
-    """The earliest microbatch first, of one microbatch backward first, then the longest way to the end."""
-    tails, stages = tails_s(costs)
-    return _ranked(costs, microbatches, lambda k, r: (k, 1, -tails[r]), lambda k, s: (k, 0, -stages[s]))
+    """The longest way to the end first, of which the same units of later microbatches are a part."""
+    return [-tail_s for tail_s in ways(costs, microbatches).tails_s]
+
+
+def midpoint(costs: PipelineCosts, microbatches: int) -> list[Any]:
+    """The earliest middle of the time in which a task can run at all: after its head, before its tail."""
+    found = ways(costs, microbatches)
+    return [head_s - tail_s for head_s, tail_s in zip(found.heads_s, found.tails_s, strict=True)]
 
 
 RULES: dict[str, Ranks] = {
     "backward first": backward_first,
     "forward first": forward_first,
     "bottom level": bottom_level,
+    "midpoint": midpoint,
     "waves": waves,
     "forward waves": forward_waves,
 }
@@ -84,33 +92,6 @@ def limits_of(costs: PipelineCosts, microbatches: int) -> Iterator[tuple[int, ..
             found[tuple([min(microbatches, 1 + more + slope * (deepest - at)) for at in level])] = None
         found[(min(microbatches, 1 + more),) * len(devices)] = None
     yield from sorted(found, key=lambda limits: (sum(limits), limits))
-
-
-def tails_s(costs: PipelineCosts) -> tuple[list[float], list[float]]:
-    """The longest way from each run, and from each stage's backward, to the end of its microbatch."""
-    units = costs.units
-    feeds: list[list[int]] = [[] for _ in costs.backward_s]
-    for stage, after in enumerate(costs.backward_after):
-        for earlier in after:
-            feeds[earlier].append(stage)
-    stages = list(costs.backward_s)
-    for stage in reversed(units.backward_order):
-        ways_s = [send.duration_s + stages[send.readers[0]] for send in costs.returns[stage]]
-        stages[stage] += max([*ways_s, *[stages[later] for later in feeds[stage]]], default=0.0)
-    followers: list[list[int]] = [[] for _ in costs.forward_s]
-    for run, before in enumerate(costs.forward_after):
-        for earlier in before:
-            followers[earlier].append(run)
-    runs = list(costs.forward_s)
-    for run in reversed(range(len(runs))):
-        ways_s = [
-            send.duration_s + max([runs[r] for r in send.readers], default=0.0) for send in costs.sends[run]
-        ]
-        ways_s += [runs[later] for later in followers[run]]
-        if units.training:
-            ways_s.append(stages[units.stage_of_run[run]])
-        runs[run] += max(ways_s, default=0.0)
-    return runs, stages if units.training else [0.0] * len(stages)
 
 
 def _steps(microbatches: int) -> list[int]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from baechi.order.pipeline import TEXTBOOK, Textbook
 from baechi.records.cluster import HOST
-from baechi.records.pipeline import OrderTried, Pipeline, Task, units_of
+from baechi.records.pipeline import OrderTried, Pipeline, Task, tasks_of, units_of
 from baechi.records.pipeline.dependencies import in_flight
 from baechi.records.pipeline.merging import merged
 from baechi.records.plan import Plan
@@ -155,12 +155,12 @@ def _by_hand(
     plan: Plan, microbatches: int, order: Sequence[Task] | Mapping[str, Sequence[Task]]
 ) -> tuple[Task, ...]:
     if not isinstance(order, Mapping):
-        return tuple([Task(*task) for task in order])
+        return tasks_of(order)
     names = plan.cluster.names
     unknown = [name for name in order if name not in names]
     if unknown:
         raise ValueError(f"the order names {', '.join(unknown)}: the devices are {', '.join(names)}")
-    lines = [[Task(*task) for task in order.get(name, ())] for name in names]
+    lines = [tasks_of(order.get(name, ())) for name in names]
     return merged(units_of(plan), names, microbatches, lines)
 
 

@@ -26,25 +26,25 @@ class LaunchOrder(NamedTuple):
 
 
 def launch_order(
-    indexed: IndexedGraph, is_glue: Sequence[bool], device_of: Sequence[int], place: Sequence[int]
+    indexed: IndexedGraph, has_no_turn: Sequence[bool], device_of: Sequence[int], place: Sequence[int]
 ) -> LaunchOrder:
     """The order in which layers launch.
 
     Args:
         indexed: the graph, in code order.
-        is_glue: by layer, whether it is glue.
+        has_no_turn: by layer, whether no order has it; see `IndexedPlan`.
         device_of: by layer, its device.
         place: by layer, its place in the plan's order.
     """
     last = [-1] * (max(device_of, default=0) + 1)
     in_code_order = True
     for layer, device in enumerate(device_of):
-        if not is_glue[layer]:
+        if not has_no_turn[layer]:
             in_code_order &= last[device] < place[layer]
             last[device] = place[layer]
     if in_code_order:  # no layer waits
         return LaunchOrder(range(len(place)), {})
-    launches = _Launches(indexed, is_glue, device_of, place)
+    launches = _Launches(indexed, has_no_turn, device_of, place)
     return LaunchOrder(launches.walk(), launches.waited)
 
 
@@ -52,23 +52,23 @@ class _Launches:
     """Replays the host's walk through the code.
 
     Args:
-        indexed, is_glue, device_of, place: as for `launch_places`.
+        indexed, has_no_turn, device_of, place: as for `launch_places`.
     """
 
     def __init__(
         self,
         indexed: IndexedGraph,
-        is_glue: Sequence[bool],
+        has_no_turn: Sequence[bool],
         device_of: Sequence[int],
         place: Sequence[int],
     ) -> None:
         self._indexed = indexed
-        self._is_glue = is_glue
+        self._has_no_turn = has_no_turn
         self._after: list[int] = [-1] * len(place)  # the next layer on the same device
-        self._turn = list(is_glue)  # whether it is its turn
+        self._turn = list(has_no_turn)  # whether it is its turn
         last: dict[int, int] = {}
         for layer in sorted(range(len(place)), key=place.__getitem__):
-            if not is_glue[layer]:
+            if not has_no_turn[layer]:
                 before = last.get(device_of[layer])
                 if before is None:
                     self._turn[layer] = True

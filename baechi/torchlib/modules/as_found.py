@@ -29,7 +29,7 @@ _NOT_STATE = (
 
 
 @contextmanager
-def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["_Keeper"]:
+def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["Keeper"]:
     """Put everything back that running the model may change, also after an exception.
 
     Everything reachable from the model's modules: attributes, registered tables,
@@ -45,7 +45,7 @@ def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["_Keeper"
     Yields:
         What was found.
     """
-    keeper = _Keeper(contents)
+    keeper = Keeper(contents)
     for module in model.modules():
         keeper.keep(module)
     with random_state_kept():
@@ -55,7 +55,7 @@ def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["_Keeper"
             keeper.put_back()
 
 
-class _Keeper:
+class Keeper:
     """What was found, as a list of ways to put it back."""
 
     def __init__(self, contents: Contents) -> None:

@@ -20,6 +20,15 @@ write_count: Callable[[torch.Tensor], int] = attribute(
 view_base: Callable[[torch.Tensor], torch.Tensor | None] = attribute(
     torch.Tensor, "_base", "let views of one tensor stay views of one copy"
 )
+is_view: Callable[[torch.Tensor], bool] = attribute(
+    torch.Tensor, "_is_view", "tell a view, whose history is that of its base", call=True
+)
+hooks_of: Callable[[torch.Tensor], Any] = attribute(
+    torch.Tensor, "_backward_hooks", "let hooks of weights run once a step, not once a microbatch"
+)
+later_hooks_of: Callable[[torch.Tensor], Any] = attribute(
+    torch.Tensor, "_post_accumulate_grad_hooks", "let hooks of weights run once a step, not once a microbatch"
+)
 storage_address: Callable[[Any], int] = attribute(
     torch.UntypedStorage, "_cdata", "tell storages apart that have no memory"
 )

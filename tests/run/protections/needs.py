@@ -144,8 +144,8 @@ def statistics_of_a_value(net: Any, x: Tensor) -> Tensor:
 
 def writes_of_a_copy(change: Callable[[int, int], tuple[int, int]]) -> tuple[Any, str, Any]:
     """What tells a copy from an older one, changed."""
-    original = step._writes_of
-    return step, "_writes_of", lambda tensor: change(*original(tensor))
+    original = step.writes_of
+    return step, "writes_of", lambda tensor: change(*original(tensor))
 
 
 @scenario(

@@ -108,6 +108,19 @@ def test_each_call_of_a_function_is_an_op_of_its_own(reorder: Any) -> None:
     assert sorted(site.turn for site in moves_of(plan)) == [0, 1]
 
 
+@pytest.mark.parametrize("reorder", [False, "host"])
+def test_what_is_expanded_is_as_large_as_what_travels(reorder: Any) -> None:
+    """The rule is the capture's, so the plan's op is found: it follows the larger input, `b`."""
+
+    def code(net: Any, x: Tensor) -> Tensor:
+        larger = net.b(x)
+        out: Tensor = net.c(net.see(larger + net.a(x)[:1].expand(4, 6)))
+        return out
+
+    plan = check(code, {"glue:/add#0": 2}, [2], reorder)
+    assert plan.graph.nodes["glue:/add#0"]["follows"] == "b"
+
+
 @pytest.mark.parametrize("reorder", [False, "host", "threads"])
 def test_another_path_than_was_captured(reorder: Any) -> None:
     """Ops at sites that the plan does not know, or whose inputs lie elsewhere, lie as by rule."""

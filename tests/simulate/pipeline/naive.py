@@ -9,7 +9,6 @@ from baechi.records.pipeline import Pipeline, Task
 
 AHEAD = 3
 PASSES = 3
-TASK_S = 20e-6
 
 
 @dataclass
@@ -60,7 +59,7 @@ class Naive:
     def host_seconds(self, task: Task) -> float:
         if not self.knows_host:
             return 0.0
-        total = TASK_S
+        total = self.cluster.host.task_s if self.cluster.host else 0.0
         launch_s = self.cluster.launch_s
         for name in self.layers(task):
             costs = self.graph.costs(name)

@@ -39,6 +39,13 @@ def skips(devices: int) -> Plan:
     return over(graph, [n // 2 for n in range(layers)], FAST)
 
 
+def folded(devices: int) -> Plan:
+    """An uneven chain that comes back: each device has a layer of the first half and the one opposite."""
+    layers = 2 * devices
+    graph = chain([(1.0 + 0.1 * (n % 3), 2.0 + 0.3 * (n % 2)) for n in range(layers)])
+    return over(graph, [min(n, layers - 1 - n) for n in range(layers)], FAST)
+
+
 def slow_links(devices: int) -> Plan:
     return over(chain([(1.0, 2.0)] * devices), [*range(devices)], Link(0.9, 1e9))
 

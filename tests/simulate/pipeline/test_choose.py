@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from records.pipeline.chains import chain, equal_chain, over
 from simulate.pipeline.random_pipelines import random_pipeline
-from simulate.pipeline.shapes import SHAPES
+from simulate.pipeline.shapes import SHAPES, folded
 
 from baechi.errors import PlanError
 from baechi.order.pipeline import TEXTBOOK
@@ -32,6 +32,14 @@ def test_near_the_bound(shape: str, devices: int, m: int) -> None:
     assert made.timeline.makespan_s <= 1.01 * shortest_pipeline_s(costs, m)
     for name in TEXTBOOK:
         assert made.timeline.makespan_s <= ordered(plan, m, name).timeline.makespan_s * (1 + 1e-3)
+
+
+def test_a_model_that_comes_back() -> None:
+    """Within 1 %: here no rule but `midpoint` is, and the literature's best takes 2 % more."""
+    plan = folded(4)
+    made = ordered(plan, 16)
+    assert made.rule == "midpoint"
+    assert made.timeline.makespan_s <= 1.01 * shortest_pipeline_s(costs_of(plan), 16)
 
 
 @pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 1), (3, 2), (4, 8), (5, 7)])
@@ -116,6 +124,10 @@ def test_orders_by_hand() -> None:
         ordered(plan, 2, {"gpu": [Task("forward", 0, 0)]})
     with pytest.raises(PlanError, match="misses"):
         ordered(plan, 2, made.order[:-1])
+    with pytest.raises(PlanError, match=r"position 1 of the order is \('forward', 0\): a task is"):
+        ordered(plan, 2, [made.order[0], ("forward", 0)])  # type: ignore[list-item]
+    with pytest.raises(PlanError, match="position 0 of the order is 'F00'"):
+        ordered(plan, 2, {"cpu:1": ["F00"]})  # type: ignore[list-item]
 
 
 def test_without_training() -> None:

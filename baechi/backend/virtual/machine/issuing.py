@@ -7,6 +7,8 @@ last of them.
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType, ref
@@ -50,6 +52,7 @@ class Thread:
         self.suspended = 0
         self.owed_s = 0.0
         self.streams: dict[int, Stream] = {}
+        self._log: Thread | None = None  # another thread that made the nodes whose backward runs here
         self._backwards: list[_Backward] = []
         self._task = FORWARD
         # by sequence number: autograd nodes made from there on belong to a layer of a step. The records
@@ -119,11 +122,25 @@ class Thread:
         number = sequence_number(node) if node is not None else _LEAF
         if number >= _LEAF:  # `AccumulateGrad`: torch gives it the largest number
             return self.layer, None
-        place = bisect_right(self._starts, number) - 1
+        log = self._log or self
+        place = bisect_right(log._starts, number) - 1
         if place < 0:
             return "", None
-        layer, record = self._owners[place]
+        layer, record = log._owners[place]
         return layer, record() or StepRecord((), 0.0)
+
+    @contextmanager
+    def nodes_of(self, other: "Thread") -> Iterator[None]:
+        """While this thread runs the backward of nodes that another thread made.
+
+        Args:
+            other: that thread.
+        """
+        before, self._log = self._log, other
+        try:
+            yield
+        finally:
+            self._log = before
 
     def _enter(self, job: int) -> None:
         """Note that the backward changed. One that ended passes its clocks to the backward around it."""

@@ -1,0 +1,132 @@
+"""Which rule weighs the losses of microbatches: the one that gives the loss of a few rows of a batch.
+
+    a few rows, as one batch          loss 3.90
+    in two parts   3.21, 5.80         by rows 4.51    by labels 3.90 ◀    summed 9.01
+
+If several rules do, they are asked again when they first disagree. If none does, the loss couples the rows
+of the batch (contrastive losses, losses of experts): microbatches train something else then, which is said.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.records.inputs import Inputs
+from baechi.run.pipeline.batch.joining import loss_in
+from baechi.run.pipeline.batch.shares import ROWS, Rule, rules_for
+from baechi.run.pipeline.batch.splitting import Parted, Split, parted, some_rows
+from baechi.torchlib.modules.as_found import left_as_found
+
+logger = logging.getLogger(__name__)
+
+_ROWS = 8
+_TOLERANCE, _ROUGHLY = 2e-4, 2e-2
+"""How far a loss may be from that of a few rows: of 32 bits or more (models cast inside), and of less."""
+
+_ROUNDING = 32
+"""A rule is as good as the best one if it is behind by so many units in the last place."""
+
+_ALIKE = 1e-9
+
+CallWhole = Callable[[Inputs], Any]
+"""Calls the model with a batch as it is; the result has the loss."""
+
+
+class Evidence:
+    """The rules that nothing has spoken against yet.
+
+    Args:
+        split: exceptions from how inputs are split.
+
+    Attributes:
+        rules: the rules; empty before the first batch.
+        coupled: the loss of a few rows, and the nearest that parts gave, if no rule gives it; else None.
+    """
+
+    def __init__(self, split: Split) -> None:
+        self.rules: list[Rule] = []
+        self.coupled: tuple[float, float] | None = None
+        self._split = split
+
+    def shares(self, model: nn.Module, parts: Parted, inputs: Inputs, call: CallWhole) -> list[Any]:
+        """What the losses of a batch's microbatches count.
+
+        Args:
+            model: the model.
+            parts: the parts of the batch.
+            inputs: the batch.
+            call: calls the model with a batch.
+        """
+        if not self.rules:
+            self.rules = list(rules_for(parts))
+            self._ask(model, inputs, call)
+        elif len(self.rules) > 1 and self._disagree(parts):
+            self._ask(model, inputs, call)
+        return self.rules[0].weigh(parts)
+
+    def _disagree(self, parts: Parted) -> bool:
+        found = [[float(share) for share in rule.weigh(parts)] for rule in self.rules]
+        return any(
+            abs(one - first) > _ALIKE
+            for shares in found[1:]
+            for one, first in zip(shares, found[0], strict=True)
+        )
+
+    def _ask(self, model: nn.Module, inputs: Inputs, call: CallWhole) -> None:
+        """Leave only the rules that give the loss of a few rows."""
+        rows = some_rows(model, inputs, _ROWS, self._split)
+        parts = parted(model, rows, 2, self._split) if rows is not None else None
+        if rows is None or parts is None:
+            self.rules = self.rules[-2:-1]  # one row says nothing: by rows
+            return
+        with _looking(model):
+            whole = loss_in(call(rows))
+            each = [loss_in(call(part)) for part in parts.parts]
+        if whole is None or any(one is None for one in each):
+            self.rules = [ROWS]
+            return
+        expected = float(whole)
+        given = [_sum(rule.weigh(parts), each) for rule in self.rules]
+        errors = [abs(one - expected) for one in given]
+        scale = max(1.0, abs(expected))
+        if min(errors) <= _tolerance(whole) * scale:
+            at_most = min(errors) + _ROUNDING * _step(whole) * scale
+            self.rules = [r for r, error in zip(self.rules, errors, strict=True) if error <= at_most]
+            return
+        self.rules = [ROWS]
+        nearest = min(given, key=lambda one: abs(one - expected))
+        self.coupled = (expected, nearest)
+        logger.warning(
+            "the loss of %d rows is %.6g, and %.6g from two microbatches of them: it couples the rows of the "
+            "batch, and microbatches train another objective. Use microbatches=1, or say how the parts count "
+            "with loss_weights=",
+            sum(parts.rows),
+            expected,
+            nearest,
+        )
+
+
+@contextmanager
+def _looking(model: nn.Module) -> Iterator[None]:
+    """Within this context the model is in evaluation, without gradients; nothing of it changes."""
+    with torch.no_grad(), left_as_found(model, contents="none"):
+        for module in model.modules():
+            module.training = False
+        yield
+
+
+def _sum(shares: list[Any], losses: list[Any]) -> float:
+    return sum([float(share) * float(loss) for share, loss in zip(shares, losses, strict=True)])
+
+
+def _tolerance(loss: torch.Tensor) -> float:
+    return _TOLERANCE if loss.dtype in (torch.float32, torch.float64) else _ROUGHLY
+
+
+def _step(loss: torch.Tensor) -> float:
+    """A unit in the last place of a loss near 1."""
+    return max(torch.finfo(loss.dtype).eps, torch.finfo(torch.float32).eps)

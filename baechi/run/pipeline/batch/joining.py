@@ -1,0 +1,111 @@
+"""What the microbatches returned, as one result: tensors along the batch, the loss as a sum."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from baechi.errors import BaechiError
+
+JoinTensors = Callable[[Sequence[torch.Tensor], str], Any]
+"""From a tensor of each microbatch, and its name in the result, one value."""
+
+
+class Unjoined:
+    """In place of an output that has no rule to be joined by; using it raises.
+
+    Args:
+        name: its name in the result.
+        what: what it is.
+    """
+
+    _name: str
+    _what: str
+
+    def __init__(self, name: str, what: str) -> None:
+        vars(self).update(_name=name, _what=what)
+
+    def __repr__(self) -> str:
+        return f"<{self._name}: {self._what} of each microbatch, not joined>"
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise BaechiError(
+            f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing "
+            "says how these are joined: return tensors with a row for each row of the batch, or call the "
+            "model with microbatches=1"
+        )
+
+    __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse
+    __setattr__ = __setitem__ = __add__ = __mul__ = __sub__ = __float__ = __int__ = _refuse
+
+
+def joined(results: Sequence[Any], join: JoinTensors, name: str = "") -> Any:
+    """One result from those of the microbatches.
+
+    Args:
+        results: they have the same structure.
+        join: joins tensors.
+        name: of the value, in errors.
+    """
+    first = results[0]
+    if all(isinstance(one, torch.Tensor) for one in results):
+        return join(results, name)
+    if any(type(one) is not type(first) for one in results):
+        return Unjoined(name, " or ".join(sorted({type(one).__name__ for one in results})))
+    if isinstance(first, Mapping):
+        return _joined_mapping(results, join, name)
+    if isinstance(first, (list, tuple)):
+        if len({len(one) for one in results}) > 1:
+            return Unjoined(name, f"{type(first).__name__} of different length")
+        items = [
+            joined(each, join, _below(name, index)) for index, each in enumerate(zip(*results, strict=True))
+        ]
+        return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+    if dataclasses.is_dataclass(first) and not isinstance(first, type):
+        made = copy.copy(first)
+        for field in dataclasses.fields(first):
+            each = [getattr(one, field.name) for one in results]
+            object.__setattr__(made, field.name, joined(each, join, _below(name, field.name)))
+        return made
+    if first is None or isinstance(first, (bool, int, float, str, bytes)):
+        return first if all(one == first for one in results) else Unjoined(name, type(first).__name__)
+    return Unjoined(name, type(first).__name__)
+
+
+def _joined_mapping(results: Sequence[Mapping[Any, Any]], join: JoinTensors, name: str) -> Any:
+    first = results[0]
+    if any(one.keys() != first.keys() for one in results):
+        return Unjoined(name, f"{type(first).__name__} of different keys")
+    items = {key: joined([one[key] for one in results], join, _below(name, key)) for key in first}
+    if not isinstance(first, MutableMapping):
+        return items
+    made = copy.copy(first)
+    for key, item in items.items():
+        made[key] = item
+    return made
+
+
+def _below(name: str, key: Any) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def loss_in(result: Any) -> torch.Tensor | None:
+    """The loss among what a model returned: a scalar that has a gradient; None if there is none.
+
+    It is the result itself, its `loss`, or the first of a tuple.
+
+    Args:
+        result: what the model returned.
+    """
+    found = result
+    if isinstance(result, Mapping):
+        found = result.get("loss")
+    elif isinstance(result, (list, tuple)) and not hasattr(result, "loss"):
+        found = result[0] if result else None
+    elif not isinstance(result, torch.Tensor):
+        found = getattr(result, "loss", None)
+    if not isinstance(found, torch.Tensor) or found.dim() or not found.is_floating_point():
+        return None
+    return found

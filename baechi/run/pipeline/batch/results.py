@@ -1,0 +1,126 @@
+"""From what the microbatches returned to what the model returns for the whole batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.backend.transfer import transfer
+from baechi.run.pipeline.batch.joining import Unjoined, joined
+
+Root = Callable[[int, torch.Tensor], Any]
+"""From a microbatch and a tensor of it, where gradients of the tensor come in."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A tensor that was joined from those of the microbatches.
+
+    Args:
+        value: the joined tensor, without history.
+        roots: by microbatch, where its gradient goes.
+        dim: the dimension along which it is joined; None for a sum of scalars.
+    """
+
+    value: torch.Tensor
+    roots: tuple[Any, ...]
+    dim: int | None
+
+
+class Joiner:
+    """Joins tensors of microbatches.
+
+    Args:
+        backend: the devices.
+        rows: how many rows each microbatch has.
+        shares: what its loss counts.
+        dims: the dimensions along which inputs were split, the usual one first.
+        home: where results go; None leaves them where they were made.
+        root: asked for each tensor with a history; None if gradients need not come back.
+    """
+
+    def __init__(
+        self,
+        backend: AbstractBackend,
+        rows: Sequence[int],
+        shares: Sequence[Any],
+        dims: Sequence[int],
+        home: str | None,
+        root: Root | None,
+    ) -> None:
+        self._backend = backend
+        self._rows = rows
+        self._shares = shares
+        self._dims = dims
+        self._home = home
+        self._root = root
+        self.joints: list[Joint] = []
+
+    def __call__(self, results: Sequence[Any]) -> Any:
+        """Join the results of all microbatches.
+
+        Args:
+            results: by microbatch.
+
+        Returns:
+            One result. Tensors with a history have none in it; they stand in `joints`, too.
+        """
+        with torch.no_grad():
+            return joined(results, self._join)
+
+    def _join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
+        if all(one is tensors[0] for one in tensors):
+            return tensors[0]
+        last = name.rpartition(".")[2]
+        scalar = all(one.dim() == 0 and one.is_floating_point() for one in tensors)
+        if scalar and (not name or "loss" in last or last == "0"):
+            return self._noted(self._sum(tensors), tensors, None)
+        for dim in self._dims:
+            if self._is_along(tensors, dim):
+                return self._noted(self._cat(tensors, dim), tensors, dim)
+        return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
+
+    def _is_along(self, tensors: Sequence[torch.Tensor], dim: int) -> bool:
+        pairs = zip(tensors, self._rows, strict=True)
+        if not all(one.dim() > dim and one.shape[dim] == rows for one, rows in pairs):
+            return False
+        return len({(*one.shape[:dim], *one.shape[dim + 1 :]) for one in tensors}) == 1
+
+    def _noted(self, value: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int | None) -> torch.Tensor:
+        here = self._backend.place_of(value)
+        if self._home is not None and here != self._home:
+            value = transfer(value, self._backend, self._home)
+        if self._root is not None and any(one.requires_grad for one in tensors):
+            roots = tuple(
+                self._root(number, one) if one.requires_grad else None for number, one in enumerate(tensors)
+            )
+            self.joints.append(Joint(value, roots, dim))
+        return value
+
+    def _cat(self, tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+        place, parts = self._together(tensors)
+        with self._backend.at(place, ""):
+            return torch.cat(parts, dim)
+
+    def _sum(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        place, parts = self._together(tensors)
+        with self._backend.at(place, ""):
+            total: torch.Tensor | None = None
+            for part, share in zip(parts, self._shares, strict=True):
+                if isinstance(share, torch.Tensor) and self._backend.place_of(share) != place:
+                    share = transfer(share, self._backend, place)
+                counted = part * share
+                total = counted if total is None else total + counted
+            assert total is not None
+            return total.to(parts[0].dtype)
+
+    def _together(self, tensors: Sequence[torch.Tensor]) -> tuple[str, list[torch.Tensor]]:
+        place = self._backend.place_of(tensors[0])
+        parts = [one.detach() for one in tensors]
+        here = [self._backend.place_of(one) == place for one in parts]
+        return place, [
+            one if near else transfer(one, self._backend, place)
+            for one, near in zip(parts, here, strict=True)
+        ]

@@ -1,0 +1,167 @@
+"""A batch in parts, one for each microbatch: tensors along the batch's dimension, everything else whole."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from baechi.records.inputs import Inputs
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+
+Split = Mapping[str, int | None]
+"""By input's name, the dimension that is split, or None for an input that goes whole."""
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A batch in parts.
+
+    Args:
+        parts: the inputs of each microbatch.
+        rows: how many rows each has.
+        leaves: by input that requires a gradient: the input, its dimension (None if it went whole), and what
+            stands for it in each microbatch.
+    """
+
+    parts: tuple[Inputs, ...]
+    rows: tuple[int, ...]
+    leaves: tuple[tuple[torch.Tensor, int | None, tuple[torch.Tensor, ...]], ...]
+
+
+def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) -> Parted:
+    """Split a batch.
+
+    Args:
+        model: the model, whose signature names positional arguments.
+        inputs: what it is called with.
+        microbatches: into how many parts. Their rows differ by one at most; none is dropped.
+        split: exceptions from the rule that tensors are split which share the batch's leading size.
+
+    Raises:
+        ValueError: there are fewer rows than microbatches, or an input cannot be split as it is said.
+    """
+    named = list(_named(model, inputs))
+    _check(named, split)
+    rows = _rows(named, split)
+    if rows is None or rows < microbatches:
+        found = "no tensor with rows" if rows is None else f"{rows} rows"
+        raise ValueError(
+            f"the batch has {found}, and is split into {microbatches} microbatches: each needs a row at "
+            "least. Use a larger batch, drop_last=True in the DataLoader, or fewer microbatches"
+        )
+    grad = torch.is_grad_enabled()
+    chunks: dict[int, tuple[torch.Tensor, int | None, tuple[torch.Tensor, ...]]] = {}
+    for name, value in named:
+        for tensor in tensors_in(value):
+            if id(tensor) not in chunks:
+                dim = _dimension(name, tensor, rows, split)
+                chunks[id(tensor)] = (tensor, dim, _chunks(tensor, dim, microbatches, grad=grad))
+    parts = tuple(_part(inputs, chunks, number) for number in range(microbatches))
+    few, more = divmod(rows, microbatches)
+    sizes = tuple(few + (number < more) for number in range(microbatches))
+    leaves = tuple(found for found in chunks.values() if grad and found[0].requires_grad)
+    return Parted(parts, sizes, leaves)
+
+
+def _named(model: nn.Module, inputs: Inputs) -> Iterator[tuple[str, Any]]:
+    parameters = inspect.signature(model.forward).parameters.values()
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [one.name for one in parameters if one.kind in by_place]
+    for index, value in enumerate(inputs.args):
+        yield (positional[index] if index < len(positional) else str(index)), value
+    yield from inputs.kwargs.items()
+
+
+def _check(named: list[tuple[str, Any]], split: Split) -> None:
+    names = [name for name, _ in named]
+    for name, dim in split.items():
+        if name in names:
+            for tensor in tensors_in(named[names.index(name)][1]):
+                if dim is not None and not -tensor.dim() <= dim < tensor.dim():
+                    raise ValueError(f"split says dimension {dim} of {name}, which has {tensor.dim()}")
+    for name, value in named:
+        if isinstance(value, PackedSequence):
+            raise ValueError(
+                f"{name} is a PackedSequence, whose rows do not lie together: give the model padded tensors "
+                "and pack inside of it, or use microbatches=1"
+            )
+
+
+def _rows(named: list[tuple[str, Any]], split: Split) -> int | None:
+    """The size of the batch: that of a dimension that was named, else the leading one of the first tensor."""
+    said = [(value, split[name]) for name, value in named if split.get(name) is not None]
+    for value, dim in said:
+        for tensor in tensors_in(value):
+            return tensor.shape[dim or 0]
+    for name, value in named:
+        for tensor in tensors_in(value) if name not in split else ():
+            if tensor.dim():
+                return tensor.shape[0]
+    return None
+
+
+def _dimension(name: str, tensor: torch.Tensor, rows: int, split: Split) -> int | None:
+    if name in split:
+        dim = split[name]
+        if dim is not None and tensor.shape[dim] != rows:
+            raise ValueError(
+                f"split says dimension {dim} of {name}, which has {tensor.shape[dim]} entries; the batch has "
+                f"{rows} rows"
+            )
+        return dim
+    return 0 if tensor.dim() and tensor.shape[0] == rows else None
+
+
+def _chunks(
+    tensor: torch.Tensor, dim: int | None, microbatches: int, *, grad: bool
+) -> tuple[torch.Tensor, ...]:
+    plain = tensor.detach() if grad and tensor.requires_grad else tensor
+    parts = (plain,) * microbatches if dim is None else plain.tensor_split(microbatches, dim)
+    if plain is tensor:
+        return parts
+    return tuple(part.detach().requires_grad_() for part in parts)
+
+
+def _part(
+    inputs: Inputs, chunks: Mapping[int, tuple[Any, Any, tuple[torch.Tensor, ...]]], number: int
+) -> Inputs:
+    args, kwargs = map_tensors(lambda tensor: chunks[id(tensor)][2][number], (inputs.args, inputs.kwargs))
+    return Inputs(*args, **kwargs)
+
+
+def rows_of(model: nn.Module, inputs: Inputs, split: Split) -> int | None:
+    """How many rows a batch has; None if no tensor has any.
+
+    Args:
+        model: the model.
+        inputs: the batch.
+        split: see `parted`.
+    """
+    return _rows(list(_named(model, inputs)), split)
+
+
+def some_rows(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> Inputs | None:
+    """The first rows of a batch; None if it has less than two.
+
+    Args:
+        model: the model.
+        inputs: the batch.
+        rows: how many at most.
+        split: see `parted`.
+    """
+    named = list(_named(model, inputs))
+    there = _rows(named, split)
+    if there is None or there < 2:
+        return None
+    dims = {id(t): _dimension(name, t, there, split) for name, value in named for t in tensors_in(value)}
+
+    def first(tensor: torch.Tensor) -> torch.Tensor:
+        dim = dims[id(tensor)]
+        return tensor if dim is None else tensor.narrow(dim, 0, min(rows, there))
+
+    args, kwargs = map_tensors(first, (inputs.args, inputs.kwargs))
+    return Inputs(*args, **kwargs)

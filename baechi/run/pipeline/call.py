@@ -1,0 +1,277 @@
+"""A call of a model whose step is split into microbatches.
+
+    split the batch ─▶ a lane for each part ─▶ the list of tasks ─▶ results joined, gradients wait
+                                                                    backward() hands them over
+
+Where there is no loss to begin with, the call runs the forwards only, and `backward()` the backwards.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.backend.sends import wait_for_all_sends
+from baechi.backend.transfer import transfer
+from baechi.records.inputs import Inputs
+from baechi.records.pipeline import Task
+from baechi.run.pipeline.batch.joining import loss_in
+from baechi.run.pipeline.batch.results import Joiner, Joint
+from baechi.run.pipeline.batch.splitting import Parted, parted
+from baechi.run.pipeline.executor import Executor
+from baechi.run.pipeline.graph.gradients import Waiting
+from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
+from baechi.run.pipeline.graph.parts import Exit
+from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
+from baechi.run.pipeline.lanes.lane_step import LaneStep
+from baechi.run.pipeline.lanes.own_state import OwnState
+from baechi.run.pipeline.lanes.random_states import RandomStates
+from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.pipeline.walking import shares_of, walk
+from baechi.run.runtime import Runtime
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+
+
+def call_pipelined(
+    model: nn.Module, runtime: Runtime, microbatches: Microbatches, args: Any, kwargs: Any
+) -> Any:
+    """Call a model whose step is split into microbatches.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        microbatches: how its step is split.
+        args: positional arguments.
+        kwargs: keyword arguments; `target` is for the loss, if it is computed here.
+
+    Returns:
+        What the model returns for the whole batch.
+
+    Raises:
+        ValueError: the batch cannot be split.
+    """
+    inputs, pipeline = Inputs(*args, **kwargs), microbatches.pipeline
+    parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
+    shares = shares_of(model, runtime, microbatches, inputs, parts)
+    runtime.forced, runtime.launched, runtime.full = [], [], []
+    runtime.counts = {"microbatches": pipeline.microbatches}
+    with runtime.backend.step() as runtime.measure:
+        return _Call(model, runtime, microbatches, inputs, parts, shares).run()
+
+
+class _Call:
+    """One call of a model.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        microbatches: how its step is split.
+        inputs: what the caller gave.
+        parts: the same in parts.
+        shares: what the loss of each part counts.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        runtime: Runtime,
+        microbatches: Microbatches,
+        inputs: Inputs,
+        parts: Parted,
+        shares: list[Any],
+    ) -> None:
+        pipeline = microbatches.pipeline
+        self._runtime, self._backend = runtime, runtime.backend
+        self._pipeline = pipeline
+        self._parted, self._shares = parts, shares
+        self._home = self._home_of(inputs)
+        self._waiting = Waiting([weight for weight in model.parameters() if weight.requires_grad])
+        self._goes_back = torch.is_grad_enabled() and model.training
+        settings = CallerSettings()
+        self._lanes = [Lane(self._backend, number, settings) for number in range(pipeline.microbatches)]
+        steps = [LaneStep(self._backend, runtime, microbatches.route, lane) for lane in self._lanes]
+        self._parts = [step.parts for step in steps]
+        draws = RandomStates(self._backend, pipeline.microbatches if model.training else 0)
+        self._own = OwnState(model, microbatches.written, pipeline.microbatches, microbatches.route.layers)
+        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own)
+        self._later: list[Task] = []
+        self._seeded: dict[int, torch.Tensor] = {}
+        for lane, step, part in zip(self._lanes, steps, self._parted.parts, strict=True):
+            lane.start(partial(walk, model, runtime, microbatches.loss, step, part))
+
+    def run(self) -> Any:
+        """Run what the call has to run.
+
+        Returns:
+            What the model returns for the whole batch.
+        """
+        try:
+            with self._waiting.adding():
+                self._executor.run(self._tasks_now(), self._seed)
+                self._executor.finish(list(self._seeded))
+            self._own.finish()
+        finally:
+            for lane in self._lanes:
+                lane.end()
+            wait_for_all_sends(self._backend)
+        return self._result_with_loss() if self._seeded else self._result()
+
+    def _home_of(self, inputs: Inputs) -> str | None:
+        first = next(tensors_in(inputs.args, inputs.kwargs), None)
+        if first is None or self._runtime.outputs_stay:
+            return None
+        return self._backend.place_of(first)
+
+    def _tasks_now(self) -> Iterator[Task]:
+        """The tasks of the call; those of backward wait for `backward()` if there is no loss."""
+        for task in self._pipeline.order:
+            if task.phase == "forward" or self._has_loss(task.microbatch):
+                yield task
+            elif torch.is_grad_enabled():
+                self._later.append(task)
+
+    def _has_loss(self, microbatch: int) -> bool:
+        if microbatch in self._seeded:
+            return True
+        loss = loss_in(self._lanes[microbatch].result) if self._goes_back else None
+        return loss is not None and loss.requires_grad
+
+    def _seed(self, microbatch: int) -> None:
+        """Let the backward of a microbatch begin: its loss counts as much as its share of the batch."""
+        if microbatch in self._seeded:
+            return
+        lane = self._lanes[microbatch]
+        loss = loss_in(lane.result)
+        assert loss is not None
+        place = self._backend.place_of(loss)
+        with self._backend.at(place, ""), torch.no_grad():
+            seed = (torch.ones_like(loss) * self._share(microbatch, place)).to(loss.dtype)
+        self._root(microbatch, loss).incoming.append((seed, None))
+        self._seeded[microbatch] = kept = loss.detach()
+        lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)
+
+    def _share(self, microbatch: int, place: str) -> Any:
+        share = self._shares[microbatch]
+        if isinstance(share, torch.Tensor) and self._backend.place_of(share) != place:
+            return transfer(share, self._backend, place)
+        return share
+
+    def _root(self, microbatch: int, tensor: torch.Tensor) -> Exit:
+        part = self._parts[microbatch].part_of(tensor)
+        assert part is not None, "a result with a history that no part recorded"
+        return part.exit_of(tensor, self._backend.place_of(tensor))
+
+    # --- results
+
+    def _joiner(self, root: Callable[[int, torch.Tensor], Any] | None) -> Joiner:
+        dims = [dim for dim in self._pipeline.split.values() if dim is not None]
+        return Joiner(self._backend, self._parted.rows, self._shares, [*dims, 0], self._home, root)
+
+    def _taken(self) -> list[Any]:
+        results = [lane.result for lane in self._lanes]
+        for lane in self._lanes:
+            lane.result = None
+        return results
+
+    def _result_with_loss(self) -> Any:
+        """The loss of the batch, whose gradients wait; other outputs have no gradient any more."""
+        results = self._taken()
+        join = self._joiner(lambda number, tensor: None)
+        whole = join(results)
+        del results
+        loss = loss_in(whole)
+        given, grads = self._given(), self._gradients()
+        known = [(one, grad) for one, grad in zip(given, grads, strict=True) if grad is not None]
+        del given, grads
+        assert loss is not None
+        waiting = [grad for _, grad in known]
+        (handed,) = handed_over([loss], [one for one, _ in known], partial(self._scaled, waiting))
+        made = {id(joint.value): without_gradient(joint.value) for joint in join.joints}
+        made[id(loss)] = handed
+        return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
+
+    def _scaled(
+        self, waiting: list[torch.Tensor], incoming: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """The gradients that wait, times the gradient of the loss, which the host does not read."""
+        (grad,) = incoming
+        if grad is None:
+            return [None] * len(waiting)
+        there: dict[str, torch.Tensor] = {self._backend.place_of(grad): grad}
+        scaled: list[torch.Tensor | None] = []
+        with torch.no_grad():
+            for one in waiting:
+                place = self._backend.place_of(one)
+                if place not in there:
+                    there[place] = transfer(grad, self._backend, place)
+                scaled.append(one.mul_(there[place]) if one.layout == torch.strided else one * there[place])
+        waiting.clear()
+        return scaled
+
+    def _result(self) -> Any:
+        """The joined outputs; if they have gradients, `backward()` runs the rest of the list."""
+        grad = torch.is_grad_enabled()
+        join = self._joiner(self._root if grad else None)
+        whole = join(self._taken())
+        if not join.joints:
+            return whole
+        values = [joint.value for joint in join.joints]
+        handed = handed_over(values, self._given(), partial(self._drained, join.joints))
+        made = {id(value): new for value, new in zip(values, handed, strict=True)}
+        return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
+
+    def _drained(
+        self, joints: list[Joint], incoming: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Run the backwards of all microbatches, from the gradients of the joined outputs."""
+        with torch.no_grad():
+            for joint, grad in zip(joints, incoming, strict=True):
+                if grad is not None:
+                    self._hand_in(joint, grad)
+        joints.clear()
+        everyone = range(len(self._lanes))
+        with self._waiting.adding():
+            self._executor.run(self._later, lambda microbatch: None)
+            self._executor.finish(everyone)
+        wait_for_all_sends(self._backend)
+        return self._gradients()
+
+    def _hand_in(self, joint: Joint, grad: torch.Tensor) -> None:
+        if joint.dim is None:
+            parts = [
+                grad * self._share(number, self._backend.place_of(grad)) for number in range(len(joint.roots))
+            ]
+        else:
+            parts = list(grad.split(self._parted.rows, joint.dim))
+        for root, part in zip(joint.roots, parts, strict=True):
+            if root is not None:
+                here = self._backend.place_of(part)
+                sent = part if here == root.place else transfer(part, self._backend, root.place)
+                root.incoming.append((sent, None))
+
+    def _given(self) -> list[torch.Tensor]:
+        """What gets gradients: weights, then inputs."""
+        return [*self._waiting.weights, *[leaf for leaf, _, _ in self._parted.leaves]]
+
+    def _gradients(self) -> list[torch.Tensor | None]:
+        """Their gradients."""
+        of_inputs = [self._input_gradient(*leaf) for leaf in self._parted.leaves]
+        return [*self._waiting.take(), *of_inputs]
+
+    def _input_gradient(
+        self, whole: torch.Tensor, dim: int | None, parts: Sequence[torch.Tensor]
+    ) -> torch.Tensor | None:
+        if all(part.grad is None for part in parts):
+            return None
+        with torch.no_grad(), self._backend.at(self._backend.place_of(whole), ""):
+            grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in parts]
+            for part in parts:
+                part.grad = None
+            return torch.stack(grads).sum(0) if dim is None else torch.cat(grads, dim)
+
+
+def _ended(tensor: torch.Tensor) -> torch.Tensor:
+    """An output of a microbatch that goes backward: it says why it has no gradient when that is asked for."""
+    return without_gradient(tensor.detach()) if tensor.requires_grad else tensor

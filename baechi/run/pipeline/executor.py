@@ -1,0 +1,180 @@
+"""Obeys a pipeline's list: forwards in their lanes, backwards part by part."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.backend.transfer import Way, receive, send, takes_two_nodes, transfer
+from baechi.errors import BaechiError, note_microbatch
+from baechi.records.pipeline import Task
+from baechi.records.pipeline.pipeline import Pipeline
+from baechi.run.pipeline.graph.parts import Cut, Exit, Part, Parts
+from baechi.run.pipeline.graph.seams import check_seams
+from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
+from baechi.run.pipeline.lanes.own_state import OwnState
+from baechi.run.pipeline.lanes.random_states import RandomStates
+
+AHEAD = 3
+"""So many tasks of a device may be issued and not over; see `simulate.pipeline.replay`."""
+
+
+class Executor:
+    """Runs tasks of microbatches.
+
+    Args:
+        backend: the devices.
+        pipeline: the list, and the devices of its tasks.
+        lanes: by microbatch, its thread.
+        parts: by microbatch, what autograd records of it.
+        draws: the states of the random generators.
+        own: what each microbatch wrote to modules.
+    """
+
+    def __init__(
+        self,
+        backend: AbstractBackend,
+        pipeline: Pipeline,
+        lanes: Sequence[Lane],
+        parts: Sequence[Parts],
+        draws: RandomStates,
+        own: OwnState,
+    ) -> None:
+        self._backend = backend
+        self._units = pipeline.units
+        self._names = pipeline.plan.cluster.names
+        self._lanes = lanes
+        self._parts = parts
+        self._draws = draws
+        self._own = own
+        self._last_run = len(self._units.stage_of_run) - 1
+        self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
+
+    def run(self, tasks: Iterable[Task], seed: Callable[[int], None]) -> None:
+        """Run tasks in their order.
+
+        Args:
+            tasks: each after those that it depends on.
+            seed: called with a microbatch before each of its backwards.
+        """
+        for task in tasks:
+            place = self._names[self._units.device(task)]
+            self._wait_for_older(place)
+            self._backend.spend("task", place)
+            try:
+                self._run(task, seed)
+            except BaseException as error:
+                note_microbatch(error, task.microbatch)
+                raise
+            stream = self._backend.compute_stream(place)
+            self._issued[place].append(self._backend.record(stream))
+
+    def _run(self, task: Task, seed: Callable[[int], None]) -> None:
+        if task.phase == "forward":
+            lane = self._lanes[task.microbatch]
+            with self._draws.drawing(task.microbatch), self._own.of(task.microbatch, task.unit):
+                lane.advance(ALL_RUNS if task.unit == self._last_run else task.unit)
+        else:
+            seed(task.microbatch)
+            with self._own.of(task.microbatch, None):
+                self._backward(task.microbatch, task.unit)
+
+    def finish(self, microbatches: Iterable[int]) -> None:
+        """Run the backwards of parts that no task stands for.
+
+        Args:
+            microbatches: of these.
+        """
+        for number in microbatches:
+            parts = self._parts[number]
+            for part in parts.all:
+                self._backward_of(parts, part, number)
+
+    def _wait_for_older(self, place: str) -> None:
+        """Wait until the device is at most a few tasks behind: what these will free is taken until then."""
+        issued = self._issued[place]
+        while len(issued) >= AHEAD:
+            self._backend.wait_on_host(issued.popleft(), place)
+
+    def _backward(self, microbatch: int, stage: int) -> None:
+        parts = self._parts[microbatch]
+        part = parts.stage(stage)
+        if part is not None:
+            self._backward_of(parts, part, microbatch)
+
+    def _backward_of(self, parts: Parts, part: Part, microbatch: int) -> None:
+        if part.is_done:
+            return
+        part.is_done = True
+        for number in sorted(part.readers):
+            self._backward_of(parts, parts.all[number], microbatch)
+        if self._own.learns:
+            check_seams(parts, part, _said)
+        exits, cuts = list(part.exits.values()), part.cuts
+        part.exits, part.cuts = {}, []
+        with self._backend.nodes_of(self._lanes[microbatch].log):
+            go_backward(self._backend, exits)
+            hand_on(self._backend, cuts)
+
+
+def _said(part: Part) -> str:
+    return f"part {part.number} of a microbatch, on {part.place},"
+
+
+def go_backward(backend: AbstractBackend, exits: list[Exit]) -> None:
+    """Run autograd's engine from some exits, with the gradients that came in.
+
+    Args:
+        backend: the devices.
+        exits: they are emptied.
+    """
+    edges: list[Any] = []
+    grads: list[torch.Tensor] = []
+    for exit in exits:
+        for grad, way in exit.incoming:
+            if way is not None:
+                receive(grad, backend, exit.place, way.arrived)
+            edges.append(exit.edge)
+            grads.append(grad)
+        exit.incoming.clear()
+        exit.is_closed = True
+    exits.clear()
+    if edges:
+        torch.autograd.backward(edges, grads)
+
+
+def hand_on(backend: AbstractBackend, cuts: list[Cut]) -> None:
+    """Send the gradients that arrived at cuts to the parts that made the tensors.
+
+    Args:
+        backend: the devices.
+        cuts: they are emptied.
+    """
+    for cut in cuts:
+        grad, cut.grad = cut.grad, None
+        if grad is None:
+            continue
+        if cut.exit.is_closed:
+            raise BaechiError(
+                f"a gradient on {cut.place} comes after the backward that needs it, on {cut.exit.place}: the "
+                "model's code took a way that microbatches cannot follow; use microbatches=1"
+            )
+        backend.claim(grad, cut.place)  # autograd made it there, but the backend has no mark of it
+        here, home = backend.place_of(grad), cut.exit.place
+        way = None
+        if here != home:
+            grad, way = _sent(backend, grad, here, home)
+        cut.exit.incoming.append((grad, way))
+    cuts.clear()
+
+
+def _sent(
+    backend: AbstractBackend, grad: torch.Tensor, here: str, home: str
+) -> tuple[torch.Tensor, Way | None]:
+    with torch.no_grad():
+        if not takes_two_nodes(grad):  # a sparse gradient
+            return transfer(grad, backend, home), None
+        way = Way(backend, here, home)
+        return send(grad, way, "backward_node"), way

@@ -1,0 +1,111 @@
+"""Gradients of a schedule, handed to autograd: one node stands for the model.
+
+    weights, inputs ──▶ _Inner ──token, on the host──▶ _Outer ──▶ loss, or the joined outputs
+                        gives their gradients          takes the incoming ones
+
+The engine runs a node in the thread of its output's device. The inner node may run a whole schedule, which
+needs the threads of all devices. So its output is a token on the host: it runs in the caller's thread.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from baechi.errors import BaechiError
+from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+
+Gradients = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
+"""From the gradients of the results, those of the weights and inputs."""
+
+
+class _Box:
+    def __init__(self, gradients: Gradients) -> None:
+        self.gradients: Gradients | None = gradients
+        self.incoming: tuple[torch.Tensor | None, ...] = ()
+
+
+class _Inner(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, box: _Box, *given: torch.Tensor) -> torch.Tensor:
+        ctx.box = box
+        return _token()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        box: _Box = ctx.box
+        gradients, box.gradients = box.gradients, None
+        if gradients is None:
+            raise RuntimeError(
+                "Trying to backward through the microbatches of a step a second time: its gradients have "
+                "been handed over. Call the model again"
+            )
+        incoming, box.incoming = box.incoming, ()
+        return (None, *gradients(incoming))
+
+
+class _Outer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, token: torch.Tensor, box: _Box, results: list[torch.Tensor]) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.box = box
+        made = tuple(results)
+        results.clear()  # in a list they are no inputs, so they become the outputs themselves
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor, None, None]:
+        ctx.box.incoming = grads
+        return _token(), None, None
+
+
+class _NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, handle: torch.Tensor, box: list[torch.Tensor]) -> torch.Tensor:
+        return box.pop()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> None:
+        raise BaechiError(
+            "this output has no gradient any more: the step ran its whole schedule, backward included, for "
+            "the loss that the model returned. To differentiate another one, give distribute(..., loss=fn), "
+            "or call the model with microbatches=1"
+        )
+
+
+def handed_over(
+    results: Sequence[torch.Tensor], given: Sequence[torch.Tensor], gradients: Gradients
+) -> tuple[torch.Tensor, ...]:
+    """Let the backward of some results give the gradients of weights and inputs.
+
+    Args:
+        results: tensors without history.
+        given: the weights and inputs.
+        gradients: called once, in the thread that calls `backward`.
+
+    Returns:
+        The results, with a history.
+    """
+    box = _Box(gradients)
+    token = _Inner.apply(box, *given)  # type: ignore[no-untyped-call]
+    made: tuple[torch.Tensor, ...] = _Outer.apply(token, box, list(results))  # type: ignore[no-untyped-call]
+    return made
+
+
+def without_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that requires a gradient, and says why it has none when that is asked for.
+
+    Args:
+        tensor: one without history.
+    """
+    handle = _token().requires_grad_()
+    made: torch.Tensor = _NoGradient.apply(handle, [tensor])  # type: ignore[no-untyped-call]
+    return made
+
+
+def _token() -> torch.Tensor:
+    with without_dispatch_modes(), without_torch_function():
+        return torch.zeros((), device="cpu")

@@ -1,0 +1,92 @@
+"""Autograd's nodes at the ends of a part's graph.
+
+`Begin`   an alias or a copy of another part's tensor begins a graph
+`Renew`   a tensor that was made elsewhere, and is about to be written, begins one, as the same object
+`Adopt`   a tensor gets the history of its alias, which was written in its place
+"""
+
+from typing import Any
+
+import torch
+
+from baechi.run.pipeline.graph.parts import Cut
+
+
+class _Begin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, handle: torch.Tensor, box: list[torch.Tensor], cut: Cut) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.cut = cut
+        return box.pop()  # in a box it is no input, so it becomes the output itself, and no view of it
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, None, None]:
+        ctx.cut.grad = grads[0]
+        return None, None, None
+
+
+class _Renew(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, handle: torch.Tensor, tensor: torch.Tensor, cut: Cut) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(tensor)
+        ctx.cut = cut
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, None, None]:
+        ctx.cut.grad = grads[0]
+        return None, None, None
+
+
+class _Adopt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, alias: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
+        return None, grads[0]
+
+
+# by the class of C: torch's own `apply` looks for transforms, and ours for waiting values; there are none
+_begun: Any = super(torch.autograd.Function, _Begin).apply
+_renewed: Any = super(torch.autograd.Function, _Renew).apply
+_adopted: Any = super(torch.autograd.Function, _Adopt).apply
+
+
+def begin(handle: torch.Tensor, data: torch.Tensor, cut: Cut) -> torch.Tensor:
+    """Begin a graph with a tensor without history.
+
+    Args:
+        handle: any tensor that requires a gradient; it gets none.
+        data: the tensor; it becomes the result.
+        cut: gets the gradient.
+    """
+    begun: torch.Tensor = _begun(handle, [data], cut)
+    return begun
+
+
+def renew(handle: torch.Tensor, tensor: torch.Tensor, cut: Cut) -> None:
+    """Begin a graph with a tensor that has a history: it stays the same object, and its views are its views.
+
+    Args:
+        handle: any tensor that requires a gradient; it gets none.
+        tensor: no view.
+        cut: gets the gradient; it was made before.
+    """
+    tensor.detach_()
+    _renewed(handle, tensor, cut)
+
+
+def adopt(tensor: torch.Tensor, alias: torch.Tensor) -> None:
+    """Give a tensor the history of an alias: of the same memory, which was written.
+
+    Args:
+        tensor: no view; its own history is dropped.
+        alias: the alias.
+    """
+    tensor.detach_()
+    _adopted(tensor, alias)

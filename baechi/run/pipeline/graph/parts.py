@@ -1,0 +1,256 @@
+"""What autograd records of one microbatch, in parts: one for each stage, which goes backward by itself.
+
+    part of stage 0    a ── b ── exit ◀┐
+                                       ┆ a cut: no edge of autograd; the gradient is handed over
+    part of stage 1          begin ────┘── c ── d
+
+A part that reads what another part made gets an alias of it, which begins a graph of its own. So the
+backward of a part is one call of autograd's engine: from the exits that got gradients to the cuts.
+Autograd numbers a thread's nodes in ascending order, so a node's number says which part made it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from baechi.backend.transfer import Way
+from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
+from baechi.torchlib.private.tensors import is_view
+
+
+@dataclass(eq=False, slots=True)
+class Exit:
+    """Where gradients of a tensor that other parts read come in.
+
+    Args:
+        edge: the tensor, as autograd's graph has it.
+        place: where the tensor lies.
+        is_closed: whether they have been used: none may come any more.
+        incoming: gradients; with their ways, if they were sent.
+    """
+
+    edge: GradientEdge
+    place: str
+    is_closed: bool = False
+    incoming: list[tuple[torch.Tensor, Way | None]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class Cut:
+    """A tensor that a part reads of another part.
+
+    Args:
+        exit: where its gradient goes.
+        place: where the part reads it.
+        grad: its gradient, when the backward of the part that reads it is over.
+    """
+
+    exit: Exit
+    place: str
+    grad: torch.Tensor | None = None
+
+
+class Part:
+    """What one microbatch's graph has of a stage.
+
+    Args:
+        number: its place among the microbatch's parts.
+        place: the device; empty if it has none.
+
+    Attributes:
+        above: the numbers of the parts that it needs, also through others.
+        readers: the numbers of the parts that read what it makes.
+        exits: by node and output, what others read.
+        cuts: what it reads of others.
+        is_done: whether its backward is over.
+    """
+
+    def __init__(self, number: int, place: str) -> None:
+        self.number = number
+        self.place = place
+        self.above: set[int] = set()
+        self.readers: set[int] = set()
+        self.exits: dict[tuple[Any, int], Exit] = {}
+        self.cuts: list[Cut] = []
+        self.is_done = False
+
+    def exit_of(self, tensor: torch.Tensor, place: str) -> Exit:
+        """The exit of a tensor that this part made.
+
+        Args:
+            tensor: it has a history.
+            place: where it lies.
+        """
+        edge = get_gradient_edge(tensor)
+        key = edge.node, edge.output_nr
+        if key not in self.exits:
+            self.exits[key] = Exit(edge, place)
+        return self.exits[key]
+
+
+class Parts:
+    """The parts of one microbatch.
+
+    Attributes:
+        now: the part that the microbatch's thread records.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[Part] = []
+        self.now: Part | None = None
+        self._of_stage: dict[int, Part] = {}
+        self._starts: list[int] = []
+        self._parts: list[Part | None] = []
+        self._since = 0
+        self._renamed: dict[int, Part | None] = {}
+
+    def stage(self, stage: int) -> Part | None:
+        """The part of a stage, if there is one.
+
+        Args:
+            stage: the stage's index.
+        """
+        return self._of_stage.get(stage)
+
+    def new(self, place: str) -> Part:
+        """One more part, of no stage: of code that capture did not see.
+
+        Args:
+            place: the device.
+        """
+        part = Part(len(self.all), place)
+        self.all.append(part)
+        return part
+
+    def enter(self, part: Part | None) -> None:
+        """What is recorded from now on belongs to a part.
+
+        Args:
+            part: the part.
+        """
+        if part is self.now:
+            return
+        self.now, self._since = part, next_sequence_number()
+        if self._starts and self._starts[-1] == self._since:
+            self._parts[-1] = part
+        else:
+            self._starts.append(self._since)
+            self._parts.append(part)
+
+    @contextmanager
+    def entered(self, part: Part | None) -> Iterator[None]:
+        """Within this context, what is recorded belongs to a part.
+
+        Args:
+            part: the part.
+        """
+        before = self.now
+        self.enter(part)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def part_for(self, stage: int, place: str, given: Iterable[torch.Tensor]) -> Part:
+        """The part of a stage that reads some tensors; another one if parts would need each other.
+
+        Code that takes another path than capture saw may feed a stage from one that needs it.
+
+        Args:
+            stage: the stage's index.
+            place: its device.
+            given: the tensors.
+        """
+        part = self._of_stage.get(stage)
+        if part is None:
+            part = self._of_stage[stage] = self.new(place)
+        makers = self._makers(given)
+        if any(part.number in maker.above for maker in makers):
+            return self.new(place)
+        return part
+
+    def part_at(self, place: str, given: Iterable[torch.Tensor]) -> Part:
+        """The part for a function that capture did not see as a node, such as a view.
+
+        It is the last of those that made its arguments, if that lies where the function runs.
+
+        Args:
+            place: where it runs.
+            given: its arguments.
+        """
+        makers = self._makers(given)
+        for part in makers or ([self.now] if self.now is not None else []):
+            if part.place == place and not any(part.number in maker.above for maker in makers):
+                return part
+        return self.new(place)
+
+    def part_of(self, tensor: torch.Tensor) -> Part | None:
+        """The part that made a tensor; None if it has no history, or one outside of the microbatch.
+
+        Args:
+            tensor: any tensor.
+        """
+        if not tensor.requires_grad:
+            return None
+        before = next_sequence_number()
+        node: Any = tensor.grad_fn
+        if node is None:
+            return None
+        number = sequence_number(node)
+        if number >= before and is_view(tensor):
+            # the base was written, and this question made the view's node anew: it belongs to its base's part
+            part = self._renamed[number] = self.made_at(sequence_number(node.next_functions[0][0]))
+            return part
+        if number in self._renamed:
+            return self._renamed[number]
+        return self.now if number >= self._since else self.made_at(number)
+
+    def made_at(self, number: int) -> Part | None:
+        """The part that made the node with a number; None for none of them.
+
+        Args:
+            number: a node's number.
+        """
+        if number in self._renamed:
+            return self._renamed[number]
+        position = bisect_right(self._starts, number) - 1
+        return self._parts[position] if position >= 0 else None
+
+    def maker_of(self, tensor: torch.Tensor) -> Part | None:
+        """The part that made a tensor, if that is another one than the part of now.
+
+        Args:
+            tensor: any tensor.
+        """
+        part = self.part_of(tensor)
+        return None if part is self.now else part
+
+    def cut(self, tensor: torch.Tensor, maker: Part, source: str, place: str) -> Cut:
+        """Note that the part of now reads a tensor of another part.
+
+        Args:
+            tensor: the tensor.
+            maker: that part.
+            source: where the tensor lies.
+            place: where it is read.
+        """
+        part = self.now
+        assert part is not None
+        cut = Cut(maker.exit_of(tensor, source), place)
+        part.cuts.append(cut)
+        if part.number not in maker.readers:
+            maker.readers.add(part.number)
+            more = {maker.number} | maker.above
+            for other in self.all:
+                if other is part or part.number in other.above:
+                    other.above |= more
+        return cut
+
+    def _makers(self, given: Iterable[torch.Tensor]) -> list[Part]:
+        found = {part.number: part for part in map(self.part_of, given) if part is not None}
+        return [found[number] for number in sorted(found, reverse=True)]

@@ -1,0 +1,178 @@
+"""A lane: a thread in which one microbatch walks through the model's code, run by run.
+
+    executor   grant run 0 ─▶ wait ...........▶ grant run 0 of the next ─▶ ...  grant run 1 ─▶ wait
+    lane 0                    ─▶ code of run 0 │ stops before run 1                        ─▶ code of run 1
+
+One thread runs at a time: the executor, or a lane. So a step is reproducible, and the model's code needs
+no locks. The settings of the caller's thread (gradients, autocast, modes) hold in the lane, too.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from typing import Any
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.private.autograd import pop_saved_hooks, push_saved_hooks, top_saved_hooks
+from baechi.torchlib.private.modes import (
+    dispatch_modes,
+    function_modes,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+)
+
+ALL_RUNS = 1 << 60
+"""Grants the whole code, also what comes after the last run."""
+
+
+class _Dropped(BaseException):
+    """Ends a lane whose step failed elsewhere: it unwinds the model's code."""
+
+
+class CallerSettings:
+    """What holds in the calling thread, to be entered in another one."""
+
+    def __init__(self) -> None:
+        self._state = CallerState.now()
+        self._function_modes = list(function_modes())
+        self._dispatch_modes = list(dispatch_modes())
+        self._intra_op_threads = torch.get_num_threads()
+        hooks: Any = top_saved_hooks(True)
+        self._saved_hooks = [] if hooks is None else [hooks]
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Within this context they hold in this thread."""
+        torch.set_num_threads(self._intra_op_threads)  # the setting is per thread
+        with self._state.restored(), ExitStack() as stack:
+            torch.autocast_increment_nesting()  # else leaving autocast here clears the shared cache of casts
+            stack.callback(torch.autocast_decrement_nesting)
+            there = list(dispatch_modes())
+            for mode in self._dispatch_modes:
+                if not any(
+                    mode is other for other in there
+                ):  # an emulated cluster watches its threads itself
+                    push_dispatch_mode(mode)
+                    stack.callback(pop_dispatch_mode)
+            for mode in self._function_modes:
+                push_function_mode(mode)
+                stack.callback(pop_function_mode)
+            for pack, unpack in self._saved_hooks:
+                push_saved_hooks(pack, unpack)
+                stack.callback(pop_saved_hooks)
+            yield
+
+
+class Lane:
+    """One microbatch's thread.
+
+    Args:
+        backend: starts it, and lets it wait.
+        number: the microbatch.
+        settings: of the caller.
+
+    Attributes:
+        is_over: whether its code is over, or failed.
+        result: what the code returned.
+        log: what the backend knows of the nodes that autograd recorded in this thread.
+    """
+
+    def __init__(self, backend: AbstractBackend, number: int, settings: CallerSettings) -> None:
+        self.number = number
+        self.is_over = False
+        self.result: Any = None
+        self.log: Any = None
+        self._backend = backend
+        self._settings = settings
+        self._granted = -1
+        self._dropped = False
+        self._error: BaseException | None = None
+        self._code: Callable[[], Any] | None = None
+        self._go, self._stopped = backend.flag(), backend.flag()
+        self._done = self._stopped
+        self._join: Callable[[], None] = lambda: None
+
+    def start(self, code: Callable[[], Any]) -> None:
+        """Start the thread; it waits for the first grant.
+
+        Args:
+            code: walks the microbatch through the model.
+        """
+        self._code = code
+        context = copy_context()
+        self._join = self._backend.spawn(lambda: context.run(self._work), self.number)
+
+    # --- in the executor's thread
+
+    def advance(self, run: int) -> None:
+        """Let it go on until it reaches a later run, or its code is over.
+
+        Args:
+            run: the run that is granted, with all before it.
+
+        Raises:
+            BaseException: what the code raised.
+        """
+        if run > self._granted and not self.is_over:
+            self._granted = run
+            self._hand_over()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def advance_to_end(self) -> None:
+        """Let it go on until its code is over."""
+        self.advance(ALL_RUNS)
+
+    def end(self) -> None:
+        """End the thread; it has ended when this returns."""
+        self._dropped = True
+        while not self.is_over:  # it may still be running, if Ctrl-C interrupted the executor's wait
+            self._hand_over()
+        self._error = None
+        self._join()
+
+    def _hand_over(self) -> None:
+        stopped, go = self._stopped, self._go
+        go.set()
+        stopped.wait()
+
+    # --- in its own
+
+    def wait_for(self, run: int) -> None:
+        """Return when a run is granted.
+
+        Args:
+            run: its index.
+        """
+        while run > self._granted:
+            self._done.set()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._go.wait()
+        self._done = self._stopped
+        self._go, self._stopped = self._backend.flag(), self._backend.flag()
+        if self._dropped:
+            raise _Dropped
+
+    def _work(self) -> None:
+        try:
+            self._wait()
+            self.log = self._backend.node_log()
+            code, self._code = self._code, None
+            assert code is not None
+            with self._settings.entered():
+                self.result = code()
+        except _Dropped:
+            pass
+        except BaseException as error:
+            self._error = error
+        self._code = None
+        self.is_over = True
+        self._done.set()

@@ -1,0 +1,34 @@
+"""Functional ops of one microbatch: as in any step, and each belongs to a run and a stage."""
+
+from typing import Any
+
+import torch
+
+from baechi.run.pipeline.lanes.lane_step import LaneStep
+from baechi.run.steady.functions import FunctionFacts
+from baechi.run.step.glue import GlueMode
+from baechi.torchlib.tensors.pytree import tensors_in
+
+
+class LaneGlue(GlueMode):
+    """The function mode that is on while a microbatch runs the model's own code.
+
+    Args:
+        step: the microbatch's step.
+    """
+
+    step: LaneStep
+
+    def _run(
+        self, func: Any, facts: FunctionFacts, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        step = self.step
+        given = list(tensors_in(args, kwargs))
+        place, _ = self._place(func, facts.name, there, args, kwargs, given)
+        if place is None:
+            return super()._run(func, facts, turn, there, args, kwargs)
+        node = step.reach_function(facts.name, place, given)
+        result = super()._run(func, facts, turn, there, args, kwargs)
+        if node is not None and isinstance(result, torch.Tensor):
+            step.send_ahead(node, result)
+        return result

@@ -1,0 +1,200 @@
+"""One microbatch's way through the model's code: as any step, and it stops where it is not granted to go on.
+
+What crosses from one stage to another is cut for autograd (`parts`), whatever devices they lie on.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from baechi.errors import BaechiError
+from baechi.run.pipeline.graph.nodes import adopt, begin, renew
+from baechi.run.pipeline.graph.parts import Part, Parts
+from baechi.run.pipeline.lanes.route import Route, Sites
+from baechi.run.step.aliases import view_of_original
+from baechi.run.step.copies import Copy, writes_of
+from baechi.run.step.loans import Loans, version_of, write_back
+from baechi.run.step.step import Step
+from baechi.torchlib.private.tensors import view_base
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.tensors.weak_table import WeakTable
+
+
+class Gate(Protocol):
+    """Lets a microbatch's thread go on, run by run."""
+
+    def wait_for(self, run: int) -> None:
+        """Return when a run is granted.
+
+        Args:
+            run: its index.
+        """
+
+
+class LaneStep(Step):
+    """The step of one microbatch.
+
+    Args:
+        backend: the devices.
+        runtime: the model's runtime.
+        route: the way through the pipeline's runs.
+        gate: where it waits.
+
+    Attributes:
+        parts: what autograd records of it.
+    """
+
+    def __init__(self, backend: Any, runtime: Any, route: Route, gate: Gate) -> None:
+        super().__init__(backend, runtime)
+        self.bare = frozenset([name for name in backend.names if backend.is_bare(name)])
+        self.parts = Parts()
+        self._route = route
+        self._gate = gate
+        self._places = Sites(route)
+        self._handle = torch.zeros((), requires_grad=True)
+
+    def reach(self, layer: str, args: Any, kwargs: Any) -> str:
+        call = super().reach(layer, args, kwargs)
+        if self.inside is None:
+            self._places.reached(call)
+            self._go_to(call, tensors_in(args, kwargs), None)
+        return call
+
+    def reach_function(self, name: str, place: str, given: list[torch.Tensor]) -> str | None:
+        """Wait until a functional op may run, and choose the part that it belongs to.
+
+        Args:
+            name: the function's name.
+            place: where it runs.
+            given: its arguments.
+
+        Returns:
+            The graph's node that it is; None if the graph has none.
+        """
+        node = self._places.node(name) if place in self.backend.names else None
+        self._go_to(node, given, place)
+        return node
+
+    def take_in(self, args: Any) -> Any:
+        """Prepare the arguments of an `autograd.Function` that the model's code calls.
+
+        Args:
+            args: its arguments.
+        """
+        given = list(tensors_in(args))
+        place = next((self.backend.place_of(tensor) for tensor in given), self.backend.host)
+        self._go_to(None, given, place)
+        return map_tensors(lambda tensor: self.bring(tensor, self.backend.place_of(tensor)), args)
+
+    def _go_to(self, node: str | None, given: Iterable[torch.Tensor], place: str | None) -> None:
+        run = None if node is None else self._route.run_of.get(node)
+        if run is not None:
+            self._gate.wait_for(run)
+        if not torch.is_grad_enabled():
+            return
+        if run is None:
+            given = [tensor for tensor in given if tensor.requires_grad]
+            if given:
+                self.parts.enter(self.parts.part_at(place or self._place_now(), given))
+            return
+        stage = self._route.stage_of_run[run]
+        self.parts.enter(self.parts.part_for(stage, self._route.place_of_stage[stage], given))
+
+    def _place_now(self) -> str:
+        return self.backend.host if self.parts.now is None else self.parts.now.place
+
+    def leave(self) -> None:
+        """The code is over: copies are needed no more, and what comes is recorded in no part."""
+        self._copies = WeakTable()
+        self.parts.enter(None)
+
+    # --- what crosses between parts
+
+    def is_apart(self, given: Iterable[torch.Tensor]) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        return any(self.parts.maker_of(tensor) is not None for tensor in given)
+
+    def here(self, lies_here: Callable[[torch.Tensor], bool]) -> Callable[[torch.Tensor], bool]:
+        if not torch.is_grad_enabled():
+            return lies_here
+        maker_of = self.parts.maker_of
+        return lambda tensor: lies_here(tensor) and maker_of(tensor) is None
+
+    def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
+        maker = self.parts.maker_of(tensor) if torch.is_grad_enabled() else None
+        if maker is None:
+            return super().bring(tensor, place)
+        slots = self._copies_of(tensor)
+        key = (place, *writes_of(tensor), self.parts.now)
+        copy = slots.get(key)
+        if copy is None or copy.version != version_of(copy.tensor):
+            alias = self._alias(tensor, maker, place)
+            copy = slots[key] = Copy(alias, None, version_of(alias))
+        return copy.tensor
+
+    def _alias(self, tensor: torch.Tensor, maker: Part, place: str) -> torch.Tensor:
+        part = self.parts.now
+        if part is None or part.number in maker.above:
+            raise BaechiError(
+                f"code on {place} reads a tensor that follows from what it makes itself: the model's code "
+                "took another path than when it was profiled. Give an example of each path (examples=[...])"
+            )
+        here = self.backend.place_of(tensor)
+        cut = self.parts.cut(tensor, maker, here, place)
+        plain = self._plain(tensor)
+        with torch.no_grad():
+            data = plain if here == place else super().bring(plain, place)
+            data = data.detach()  # what other parts read, too, gets no history
+        return begin(self._handle, data, cut)
+
+    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor without its history: of the same memory and version; copies are kept with it."""
+        slots = self._copies_of(tensor)
+        key = ("", *writes_of(tensor), None)
+        if key not in slots:
+            slots[key] = Copy(tensor.detach(), None)
+        return slots[key].tensor
+
+    def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
+        if tensor.requires_grad and torch.is_grad_enabled():
+            with torch.no_grad():
+                super().push(self._plain(tensor), places)
+        else:
+            super().push(tensor, places)
+
+    def know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
+        if copied.requires_grad and torch.is_grad_enabled():
+            key = (place, *writes_of(tensor), self.parts.now)
+            self._copies_of(tensor)[key] = Copy(copied, None, version_of(copied))
+        else:
+            super().know(place, tensor, copied)
+
+    # --- what is written to aliases and copies
+
+    def loans(self, place: str) -> Loans:
+        return Loans(self.backend, partial(self.know, place), self.write_back, self.view_of)
+
+    def write_back(self, original: torch.Tensor, copied: torch.Tensor, *, unsaid: bool) -> None:
+        maker = self.parts.maker_of(original) if torch.is_grad_enabled() else None
+        if maker is None:
+            write_back(self.backend, original, copied, unsaid=unsaid)
+            return
+        place = self.backend.place_of(original)
+        viewed = view_base(original)
+        base = original if viewed is None else viewed
+        if base is original and self.backend.place_of(copied) == place:
+            adopt(original, copied)  # they share the memory
+            return
+        maker = self.parts.maker_of(base)
+        if maker is not None:
+            renew(self._handle, base, self.parts.cut(base, maker, place, place))
+        write_back(self.backend, original, copied, unsaid=unsaid)
+
+    def view_of(
+        self, tensor: torch.Tensor, copied: torch.Tensor, original: torch.Tensor
+    ) -> torch.Tensor | None:
+        with self.parts.entered(self.parts.part_of(original) or self.parts.now):
+            return view_of_original(tensor, copied, original)

@@ -1,0 +1,174 @@
+"""What a microbatch's code writes to attributes and containers of modules is its own.
+
+    lane 0   self.kept = x0 ─┐ stops                              ─▶ reads self.kept: x0
+    lane 1                   └▶ self.kept = x1 ─┐ stops
+             the module      as before the step, between the two
+
+Without this a layer would read what another microbatch left for it. The first step looks at everything that
+is reachable from the model's modules. Later steps look after what was written then, and at the end whether
+something else was. Each microbatch begins with what was there before the step; what the last one wrote stays.
+
+Tensors that are written in place are shared, in the order of the microbatches: running statistics. That is
+right if one layer, in one run, reads and writes them; everything else is refused.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import is_
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.errors import BaechiError
+from baechi.run.step.loans import version_of
+from baechi.torchlib.modules.as_found import Keeper
+from baechi.torchlib.modules.tables import content_of, differ, refill
+from baechi.torchlib.private.modules import buffer_table
+
+
+class WrittenTables:
+    """What of a model is written in forward, learned in the first step.
+
+    Attributes:
+        tables: attributes (`__dict__`) and containers that were written; None before the first step.
+    """
+
+    def __init__(self) -> None:
+        self.tables: list[Any] | None = None
+
+
+class OwnState:
+    """What each microbatch of a step wrote.
+
+    Args:
+        model: the model.
+        known: what was learned of it; this step adds to it if it is the first.
+        microbatches: how many.
+        layers: the names of modules that are layers.
+
+    Attributes:
+        learns: whether this is the first step.
+    """
+
+    def __init__(
+        self, model: nn.Module, known: WrittenTables, microbatches: int, layers: frozenset[str]
+    ) -> None:
+        self._known = known
+        self.learns = known.tables is None
+        tables = _tables(model) if known.tables is None else known.tables
+        self._before = [(table, content_of(table)) for table in tables]
+        self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
+        self._attributes = [] if self.learns else [_Attributes(module) for module in model.modules()]
+        self._tensors = list(_tensors(model, layers)) if self.learns else []
+
+    @contextmanager
+    def of(self, microbatch: int, run: int | None) -> Iterator[None]:
+        """Within this context, the modules are as the microbatch left them.
+
+        Args:
+            microbatch: its number.
+            run: what it runs; None in backward.
+        """
+        written = self._written[microbatch]
+        for number, content in written.items():
+            refill(self._before[number][0], content)
+        try:
+            yield
+        finally:
+            for number, (table, before) in enumerate(self._before):
+                now = content_of(table)
+                if differ(now, before):
+                    written[number] = now
+                    refill(table, before)
+                else:
+                    written.pop(number, None)
+        if run is not None:
+            for tensor in self._tensors:
+                tensor.look(run)
+
+    def finish(self) -> None:
+        """The step is over: what the last microbatch wrote stays.
+
+        Raises:
+            BaechiError: something was written that the first step did not write.
+        """
+        if self.learns:
+            numbers = sorted({number for written in self._written for number in written})
+            self._known.tables = [self._before[number][0] for number in numbers]
+        changed = [name for attributes in self._attributes for name in attributes.changed(self._before)]
+        if changed:
+            self._known.tables = None  # the next step learns it
+            raise BaechiError(
+                f"microbatches may have read each other's attributes in this step: {', '.join(changed[:5])} "
+                "changed, and did not in the steps before. Run the step again"
+            )
+        for number, content in self._written[-1].items():
+            refill(self._before[number][0], content)
+
+
+class _Attributes:
+    """The attributes of a module as they were before a step."""
+
+    __slots__ = ("_keys", "_module", "_values")
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._keys, self._values = list(vars(module)), list(vars(module).values())
+
+    def changed(self, known: list[tuple[Any, Any]]) -> list[str]:
+        """The attributes that are not as they were, in words."""
+        own = vars(self._module)
+        if len(own) == len(self._values) and all(map(is_, own.values(), self._values)):
+            return []
+        if any(table is own for table, _ in known):
+            return []
+        before = dict(zip(self._keys, self._values, strict=True))
+        names = [n for n in {**before, **own} if before.get(n, before) is not own.get(n, own)]
+        return [f"{type(self._module).__name__}.{name}" for name in names]
+
+
+class _Tensor:
+    """A buffer, or another tensor among a module's attributes: in which runs it is written."""
+
+    def __init__(self, name: str, tensor: torch.Tensor, *, in_layer: bool) -> None:
+        self._name, self._tensor, self._in_layer = name, tensor, in_layer
+        self._version = version_of(tensor)
+        self._runs: set[int] = set()
+
+    def look(self, run: int) -> None:
+        """Note whether the run wrote it.
+
+        Raises:
+            BaechiError: microbatches cannot keep it apart.
+        """
+        version = version_of(self._tensor)
+        if version == self._version:
+            return
+        self._version = version
+        self._runs.add(run)
+        if self._in_layer and len(self._runs) == 1:
+            return
+        raise BaechiError(
+            f"{self._name} is written in place in forward, and the code may read it elsewhere than in one "
+            "layer: microbatches would read each other's. Keep it in a layer, assign a new tensor instead of "
+            "writing it, or use microbatches=1"
+        )
+
+
+def _tables(model: nn.Module) -> list[Any]:
+    keeper = Keeper("none")
+    for module in model.modules():
+        keeper.keep(module)
+    shared = {id(buffer_table(module)) for module in model.modules()}
+    return [table for table, _ in keeper.containers if id(table) not in shared]
+
+
+def _tensors(model: nn.Module, layers: frozenset[str]) -> Iterator[_Tensor]:
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        in_layer = any(name == layer or name.startswith(f"{layer}.") for layer in layers)
+        for attribute, value in (*buffer_table(module).items(), *vars(module).items()):
+            if isinstance(value, torch.Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                yield _Tensor(f"{name}.{attribute}".lstrip("."), value, in_layer=in_layer)

@@ -1,0 +1,77 @@
+"""Which run and stage a call of the model's code belongs to, worked out once for a pipeline."""
+
+from collections import Counter
+
+from baechi.records.pipeline import Pipeline
+from baechi.records.pipeline.units import NOWHERE
+from baechi.run.step.call_sites import Site
+
+
+class Route:
+    """The way of a microbatch through the runs of a pipeline.
+
+    Args:
+        pipeline: the pipeline.
+
+    Attributes:
+        run_of: by node of the graph, its run.
+        stage_of_run: by run, its stage.
+        place_of_stage: by stage, its device.
+        node_at: by site in the model's code, the functional op that the graph has there.
+        functions: the names of the functions that the graph has as nodes.
+        layers: the names of the modules that are layers.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        units, plan = pipeline.units, pipeline.plan
+        names = plan.cluster.names
+        pairs = zip(plan.graph.code_order(), units.run_of, strict=True)
+        self.run_of = {node: run for node, run in pairs if run != NOWHERE}
+        self.stage_of_run = units.stage_of_run
+        self.place_of_stage = tuple(names[device] for device in units.device_of)
+        self.node_at: dict[Site, str] = {}
+        after, calls = "", Counter[str]()
+        for node, costs in plan.graph.placed_costs():
+            if costs.kind == "layer":
+                after, calls = (after, calls) if costs.unread else (node, Counter())
+            elif not costs.on_host:
+                function = costs.type or ""
+                self.node_at[Site(after, function, calls[function])] = node
+                calls[function] += 1
+        layers = [node for node, costs in plan.graph.placed_costs() if costs.kind == "layer"]
+        self.layers = frozenset(plan.graph.module_of(node) for node in layers)
+        self.functions = frozenset(site.function for site in self.node_at)
+
+
+class Sites:
+    """Where a microbatch has come to in the model's code.
+
+    Args:
+        route: the way.
+    """
+
+    def __init__(self, route: Route) -> None:
+        self._route = route
+        self._after = ""
+        self._calls: Counter[str] = Counter()
+
+    def reached(self, call: str) -> None:
+        """Note that the code reaches a layer.
+
+        Args:
+            call: its name, with the number of its call.
+        """
+        self._after = call
+        self._calls.clear()
+
+    def node(self, function: str) -> str | None:
+        """Note that the code reaches a functional op on a device. Returns its node, if the graph has one.
+
+        Args:
+            function: its name.
+        """
+        if function not in self._route.functions:
+            return None
+        site = Site(self._after, function, self._calls[function])
+        self._calls[function] += 1
+        return self._route.node_at.get(site)

@@ -1,0 +1,48 @@
+"""How a model's step is split into microbatches: the pipeline, its way, and what each part's loss counts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from baechi.records.pipeline import Pipeline
+from baechi.run.pipeline.batch.evidence import Evidence
+from baechi.run.pipeline.batch.shares import Weigh
+from baechi.run.pipeline.lanes.own_state import WrittenTables
+from baechi.run.pipeline.lanes.route import Route
+
+Loss = Callable[[Any, Any], torch.Tensor]
+"""From what the model returned and the target, the loss."""
+
+
+@dataclass
+class Microbatches:
+    """How a model's step is split.
+
+    Args:
+        pipeline: the list of tasks.
+        loss: computes the loss; None if the model returns it.
+        weigh: what the loss of each microbatch counts; None finds out by evidence.
+        written: what of the model is written in forward, as far as it was learned.
+    """
+
+    pipeline: Pipeline
+    loss: Loss | None = None
+    weigh: Weigh | None = None
+    written: WrittenTables = field(default_factory=WrittenTables)
+
+    @cached_property
+    def route(self) -> Route:
+        """The way of a microbatch through the pipeline's runs."""
+        return Route(self.pipeline)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """Which rules weigh the losses of the microbatches."""
+        return Evidence(self.pipeline.split)
+
+    def anew(self) -> "Microbatches":
+        """The same for a copy of the model."""
+        return Microbatches(self.pipeline, self.loss, self.weigh)

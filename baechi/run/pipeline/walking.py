@@ -1,0 +1,76 @@
+"""The model's own code, walked by one microbatch in its lane, or by a few rows in a plain step."""
+
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from baechi.records.inputs import Inputs
+from baechi.run.pipeline.batch.splitting import Parted
+from baechi.run.pipeline.lanes.lane_glue import LaneGlue
+from baechi.run.pipeline.lanes.lane_step import LaneStep
+from baechi.run.pipeline.microbatches import Loss, Microbatches
+from baechi.run.runtime import Runtime
+from baechi.torchlib.modules.intercept import original_forward
+
+TARGET = "target"
+"""The keyword argument that a `loss=` function gets."""
+
+
+def walk(
+    model: nn.Module,
+    runtime: Runtime,
+    loss: Loss | None,
+    step: LaneStep,
+    inputs: Inputs,
+) -> Any:
+    """Walk one microbatch through the model's code, in its lane.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        loss: computes the loss; None if the model returns it.
+        step: the microbatch's step.
+        inputs: its inputs.
+
+    Returns:
+        What the model returns, or the loss.
+    """
+    args, kwargs = inputs.args, dict(inputs.kwargs)
+    target = kwargs.pop(TARGET, None) if loss is not None else None
+    glue = LaneGlue(step)
+    try:
+        with runtime.opened(glue):
+            result = original_forward(model)(*args, **kwargs)
+            if loss is not None and target is not None:
+                result = loss(result, target)
+    finally:
+        step.leave()
+    return result
+
+
+def shares_of(
+    model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs, parts: Parted
+) -> list[Any]:
+    """What the losses of the microbatches count.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        microbatches: how its step is split.
+        inputs: the batch.
+        parts: the same in parts.
+    """
+    if microbatches.weigh is not None:
+        return microbatches.weigh(parts)
+    call = partial(_whole, model, runtime, microbatches.loss)
+    return microbatches.evidence.shares(model, parts, inputs, call)
+
+
+def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:
+    """Call the model with a batch as it is, in a plain step."""
+    args, kwargs = inputs.args, dict(inputs.kwargs)
+    target = kwargs.pop(TARGET, None) if loss is not None else None
+    with runtime.step(model):
+        result = original_forward(model)(*args, **kwargs)
+        return result if loss is None or target is None else loss(result, target)

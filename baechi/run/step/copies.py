@@ -1,0 +1,34 @@
+"""A copy of a tensor on another device, and what tells whether it is still current."""
+
+from dataclasses import dataclass
+
+import torch
+
+from baechi.backend.transfer import Way
+from baechi.run.step.loans import version_of
+from baechi.torchlib.tensors.storage import mark_of
+
+
+@dataclass(slots=True)
+class Copy:
+    """A copy of a tensor on another device: in transfer, or arrived, with its version on arrival.
+
+    Args:
+        tensor: the copy.
+        way: the way that it travels; None when it has arrived.
+        version: the copy's version on arrival.
+    """
+
+    tensor: torch.Tensor
+    way: Way | None
+    version: int = 0
+
+
+def writes_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """A key that changes when a tensor is written in place.
+
+    Args:
+        tensor: any tensor.
+    """
+    mark = mark_of(tensor)
+    return version_of(tensor), 0 if mark is None else mark.writes

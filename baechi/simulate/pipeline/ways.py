@@ -1,0 +1,89 @@
+"""The longest ways through a step in microbatches, by task: to its start, and from its start to the end.
+
+    head ─▶ [task] ─▶ ... ─▶ end        a way goes on by data, by transfers,
+    └──────┘└─── tail ─────────┘        and to the same unit of the next microbatch
+
+Devices and links are taken to be free. A task is its number: microbatch by microbatch, runs before stages.
+"""
+
+from dataclasses import dataclass
+
+from baechi.simulate.pipeline.costs import PipelineCosts
+
+
+@dataclass(frozen=True)
+class Ways:
+    """By task, seconds.
+
+    Args:
+        own_s: what it takes on its device.
+        heads_s: the longest way to its start.
+        tails_s: the longest way from its start to the end, with what it takes.
+    """
+
+    own_s: list[float]
+    heads_s: list[float]
+    tails_s: list[float]
+
+
+def ways(costs: PipelineCosts, microbatches: int) -> Ways:
+    """The longest ways of all tasks.
+
+    Args:
+        costs: of the pipeline.
+        microbatches: how many.
+    """
+    units, runs = costs.units, len(costs.forward_s)
+    ordered = [*range(runs), *[runs + stage for stage in units.backward_order if units.training]]
+    after, width = _after(costs), len(ordered)
+    first_s = [*costs.forward_s, *costs.backward_s][:width]
+    later_s = [*costs.forward_s, *map(sum, zip(costs.backward_s, costs.add_s, strict=True))][:width]
+    own_s = first_s + later_s * (microbatches - 1)
+    heads_s = [*_uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
+    bases = [microbatch * width for microbatch in range(microbatches)]
+    for base in bases:
+        for unit in ordered:
+            end_s = heads_s[base + unit] + own_s[base + unit]
+            for follower, travel_s in after[unit]:
+                heads_s[base + follower] = max(heads_s[base + follower], end_s + travel_s)
+            if base != bases[-1]:
+                heads_s[base + width + unit] = max(heads_s[base + width + unit], end_s)
+    fetched_s = [max([send.duration_s for send in sends], default=0.0) for sends in costs.sends]
+    tails_s = list(own_s)
+    for base in reversed(bases):
+        for unit in reversed(ordered):
+            rest_s = [travel_s + tails_s[base + follower] for follower, travel_s in after[unit]]
+            rest_s += [tails_s[base + width + unit]] if base != bases[-1] else []
+            rest_s += [fetched_s[unit]] if unit < runs else []
+            tails_s[base + unit] += max(rest_s, default=0.0)
+    return Ways(own_s, heads_s, tails_s)
+
+
+def _after(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
+    """By unit, those of its microbatch that wait for it, with the seconds that what they read travels."""
+    units, runs = costs.units, len(costs.forward_s)
+    found: list[list[tuple[int, float]]] = [[] for _ in range(runs + len(costs.backward_s))]
+    for run, before in enumerate(costs.forward_after):
+        for earlier in before:
+            found[earlier].append((run, 0.0))
+    for run, sends in enumerate(costs.sends):
+        found[run] += [(reader, send.duration_s) for send in sends for reader in send.readers]
+    for stage, before in enumerate(costs.backward_after) if units.training else ():
+        for run in units.runs_of[stage]:
+            found[run].append((runs + stage, 0.0))
+        for earlier in before:
+            found[runs + earlier].append((runs + stage, 0.0))
+        found[runs + stage] += [
+            (runs + reader, send.duration_s) for send in costs.returns[stage] for reader in send.readers
+        ]
+    return found
+
+
+def _uploaded_s(costs: PipelineCosts) -> list[float]:
+    """By run, when the last that it needs from the host is there at the earliest."""
+    found = [0.0] * len(costs.forward_s)
+    for sends in costs.uploads:
+        for send in sends:
+            for reader in send.readers:
+                found[reader] = max(found[reader], send.duration_s)
+    return found

@@ -1,0 +1,6 @@
+"""Steps in microbatches, as users ask `distribute` for them.
+
+In:    a model, a whole batch, into how many parts, what the loss is.
+Out:   the model, distributed.
+Start: `asked`, then `microbatching`.
+"""

@@ -1,0 +1,99 @@
+"""How a user asks for a step to be split."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from baechi.records.inputs import Inputs
+from baechi.records.pipeline import Pipeline
+from baechi.run.pipeline.batch.shares import ROWS, SUM, Weigh
+from baechi.run.pipeline.batch.splitting import Split
+from baechi.run.pipeline.microbatches import Loss, Microbatches
+from baechi.simulate.pipeline import OrderLike
+
+Number = int | Literal["auto"]
+
+LossWeights = Literal["rows", "sum"] | Callable[[list[Inputs]], list[Any]]
+"""What the losses of microbatches count: by rows, all the same, or as a function of their inputs says."""
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How a user wants a step to be split.
+
+    Args:
+        microbatches: into how many parts, or `"auto"`.
+        loss: computes the loss from what the model returns and the call's `target`.
+        split: by input's name, the dimension that is split, or None for an input that goes whole.
+        loss_weights: what the loss of each part counts; None finds out.
+        order: the order of the tasks.
+    """
+
+    microbatches: Number
+    loss: Loss | None = None
+    split: Split | None = None
+    loss_weights: LossWeights | None = None
+    order: OrderLike = "auto"
+
+    def __post_init__(self) -> None:
+        number = self.microbatches
+        if number != "auto" and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            raise ValueError(f"microbatches is {number!r}: a whole number of at least 1, or 'auto'")
+        known = self.loss_weights in (None, "rows", "sum") or callable(self.loss_weights)
+        if not known:
+            raise ValueError(f"loss_weights is {self.loss_weights!r}: 'rows', 'sum', or a function")
+
+    @property
+    def weigh(self) -> Weigh | None:
+        """What the losses count, as a function of the parts; None finds out."""
+        if self.loss_weights is None:
+            return None
+        if callable(self.loss_weights):
+            own = self.loss_weights
+            return lambda parts: own(list(parts.parts))
+        return ROWS.weigh if self.loss_weights == "rows" else SUM.weigh
+
+    def microbatches_of(self, pipeline: Pipeline) -> Microbatches:
+        """What the runtime needs.
+
+        Args:
+            pipeline: the chosen pipeline.
+        """
+        return Microbatches(pipeline, self.loss, self.weigh)
+
+
+def splitting_of(
+    microbatches: Number | None,
+    plan: object,
+    loss: Loss | None,
+    split: Split | None,
+    loss_weights: LossWeights | None,
+    order: OrderLike,
+) -> Splitting | None:
+    """How a user wants a step to be split; None for a plain step.
+
+    Args:
+        microbatches: into how many parts.
+        plan: the plan or pipeline, if one was made before.
+        loss, split, loss_weights, order: see `distribute`.
+
+    Raises:
+        ValueError: the arguments do not go together.
+    """
+    if isinstance(plan, Pipeline):
+        if microbatches not in (None, plan.microbatches) or split is not None or order != "auto":
+            raise ValueError(
+                "a pipeline says how many microbatches there are, how inputs are split, and the order"
+            )
+        return Splitting(plan.microbatches, loss, dict(plan.split), loss_weights)
+    if microbatches is None:
+        if loss is not None or split is not None or loss_weights is not None or order != "auto":
+            raise ValueError("loss, split, loss_weights and order go with microbatches: say how many")
+        return None
+    if plan is not None:
+        raise ValueError(
+            "a plan has the costs of a whole batch: order its microbatches with baechi.pipeline(plan, "
+            "number), and give the pipeline"
+        )
+    made = Splitting(microbatches, loss, split, loss_weights, order)
+    return None if microbatches == 1 and loss is None else made

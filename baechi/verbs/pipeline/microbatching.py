@@ -1,0 +1,226 @@
+"""From a model to one whose steps are split into microbatches: what `distribute(microbatches=...)` does.
+
+the batch in m parts ─▶ profile of one ─▶ place, order ─▶ dry run ─▶ assign
+         for each m that "auto" tries
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from baechi.errors import DryRunError, PlacementError
+from baechi.place.evaluated import Effort
+from baechi.progress import progress, say, verbosity
+from baechi.records.cluster import Cluster
+from baechi.records.device_map import DeviceMap
+from baechi.records.graph import LayerGraph
+from baechi.records.inputs import Inputs
+from baechi.records.pipeline import Pipeline
+from baechi.records.plan import Plan
+from baechi.report.summary import summary
+from baechi.run import assign, blocks_compiled, tell_uncompiled
+from baechi.run.dry.dry_run import dry_run
+from baechi.run.pipeline.batch.shares import ROWS
+from baechi.run.pipeline.batch.splitting import Parted, parted, rows_of
+from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.pipeline.walking import TARGET
+from baechi.units import format_bytes
+from baechi.verbs.applying import applied, located
+from baechi.verbs.given import Optimizer, Outputs, instance_of, name_of, with_outputs
+from baechi.verbs.pipeline.asked import Splitting
+from baechi.verbs.pipelining import pipeline as ordered
+from baechi.verbs.planning import Placer, place, resized, with_optimizer
+
+logger = logging.getLogger(__name__)
+
+_NUMBERS = (1, 2, 4, 8, 16, 32)
+"""What "auto" tries, as far as the batch has rows."""
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+_DRY_RUNS = 3
+_ROOM = 0.9
+"""A plan whose simulated peaks, which err high, leave this much room needs no dry run to fit."""
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """What `distribute` was asked for; kept until the first call if there are no inputs yet.
+
+    Args:
+        cluster: the devices, which are here.
+        splitting: how the step is split.
+        profile_with: profiles a model with these examples.
+        placer: who places.
+        effort: how long `"auto"` searches.
+        device_map: the placement, if it is made by hand.
+        optimizer: the optimizer, or its name.
+        compile: what `torch.compile` is given for the repeated blocks; None compiles none.
+        verify: whether a dry run decides if the plan fits.
+        verbose: whether to show progress.
+    """
+
+    cluster: Cluster
+    splitting: Splitting
+    profile_with: Callable[..., LayerGraph]
+    placer: Placer
+    effort: Effort
+    device_map: DeviceMap | None
+    optimizer: Optimizer
+    compile: Mapping[str, Any] | None
+    verify: bool
+    verbose: bool | None
+
+
+def here(pipeline: Pipeline, cluster: Cluster | str | Path | None, outputs: Outputs | None) -> Pipeline:
+    """A pipeline on devices that are here.
+
+    Args:
+        pipeline: it may have been made for devices elsewhere.
+        cluster: the devices, as `assign` takes them.
+        outputs: where outputs go, as `assign` takes it.
+    """
+    found = None if cluster is None else located(Cluster.parse(cluster))
+    return replace(pipeline, plan=applied(with_outputs(pipeline.plan, outputs), found), limits={})
+
+
+def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> None:
+    """Profile a part of the batch, place and order, and assign.
+
+    Args:
+        request: how.
+        model: the model.
+        inputs: what it is called with, a whole batch.
+
+    Raises:
+        BaechiError: see `distribute`.
+        ValueError: the batch cannot be split.
+    """
+    with verbosity(request.verbose), blocks_compiled(model, request.compile):
+        pipeline = _chosen(request, model, inputs)
+        assign_pipeline(model, pipeline, request.splitting, request.optimizer)
+        say(lambda: summary(pipeline.plan) if pipeline.microbatches == 1 else repr(pipeline))
+
+
+def assign_pipeline(
+    model: nn.Module, pipeline: Pipeline, splitting: Splitting, optimizer: Optimizer
+) -> nn.Module:
+    """Distribute a model, with its step in microbatches.
+
+    Args:
+        model: the model.
+        pipeline: the devices of its layers, and the order of the tasks.
+        splitting: what the loss is, and counts.
+        optimizer: an optimizer made before moves its state.
+
+    Returns:
+        The same model.
+    """
+    split = pipeline.microbatches > 1 or splitting.loss is not None
+    microbatches = splitting.microbatches_of(pipeline) if split else None
+    if split:
+        _tell_norms(model)
+    trained = instance_of(optimizer)
+    assign(model, pipeline.plan, reorder=not split, optimizer=trained, microbatches=microbatches)
+    return tell_uncompiled(model)
+
+
+def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> Pipeline:
+    rows = rows_of(model, _without_target(request, inputs), request.splitting.split or {})
+    number = request.splitting.microbatches
+    numbers = [number] if number != "auto" else [n for n in _NUMBERS if n <= max(1, rows or 1)]
+    parts = {n: parted(model, inputs, n, request.splitting.split or {}) for n in numbers}
+    graphs = {n: _graph(request, model, part, n) for n, part in parts.items()}
+    budget = request.cluster
+    for left in reversed(range(_DRY_RUNS)):
+        pipeline = _placed(request, graphs, budget)
+        if not request.verify or pipeline.microbatches == 1:
+            return pipeline
+        excess = _excess(request, model, inputs, pipeline)
+        if not excess:
+            return pipeline
+        if left:
+            budget = resized(budget, {name: -size for name, size in excess.items()})
+    short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
+    raise PlacementError(
+        f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on {short}: use "
+        "larger devices, more microbatches, or a smaller batch",
+        short_bytes=excess,
+    )
+
+
+def _placed(request: PipelineRequest, graphs: Mapping[int, LayerGraph], budget: Cluster) -> Pipeline:
+    number, splitting = request.splitting.microbatches, request.splitting
+    if request.device_map is not None:
+        return _by_hand(request, graphs)
+    made = place(
+        graphs,
+        budget,
+        request.placer,
+        microbatches=number,
+        optimizer=name_of(request.optimizer),
+        effort=request.effort,
+    )
+    made = replace(made, plan=replace(made.plan, cluster=request.cluster))
+    if splitting.order != "auto" and made.microbatches > 1:
+        made = ordered(made.plan, made.microbatches, splitting.order)
+    return replace(made, split=dict(splitting.split or {}))
+
+
+def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph]) -> Pipeline:
+    """The fastest pipeline of a placement that was made by hand."""
+    assert request.device_map is not None
+    splitting, made = request.splitting, []
+    for number, graph in graphs.items():
+        noted = with_optimizer(graph, name_of(request.optimizer))
+        plan = Plan.from_device_map(noted, request.cluster, request.device_map)
+        made.append(ordered(plan, number, splitting.order, split=dict(splitting.split or {})))
+    return min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
+
+
+def _excess(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline: Pipeline) -> dict[str, int]:
+    """By device, how many bytes a dry run of the pipeline needs more than there are."""
+    devices = pipeline.plan.cluster.devices
+    peaks = pipeline.timeline.peak_bytes
+    if all(peaks[device.name] <= _ROOM * device.memory_bytes for device in devices):
+        return {}
+    microbatches = Microbatches(pipeline, request.splitting.loss, ROWS.weigh)
+    optimizer = request.optimizer
+    try:
+        with progress("running dry"):
+            dry = dry_run(
+                model, inputs, pipeline.plan, optimizer=optimizer, reorder=False, microbatches=microbatches
+            )
+    except DryRunError as error:
+        logger.info("the figures of this plan are estimates: %s", error)
+        return {}
+    full = {device.name: dry.peak_bytes[device.name] - device.memory_bytes for device in devices}
+    return {name: size for name, size in full.items() if size > 0}
+
+
+def _graph(request: PipelineRequest, model: nn.Module, parts: Parted, number: int) -> LayerGraph:
+    """The layer graph of the largest part."""
+    graph = request.profile_with(model, examples=[_without_target(request, parts.parts[0])])
+    graph.graph["microbatches"] = number
+    return graph
+
+
+def _without_target(request: PipelineRequest, inputs: Inputs) -> Inputs:
+    if request.splitting.loss is None:
+        return inputs
+    return Inputs(*inputs.args, **{key: value for key, value in inputs.kwargs.items() if key != TARGET})
+
+
+def _tell_norms(model: nn.Module) -> None:
+    norms = [
+        name for name, module in model.named_modules() if isinstance(module, _BATCH_NORMS) and module.training
+    ]
+    if norms:
+        logger.warning(
+            "batch norm takes its statistics from each microbatch, as in a loop over parts: %s",
+            ", ".join(norms[:3]) + (f" and {len(norms) - 3} more" if len(norms) > 3 else ""),
+        )

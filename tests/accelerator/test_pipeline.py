@@ -1,0 +1,69 @@
+"""Pipelines on devices that torch keeps apart: the same numbers, and no access that nothing orders."""
+
+import copy
+
+import pytest
+import torch
+from architectures import HELD_IN, OTHERS, OWN, loss_of
+from run.pipeline.by_loop import WithLoss, assert_same_gradients, batch_of, loop
+from run.pipeline.nets import Blocks, noise, seeded
+from torch import nn
+
+import baechi
+from accelerator import NAMES, ToyMachine
+
+from .devices import FIRST, cluster, there
+from .where import moved
+
+NAMED = ("torch_transformer", "in_place_views", "t5", "resnet", "clip")
+ORDERS = ("1f1b", "gpipe", "interleaved", "auto", "1f1b")
+BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}
+
+
+def on_host(model: nn.Module) -> nn.Module:
+    """A module with a model's gradients, on the host."""
+    made = nn.Module()
+    for number, weight in enumerate(model.parameters()):
+        own = nn.Parameter(weight.detach().cpu())
+        own.grad = None if weight.grad is None else weight.grad.cpu()
+        made.register_parameter(str(number), own)
+    return made
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "clocks"])
+@pytest.mark.parametrize("number", range(len(NAMED)), ids=NAMED)
+def test_as_the_loop(toy: ToyMachine, number: int, late: bool) -> None:
+    """Work is queued and runs late, in a random order; or every access is checked against vector clocks."""
+    toy.restart(seed=number, late=late)
+    architecture, microbatches = BY_NAME[NAMED[number]], 2 + number % 2
+    model = WithLoss(architecture.build(), loss_of).train().double()
+    inputs = batch_of(architecture.inputs(), 5)
+    plain = moved(copy.deepcopy(model), FIRST)
+    expected = loop(plain, there(inputs), microbatches)
+    devices = cluster(*NAMES[: 2 + number % 2])
+    graph = baechi.profile(
+        model, inputs, cluster=devices, training=True, source="estimate", microbatches=microbatches
+    )
+    plan = baechi.place(graph, devices, f"random:{number}")
+    pipeline = baechi.pipeline(plan, microbatches, ORDERS[number])  # type: ignore[arg-type]
+    baechi.distribute(model, plan=pipeline, loss_weights="rows")
+    torch.manual_seed(3)
+    loss = model(**there(inputs))
+    loss.backward()
+    assert torch.allclose(loss.detach().cpu(), expected.cpu(), rtol=1e-12)
+    assert_same_gradients(on_host(model), on_host(plain))
+
+
+def test_a_drain(toy: ToyMachine) -> None:
+    """Without a loss the backwards run inside `backward()`, which the device threads must not wait for."""
+    x = noise(7, 6)
+    model = seeded(Blocks)
+    plain = copy.deepcopy(model)
+    where = {"a": 0, "b": 1, "c": 1, "d": 0}
+    devices = cluster(*NAMES[:2])
+    baechi.distribute(model, x, cluster=devices, microbatches=3, device_map=where, source="estimate")
+    given, own = there(x).requires_grad_(), x.clone().requires_grad_()
+    model(given).square().sum().backward()
+    plain(own).square().sum().backward()
+    assert given.grad is not None and own.grad is not None and torch.allclose(given.grad.cpu(), own.grad)
+    assert_same_gradients(on_host(model), plain)

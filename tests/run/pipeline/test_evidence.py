@@ -1,0 +1,152 @@
+"""What the losses of microbatches count: by evidence; coupled losses are told; results that no rule joins."""
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+import torch
+from run.pipeline.by_loop import assert_same_gradients
+from run.pipeline.nets import noise, pipelined, seeded
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import baechi
+from baechi.errors import BaechiError
+
+IDS = torch.randint(1, 9, (8, 5), generator=torch.Generator().manual_seed(1))
+LABELS = IDS.clone()
+LABELS[0, 1:] = LABELS[5, 3:] = -100
+PADDED = LABELS.clamp(min=0)
+WHERE = {"table": 0, "head": 1}
+
+
+class Words(nn.Module):
+    """Predicts labels; how its loss counts them is said."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.table, self.head, self.how = nn.Embedding(10, 6), nn.Linear(6, 10), how
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Any:
+        logits = self.head(self.table(ids))
+        if self.how == "next":
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        ignored, reduction = {"padding": (0, "mean"), "sum": (-100, "sum")}.get(self.how, (-100, "mean"))
+        each = logits.transpose(1, 2), labels
+        if self.how == "rows":
+            kept = labels != -100
+            losses = F.cross_entropy(*each, ignore_index=-100, reduction="none")
+            return (losses.sum(1) / kept.sum(1).clamp(min=1)).mean()
+        loss = F.cross_entropy(*each, ignore_index=ignored, reduction=reduction)
+        if self.how == "coupled":
+            loss = loss + (logits.mean((1, 2)) @ logits.mean((1, 2))).square()
+        return loss
+
+
+@pytest.mark.parametrize("how", ["same", "next", "padding", "sum", "rows"])
+def test_the_loss_is_that_of_the_batch(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Means over labels, from the second on, of other than padding; sums; means over rows: none is told."""
+    model = seeded(lambda: Words(how))
+    plain = copy.deepcopy(model)
+    batch = {"ids": IDS, "labels": PADDED if how == "padding" else LABELS}
+    cluster = pipelined(model, batch, device_map=WHERE)
+    with caplog.at_level(logging.WARNING), cluster:
+        loss = model(**batch)
+        loss.backward()
+    expected = plain(**batch)
+    expected.backward()
+    assert torch.allclose(loss, expected, rtol=1e-12)
+    assert_same_gradients(model, plain)
+    assert "couples" not in caplog.text
+
+
+def test_rules_are_asked_again_when_they_disagree() -> None:
+    """A first batch without ignored labels says nothing; the first one with some does."""
+    model = seeded(lambda: Words("next"))
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, {"ids": IDS, "labels": IDS}, device_map=WHERE)
+    for labels in (IDS, LABELS, LABELS):
+        with cluster:
+            loss = model(IDS, labels)
+        assert torch.allclose(loss, plain(IDS, labels), rtol=1e-12)
+
+
+def test_a_coupled_loss_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with both figures; what the user says holds."""
+    model = seeded(lambda: Words("coupled"))
+    cluster = pipelined(model, {"ids": IDS, "labels": LABELS}, device_map=WHERE)
+    with caplog.at_level(logging.WARNING), cluster:
+        for _ in range(2):
+            model(IDS, LABELS).backward()
+    assert caplog.text.count("couples the rows") == 1
+    said = seeded(lambda: Words("sum"))
+    cluster = pipelined(
+        said, {"ids": IDS, "labels": LABELS}, device_map=WHERE, loss_weights=lambda parts: [0.0, 0.0, 1.0]
+    )
+    with cluster:
+        assert torch.allclose(said(IDS, LABELS), seeded(lambda: Words("sum"))(IDS[6:], LABELS[6:]))
+
+
+class Returns(nn.Module):
+    """It returns rows, a scalar that is no loss, text and an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Any:
+        rows = self.last(self.first(x)) * scale
+        return {"rows": (rows, rows[:, 0]), "norm": rows.norm(), "kind": "test", "cache": object()}
+
+
+def test_what_is_joined() -> None:
+    """Rows are; equal values stay; anything else raises when it is read, and names itself."""
+    model = seeded(Returns)
+    plain = copy.deepcopy(model)
+    x, scale = noise(7, 4), noise(4, seed=2)
+    cluster = pipelined(model, (x, scale), device_map={"first": 0, "last": 1})
+    with cluster:
+        result = model(x, scale)
+    expected = plain(x, scale)
+    for one, other in zip(result["rows"], expected["rows"], strict=True):
+        assert torch.equal(one, other)
+    assert result["kind"] == "test"
+    for name in ("norm", "cache"):
+        with pytest.raises(BaechiError, match=f"the output {name} "):
+            float(result[name])
+
+
+class Turned(nn.Module):
+    """The batch is the second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        result: Tensor = self.last(self.first(x)) + mask
+        return result
+
+
+def test_how_inputs_are_split() -> None:
+    """By a dimension, or not at all; a dimension that is not the batch's is told."""
+    model = seeded(Turned)
+    plain = copy.deepcopy(model)
+    x, mask = noise(3, 6, 4), noise(6, 4, seed=2)
+    where = {"first": 0, "last": 1}
+    cluster = pipelined(model, (x, mask[:1]), device_map=where, split={"x": 1, "mask": None})
+    with cluster:
+        assert torch.equal(model(x, mask[:1]), plain(x, mask[:1]))
+    with pytest.raises(ValueError, match="dimension 1 of mask"):
+        pipelined(seeded(Turned), (x, mask), device_map=where, split={"x": 1, "mask": 1})
+
+
+def test_a_placement_that_is_searched() -> None:
+    """`microbatches="auto"` compares numbers, 1 among them; the model computes the same."""
+    model = seeded(lambda: Words("same"))
+    plain = copy.deepcopy(model)
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, {"ids": IDS, "labels": LABELS}, cluster=cluster, microbatches="auto")
+    with cluster:
+        assert torch.allclose(model(IDS, LABELS), plain(IDS, LABELS))

@@ -1,0 +1,123 @@
+"""What a microbatch writes to modules is its own; what cannot be kept apart is refused."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from run.pipeline.by_loop import WithLoss, assert_as_loop, assert_same_gradients
+from run.pipeline.nets import noise, pipelined, seeded
+from torch import Tensor, nn
+
+from baechi.errors import BaechiError
+
+X = noise(6, 4)
+WHERE = {"first": 0, "middle": 1, "last": 0}
+
+
+class Keeps(nn.Module):
+    """A layer leaves a tensor for a later one, in an attribute, a list, a dict or an object of the model."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(4, 4) for _ in range(3))
+        self.how, self.kept, self.list = how, None, []
+        self.dict: dict[str, Tensor] = {}
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        first = self.first(x)
+        if self.how == "attribute":
+            self.kept = first
+        elif self.how == "list":
+            self.list.append(first)
+        else:
+            self.dict["kept"] = first
+        middle = self.middle(first)
+        kept = {"attribute": lambda: self.kept, "list": self.list.pop, "dict": lambda: self.dict["kept"]}
+        result: Tensor = self.last(middle * kept[self.how]())
+        return result.square().mean()
+
+
+@pytest.mark.parametrize("how", ["attribute", "list", "dict"])
+def test_it_is_kept_apart(how: str) -> None:
+    """Losses and gradients are those of the whole batch; the model is as after one call."""
+    model = seeded(lambda: Keeps(how))
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, X, device_map=WHERE)
+    for _ in range(3):  # the first step learns, later ones use what was learned
+        plain.zero_grad()
+        expected = plain(X)
+        expected.backward()
+        with cluster:
+            model.zero_grad()
+            loss = model(X)
+            loss.backward()
+        assert torch.allclose(loss, expected)
+        assert_same_gradients(model, plain)
+    assert (model.calls, len(model.list)) == (plain.calls, len(plain.list))
+
+
+class Normed(nn.Module):
+    """Running statistics in two stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.norm(self.last(self.middle(self.first(x))))
+        return result
+
+
+def test_running_statistics_follow_the_microbatches() -> None:
+    """As the loop's, bit for bit."""
+    model = WithLoss(seeded(Normed), lambda result: result.square().sum() / 3)
+    assert_as_loop(model.train(), {"x": noise(9, 4)}, 3, devices=2, placer="round-robin")
+
+
+class Writes(nn.Module):
+    """The model's own code writes a buffer in place, and reads it later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(4, 4) for _ in range(3))
+        self.register_buffer("memory", torch.zeros(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.first(x)
+        with torch.no_grad():
+            self.memory.copy_(first[:2])
+        result: Tensor = self.last(self.middle(first) + self.memory.sum())
+        return result.square().mean()
+
+
+def test_a_buffer_that_the_code_writes_is_refused() -> None:
+    """With its name and the cure; the next call with one microbatch works."""
+    model = seeded(Writes)
+    cluster = pipelined(model, X, device_map=WHERE)
+    with cluster, pytest.raises(BaechiError, match="memory is written in place"):
+        model(X)
+
+
+class Counting(nn.Linear):
+    """A layer that writes an attribute."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = x.detach()
+        return super().forward(x)
+
+
+def test_what_was_not_learned_is_told() -> None:
+    """The step in which something else is written raises; the one after it has learned it."""
+    model: Any = seeded(lambda: Keeps("attribute"))
+    cluster = pipelined(model, X, device_map=WHERE)
+    with cluster:
+        for _ in range(2):
+            model(X).backward()
+        model.middle.__class__ = Counting
+        with pytest.raises(BaechiError, match=r"Counting\.seen"):
+            model(X)
+        model(X).backward()
