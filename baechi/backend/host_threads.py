@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from baechi.backend.flag import Flag
 
