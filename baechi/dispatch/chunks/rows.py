@@ -124,24 +124,28 @@ class _RowsCall(AbstractCall):
                 )
 
     def _sliced(self, start: int, stop: int) -> Arguments:
-        sliced = [self._slice(name, value, start, stop) for name, value in self._named()]
+        known: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is there twice is one slice
+        sliced = [self._slice(name, value, (start, stop), known) for name, value in self._named()]
         count = len(self._args)
         return tuple(sliced[:count]), dict(zip(self._kwargs, sliced[count:], strict=True))
 
-    def _slice(self, name: str, value: Any, start: int, stop: int) -> Any:
+    def _slice(
+        self, name: str, value: Any, items: tuple[int, int], known: dict[tuple[int, int], torch.Tensor]
+    ) -> Any:
+        start, stop = items
         dim = self._chunks.split.get(name, self._chunks.dim)
         if dim is None:
             return value
         if name in self._chunks.split and isinstance(value, list) and next(tensors_in(value), None) is None:
             return value[start:stop]
-        known: dict[int, torch.Tensor] = {}  # a tensor that is there twice is one slice
 
         def cut(tensor: torch.Tensor) -> torch.Tensor:
             if not _has(tensor, dim) or tensor.shape[dim] != self.rows or self.rows == 1:
                 return tensor
-            if id(tensor) not in known:
-                known[id(tensor)] = tensor.narrow(dim, start, stop - start)
-            return known[id(tensor)]
+            key = id(tensor), dim
+            if key not in known:
+                known[key] = tensor.narrow(dim, start, stop - start)
+            return known[key]
 
         return map_tensors(cut, value)
 
