@@ -13,7 +13,7 @@ from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Subjec
 from baechi.dispatch.estimate import estimate_paces
 from baechi.dispatch.loop import Loop, Rules
 from baechi.dispatch.merge.rules import Out, check_out
-from baechi.dispatch.schedulers.abstract import AbstractScheduler, Left
+from baechi.dispatch.schedulers.abstract import AbstractScheduler
 from baechi.dispatch.schedulers.hybrid import HybridScheduler
 from baechi.dispatch.sessions import AbstractSession, LocalSession, ProcessSession
 from baechi.dispatch.workers.recipe import made_by
@@ -97,8 +97,6 @@ class Dispatched:
         """
         with self._calling() as session:
             call = self.chunks.open(self._subject, args, kwargs)
-            if self._takes_all(session, call, (args, kwargs)):
-                return self._made()(*args, **kwargs)
             self._estimate(session, call)
             with session.step(), progress("dispatching") as advance:
                 loop = Loop(self.scheduler, session.workers(), self._rules, advance)
@@ -181,6 +179,9 @@ class Dispatched:
                 self._session = self._opened_session()
             self._session.begin()
             yield self._session
+        except BaseException:  # whatever was in flight is over, or was given up
+            self.scheduler.reset()
+            raise
         finally:
             self._busy = False
 
@@ -205,12 +206,3 @@ class Dispatched:
         scheduler = self.scheduler
         if isinstance(scheduler, HybridScheduler) and scheduler.asks_for_paces and session.is_local:
             estimate_paces(self._made(), scheduler, call)
-
-    def _takes_all(self, session: AbstractSession, call: AbstractCall, given: Any) -> bool:
-        """Whether one chunk is the whole call, and the model lies where its inputs lie: nothing to do,
-        then."""
-        share = self.scheduler.schedule(Left(call.total, call.total, call.most))
-        if share is None:
-            return False
-        self.scheduler.completed(share.target, share.items)
-        return share.items == call.total and session.has_all(share.target, given)

@@ -104,7 +104,6 @@ class Loop:
             self._errors.append((-1, error))
         except BaseException:  # Ctrl-C
             self.workers.abandon()
-            self.scheduler.reset()
             raise
         else:
             self._drain()
@@ -214,7 +213,6 @@ class Loop:
             self.workers.acknowledge()
         except BaseException:  # Ctrl-C
             self.workers.abandon()
-            self.scheduler.reset()
             raise
 
     def _end(self) -> None:

@@ -17,7 +17,6 @@ from baechi.dispatch.workers.recipe import Recipe, SharedModel, factory_recipe
 from baechi.dispatch.workers.threads import ThreadWorkers
 from baechi.errors import FatalError
 from baechi.run.assign import refuse_distributed
-from baechi.torchlib.tensors.pytree import tensors_in
 
 
 class AbstractSession(ABC):
@@ -40,19 +39,6 @@ class AbstractSession(ABC):
     @abstractmethod
     def workers(self) -> AbstractWorkers:
         """Who runs the chunks of a call."""
-
-    @abstractmethod
-    def has_all(self, target: str, given: Any) -> bool:
-        """Whether a target has the model itself, and the arguments lie there.
-
-        Args:
-            target: its name.
-            given: the arguments.
-        """
-
-    @abstractmethod
-    def stale(self) -> None:
-        """Copy everything again at the next call."""
 
     @abstractmethod
     def close(self) -> None:
@@ -84,12 +70,6 @@ class LocalSession(AbstractSession):
         if self._threads:
             return ThreadWorkers(self.replicas.at, backend)
         return InlineWorkers(self.replicas.at, backend.now_s)
-
-    def has_all(self, target: str, given: Any) -> bool:
-        if not self.replicas.is_model(target):
-            return False
-        place, place_of = self.replicas.targets[target].device, self.replicas.backend.place_of
-        return all(place_of(tensor) == place for tensor in tensors_in(given))
 
     def stale(self) -> None:
         self.replicas.stale()
@@ -159,9 +139,6 @@ class ProcessSession(AbstractSession):
 
     def workers(self) -> AbstractWorkers:
         return self.pool
-
-    def has_all(self, target: str, given: Any) -> bool:
-        return False
 
     def stale(self) -> None:
         self._stale = True

@@ -70,14 +70,6 @@ class Replicas:
             return ""
         return next(iter(places), None)
 
-    def is_model(self, name: str) -> bool:
-        """Whether a target has the model itself, and no copy.
-
-        Args:
-            name: the target's name.
-        """
-        return name == self._shares_model
-
     def at(self, name: str) -> AbstractReplica:
         """A target's replica, up to date.
 
@@ -101,7 +93,7 @@ class Replicas:
 
     def _modules(self, target: Target, replica: DeviceReplica) -> nn.Module:
         """The modules of a replica: those that it has, if nothing is new."""
-        if self.is_model(target.name):
+        if target.name == self._shares_model:
             return self.model
         masters = weights_in(self.model)
         if self.home in (None, target.device):

@@ -93,7 +93,7 @@ def test_refusals(arguments: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize("sizes", [[4608, 4608], [512, 512], [4096, 512], [100, 4000]])
 @pytest.mark.parametrize("slower", [1, 3, 10, 100])
 def test_earliest_finish_divides_as_the_speeds_do(sizes: list[int], slower: int) -> None:
-    """Seconds are straight lines: a launch, and so much for each row. No chunk of the slow one is the last."""
+    """Seconds are straight lines: a launch, and so much for each row."""
 
     def seconds(target: str, rows: int) -> float:
         return 2.0 + rows * (slower if target == "cuda:1" else 1.0)

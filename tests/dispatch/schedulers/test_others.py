@@ -32,7 +32,7 @@ def test_simple_takes_as_many_chunks_as_its_capacity_has() -> None:
 
 @pytest.mark.parametrize(("size", "capacity"), [(-1, None), (4, 3), (True, None)])
 def test_simple_refuses(size: int, capacity: int | None) -> None:
-    with pytest.raises(ValueError, match="batch|at least"):
+    with pytest.raises(ValueError, match=r"batch|at least"):
         SimpleScheduler("cpu", size, capacity=capacity)
 
 
