@@ -41,6 +41,10 @@ class AbstractSession(ABC):
         """Who runs the chunks of a call."""
 
     @abstractmethod
+    def stale(self) -> None:
+        """Copy everything again at the next call."""
+
+    @abstractmethod
     def close(self) -> None:
         """End all workers that outlive a call."""
 

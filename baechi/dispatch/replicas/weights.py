@@ -77,7 +77,7 @@ class Weights:
         """
         self._count_again()
         known = self._masters.keys() == {id(master) for master in masters}
-        with torch.no_grad(), torch.inference_mode(False):
+        with torch.inference_mode(False), torch.no_grad():  # in this order: the first turns gradients on
             if known and all(self._takes(master) for master in masters):
                 for master in masters:
                     self._refresh_one(master)

@@ -136,7 +136,7 @@ class SharedModel:
             for master, old, new in zip(masters, self._stamps, stamps, strict=True)
             if everything or new is None or old != new
         ]
-        with torch.no_grad(), torch.inference_mode(False):
+        with torch.inference_mode(False), torch.no_grad():  # in this order: the first turns gradients on
             for master in changed:
                 _view(self._places[id(master)], self.memory).copy_(master.detach())
         self.version += bool(changed)
