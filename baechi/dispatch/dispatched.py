@@ -58,7 +58,7 @@ class Dispatched:
         self._master = model if isinstance(model, nn.Module) else None
         self.scheduler, self.chunks = scheduler, chunks
         self._kind, self._rules, self._timeout_s = workers, rules, timeout_s
-        self._subject = Subject(self._made, lambda: self._master, out)
+        self._subject = Subject(self._made, lambda: self._master, out, workers != "process")
         self._session: AbstractSession | None = None
         self._busy = self._closed = False
 

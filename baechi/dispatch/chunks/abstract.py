@@ -20,11 +20,13 @@ class Subject:
         model: gives the model; it is made when this is first asked.
         made: gives the model if it was made, else None.
         out: how results become one, as the user said it.
+        runs_here: whether the model may run in this process, beside its chunks.
     """
 
     model: Callable[[], nn.Module]
     made: Callable[[], nn.Module | None]
     out: Out
+    runs_here: bool = True
 
 
 class AbstractCall(ABC):

@@ -94,7 +94,8 @@ class _RowsCall(AbstractCall):
         """The results of two runs without values, for the rows of each."""
         step = max(1, self.rows // 2)
         sizes = step, self.rows if step != self.rows else 2 * step
-        found = shapes_of(self._subject.model(), [self._sliced(0, size) for size in sizes])
+        calls = [self._sliced(0, size) for size in sizes]
+        found = shapes_of(self._subject.model(), calls, values=self._subject.runs_here)
         return None if found is None else Shapes((found[0], found[1]), sizes)
 
     def _check_argument(self, name: str, value: Any) -> None:

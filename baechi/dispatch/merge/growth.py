@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def shapes_of(model: nn.Module, calls: list[Call]) -> list[Any] | None:
+def shapes_of(model: nn.Module, calls: list[Call], *, values: bool = True) -> list[Any] | None:
     """What a model would return, with tensors that have shapes and no values.
 
     Where the model does not run without values, it runs with them, and is left as it was found.
@@ -32,12 +32,13 @@ def shapes_of(model: nn.Module, calls: list[Call]) -> list[Any] | None:
     Args:
         model: the model.
         calls: arguments of several calls.
+        values: whether it may run with values.
 
     Returns:
         For each call the result, with tensors on `meta`; None if the model does not run with these arguments.
     """
     with unwatched(), torch.no_grad():
-        for run in (_without_values, _with_values):
+        for run in (_without_values, _with_values) if values else (_without_values,):
             with left_as_found(model, contents="all" if run is _with_values else "no parameters"):
                 try:
                     return run(model, calls)

@@ -126,9 +126,9 @@ class SharedModel:
             Whether that was possible; else there are other weights, which need other memory.
         """
         masters = weights_in(self.model)
-        if any(self._places.get(id(master)) != self._now(master) for master in masters):
+        if {id(master) for master in masters} != self._places.keys():
             return False
-        if len(masters) != len(self._masters):
+        if any(self._places[id(master)] != self._now(master) for master in masters):
             return False
         stamps = [stamp_of(master) for master in masters]
         changed = [
@@ -152,12 +152,10 @@ class SharedModel:
         return Recipe(self.memory, self.modules)
 
     def _now(self, master: torch.Tensor) -> _Where | None:
-        known = self._places.get(id(master))
-        if known is None or master.layout != torch.strided:
+        begin, size, *_ = self._places[id(master)]
+        if master.layout != torch.strided or master.untyped_storage().nbytes() != size:
             return None
-        if master.untyped_storage().nbytes() != known[1]:
-            return None
-        return _where(master, known[0], known[1])
+        return _where(master, begin, size)
 
     def _pickled(self) -> bytes:
         stream = io.BytesIO()
