@@ -115,14 +115,17 @@ def note(error: BaseException, what: str) -> None:
     error.add_note(what)
 
 
-def note_microbatch(error: BaseException, microbatch: int) -> None:
+def note_microbatch(error: BaseException, microbatch: int, cure: str = "") -> None:
     """Add to an error's notes which microbatch it happened in.
 
     Args:
         error: any error, also one that the model's code raised.
         microbatch: its number, from 0.
+        cure: what else is known of it, and what to do.
     """
     error.add_note(f"in microbatch {microbatch}")
+    if cure:
+        error.add_note(cure)
 
 
 class CaptureError(FatalError):

@@ -17,6 +17,11 @@ from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
 
+_CURE = (
+    "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after it "
+    "wrote it, memory that the model's code frees): assign new tensors instead, or use microbatches=1"
+)
+
 AHEAD = 3
 """So many tasks of a device may be issued and not over; see `simulate.pipeline.replay`."""
 
@@ -66,7 +71,8 @@ class Executor:
             try:
                 self._run(task, seed)
             except BaseException as error:
-                note_microbatch(error, task.microbatch)
+                torchs = isinstance(error, RuntimeError) and task.phase == "backward"
+                note_microbatch(error, task.microbatch, _CURE if torchs else "")
                 raise
             stream = self._backend.compute_stream(place)
             self._issued[place].append(self._backend.record(stream))

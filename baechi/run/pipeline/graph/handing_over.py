@@ -28,7 +28,7 @@ class _Box:
 
 class _Inner(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, box: _Box, *given: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, box: _Box, handle: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
         ctx.box = box
         return _token()
 
@@ -43,7 +43,7 @@ class _Inner(torch.autograd.Function):
                 "been handed over. Call the model again"
             )
         incoming, box.incoming = box.incoming, ()
-        return (None, *gradients(incoming))
+        return (None, None, *gradients(incoming))
 
 
 class _Outer(torch.autograd.Function):
@@ -90,7 +90,8 @@ def handed_over(
         The results, with a history.
     """
     box = _Box(gradients)
-    token = _Inner.apply(box, *given)  # type: ignore[no-untyped-call]
+    handle = _token().requires_grad_()  # so that there is a backward, whatever is given
+    token = _Inner.apply(box, handle, *given)  # type: ignore[no-untyped-call]
     made: tuple[torch.Tensor, ...] = _Outer.apply(token, box, list(results))  # type: ignore[no-untyped-call]
     return made
 

@@ -8,11 +8,11 @@ Without this a layer would read what another microbatch left for it. The first s
 is reachable from the model's modules. Later steps look after what was written then, and at the end whether
 something else was. Each microbatch begins with what was there before the step; what the last one wrote stays.
 
-Tensors that are written in place are shared, in the order of the microbatches: running statistics. That is
-right if one layer, in one run, reads and writes them; everything else is refused.
+Buffers, and tensors that are written in place, are shared in the order of the microbatches: running
+statistics. That is right if one layer, in one run, reads and writes them; everything else is refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import is_
 from typing import Any
@@ -128,32 +128,41 @@ class _Attributes:
         return [f"{type(self._module).__name__}.{name}" for name in names]
 
 
-class _Tensor:
-    """A buffer, or another tensor among a module's attributes: in which runs it is written."""
+class _Tensors:
+    """The tensors in one table of a module, its buffers or its attributes: in which runs they are written."""
 
-    def __init__(self, name: str, tensor: torch.Tensor, *, in_layer: bool) -> None:
-        self._name, self._tensor, self._in_layer = name, tensor, in_layer
-        self._version = version_of(tensor)
+    def __init__(self, name: str, table: Mapping[str, Any], *, in_layer: bool) -> None:
+        self._name, self._table, self._in_layer = name, table, in_layer
         self._runs: set[int] = set()
+        self._before = self._now()
 
     def look(self, run: int) -> None:
-        """Note whether the run wrote it.
+        """Note whether the run wrote one.
+
+        Args:
+            run: its index.
 
         Raises:
             BaechiError: microbatches cannot keep it apart.
         """
-        version = version_of(self._tensor)
-        if version == self._version:
+        now = self._now()
+        if now == self._before:
             return
-        self._version = version
+        changed = next(key for key in {**now, **self._before} if now.get(key) != self._before.get(key))
+        self._before = now
         self._runs.add(run)
         if self._in_layer and len(self._runs) == 1:
             return
         raise BaechiError(
-            f"{self._name} is written in place in forward, and the code may read it elsewhere than in one "
-            "layer: microbatches would read each other's. Keep it in a layer, assign a new tensor instead of "
-            "writing it, or use microbatches=1"
+            f"{self._name}.{changed}".lstrip(".")
+            + " is written in forward, and the code may read it elsewhere than in one call of one layer: "
+            "microbatches would read each other's. Keep it in a layer that is called once, or use "
+            "microbatches=1"
         )
+
+    def _now(self) -> dict[str, tuple[int, int]]:
+        found = [(key, value) for key, value in self._table.items() if isinstance(value, torch.Tensor)]
+        return {key: (id(value), version_of(value)) for key, value in found}
 
 
 def _tables(model: nn.Module) -> list[Any]:
@@ -164,11 +173,10 @@ def _tables(model: nn.Module) -> list[Any]:
     return [table for table, _ in keeper.containers if id(table) not in shared]
 
 
-def _tensors(model: nn.Module, layers: frozenset[str]) -> Iterator[_Tensor]:
-    seen: set[int] = set()
+def _tensors(model: nn.Module, layers: frozenset[str]) -> Iterator[_Tensors]:
     for name, module in model.named_modules():
         in_layer = any(name == layer or name.startswith(f"{layer}.") for layer in layers)
-        for attribute, value in (*buffer_table(module).items(), *vars(module).items()):
-            if isinstance(value, torch.Tensor) and id(value) not in seen:
-                seen.add(id(value))
-                yield _Tensor(f"{name}.{attribute}".lstrip("."), value, in_layer=in_layer)
+        yield _Tensors(name, buffer_table(module), in_layer=in_layer)
+        attributes = {key: value for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
+        if attributes:
+            yield _Tensors(name, attributes, in_layer=in_layer)
