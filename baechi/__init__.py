@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from baechi.dispatch.dispatched import Dispatched
     from baechi.dispatch.schedulers import HybridScheduler, RankScheduler, RoundRobin, SimpleScheduler
     from baechi.dispatch.tiles import HaloTiles
+    from baechi.dispatch.tuning import BatchTuning, tune_batch_size
     from baechi.errors import (
         AggregateError,
         BaechiError,
@@ -58,6 +59,7 @@ _HOMES = {
     "baechi.dispatch.dispatched": ("Dispatched",),
     "baechi.dispatch.schedulers": ("HybridScheduler", "RankScheduler", "RoundRobin", "SimpleScheduler"),
     "baechi.dispatch.tiles": ("HaloTiles",),
+    "baechi.dispatch.tuning": ("BatchTuning", "tune_batch_size"),
     "baechi.errors": (
         "AggregateError",
         "BaechiError",
@@ -83,6 +85,7 @@ _HOMES = {
 __all__ = [
     "AggregateError",
     "BaechiError",
+    "BatchTuning",
     "CaptureError",
     "CheckpointError",
     "Cluster",
@@ -126,6 +129,7 @@ __all__ = [
     "reordering",
     "restore",
     "simulate",
+    "tune_batch_size",
 ]
 
 
