@@ -150,17 +150,17 @@ class _Worker:
         return nullcontext() if torch.get_default_device() == self._device else self._device
 
     def _work(self) -> None:
-        jobs: deque[Job | None] = deque()
+        jobs: deque[Job] = deque()
         before: tuple[Job, Launched | BaseException] | None = None
-        while True:
-            jobs += self.inbox.take(waits=before is None and not jobs)
+        over = False
+        while jobs or before is not None or not over:
+            found = self.inbox.take(waits=not jobs and before is None)
+            jobs += [job for job in found if job is not None]
+            over = over or any(job is None for job in found)
             job = jobs.popleft() if jobs else None
-            ends = job is None and before is None
             launched = None if job is None else (job, self._launch(job))
             if before is not None:
                 self._report(*before)
-            if ends:
-                return
             before = launched
 
     def _launch(self, job: Job) -> Launched | BaseException:
