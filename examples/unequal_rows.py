@@ -8,9 +8,11 @@ import baechi
 
 def main() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 16)).eval()
+    model = nn.Sequential(
+        nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 16)
+    ).eval()
     x = torch.randn(4608, 64)
-    cluster = baechi.Cluster.virtual(like=["A100-80GB", "CPU"])
+    cluster = baechi.Cluster.virtual(like=["L4", "CPU"])
     fast = cluster.names[0]
     schedulers = {
         "the fast device alone": baechi.SimpleScheduler(fast, 512),

@@ -70,8 +70,15 @@ def test_earliest_finish_is_near_the_best_split_and_never_above_the_fast_device(
             assert taken <= fast, (sizes, taken / fast)
 
 
-def test_threads_and_the_calling_thread_take_the_same_chunks() -> None:
-    """Emulated, a run repeats exactly: the same clock twice."""
+@pytest.mark.parametrize("gpu", ["H100-80GB", "RTX-3090"])
+def test_a_device_that_saves_less_than_its_pace_is_known_gets_nothing(gpu: str) -> None:
+    """A CPU beside a GPU, by their datasheets."""
+    cluster = baechi.Cluster.virtual(like=[gpu, "CPU"])
+    scheduler = baechi.HybridScheduler(cluster, 512, policy="earliest_finish")
+    assert seconds(cluster, scheduler) <= seconds(cluster, baechi.SimpleScheduler("cpu:0", 512))
+
+
+def test_emulated_a_run_with_threads_repeats_exactly() -> None:
     cluster = fast_and_slow(3.0)
     found = [
         seconds(cluster, baechi.HybridScheduler(cluster, [512, 256], policy="earliest_finish"))

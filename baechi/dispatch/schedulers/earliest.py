@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from baechi.dispatch.schedulers.pace import Pace
 
 _STEPS = 60
+_WORTH = 0.97
+"""Several targets share what is left if they need at most this part of the time of the best one alone; paces
+are not known better: targets that end together bring their results over one link."""
 _PROBE = 32
 """A target of unknown speed first gets this part of what is left."""
 
@@ -67,19 +70,20 @@ def earliest(runners: Sequence[Runner], left: int) -> tuple[str, int] | None:
 
 def _parts(runners: Sequence[Runner], left: int) -> Mapping[str, int]:
     """How many items each target takes of what is left."""
-    low_s = min([runner.free_s for runner in runners])
-    high_s = min([_alone_s(runner, left) for runner in runners])
+    best = min(runners, key=lambda runner: _alone_s(runner, left))
+    begin_s = low_s = min([runner.free_s for runner in runners])
+    high_s = alone_s = _alone_s(best, left)
     for _ in range(_STEPS):
         middle_s = (low_s + high_s) / 2
         enough = sum([_items_until(runner, middle_s, left) for runner in runners]) >= left
         low_s, high_s = (low_s, middle_s) if enough else (middle_s, high_s)
-    parts = {}
+    parts = dict.fromkeys([runner.name for runner in runners], 0)
+    if high_s - begin_s > _WORTH * (alone_s - begin_s):
+        return {**parts, best.name: left}
     for runner in sorted(runners, key=_seconds_per_item):  # what rounding adds is taken off the slowest
         parts[runner.name] = min(left, _items_until(runner, high_s, left))
         left -= parts[runner.name]
-    if left:  # the end is that of one target alone, rounded down
-        best = min(runners, key=lambda runner: _alone_s(runner, left))
-        parts[best.name] += left
+    parts[best.name] += left  # what rounding down leaves
     return parts
 
 
