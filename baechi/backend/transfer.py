@@ -70,23 +70,26 @@ class Way:
     held: torch.Tensor | None = None
 
 
-def depart(tensor: torch.Tensor, backend: AbstractBackend, target: str) -> tuple[torch.Tensor, Way]:
+def depart(
+    tensor: torch.Tensor, backend: AbstractBackend, target: str, ready: Any = None
+) -> tuple[torch.Tensor, Way]:
     """Send a tensor to a place, on streams beside those that compute. Only `arrive` may use the copy.
 
     Args:
         tensor: any tensor.
         backend: the devices.
         target: a device's name, or another place that the backend knows.
+        ready: the event after which the tensor may be read; all that was issued where it lies, unless given.
 
     Returns:
         The copy, and its way, to pass to `arrive`.
     """
     way = Way(backend, backend.place_of(tensor), target)
     if not (torch.is_grad_enabled() and tensor.requires_grad):
-        return send(tensor, way, "transfer"), way
+        return send(tensor, way, "transfer", ready), way
     # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant
     with without_transforms(), backend.at(way.source):
-        copied = send(tensor, way, "gradient_transfer")
+        copied = send(tensor, way, "gradient_transfer", ready)
         way.token = _departed(tensor, way)
     return copied, way
 
@@ -159,7 +162,7 @@ def _is_dual(tensor: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
+def send(tensor: torch.Tensor, way: Way, what: HostWork, ready: Any = None) -> torch.Tensor:
     """Send a tensor, and note that a later write to it must wait until tx has read it.
 
     A gradient gets no such note: `Way.held` keeps autograd from writing it. (The note is an attribute of the
@@ -169,7 +172,8 @@ def send(tensor: torch.Tensor, way: Way, what: HostWork) -> torch.Tensor:
     source = backend.place_of(tensor)
     backend.spend(what, way.target if source == backend.host else source)
     tx, rx = backend.transfer_streams(source, way.target)
-    backend.wait(tx, backend.record(backend.compute_stream(source)))  # tx reads after the producer wrote
+    # tx reads after the producer wrote
+    backend.wait(tx, backend.record(backend.compute_stream(source)) if ready is None else ready)
     copied = backend.copy(tensor, way.target, (tx, rx), gradient=gradient)
     backend.use(tensor, tx)
     way.arrived = backend.record(rx)

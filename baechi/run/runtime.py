@@ -147,6 +147,10 @@ class Runtime:
         aside = functools.partial(ModesAside, glue)
         return Schedule(self.order, launcher, aside, step.becomes, step.send_ahead, backend.draw_at, spend)
 
+    def call_sites(self) -> CallSites | None:
+        """Where a new step has come to in the code; None if the plan places no functional op by itself."""
+        return CallSites(self._moves) if self._moves else None
+
     def aside(self) -> AbstractContextManager[None]:
         """Within this context the glue mode of the open step is off: what runs is no code of the model."""
         glue = self._thread.glue
@@ -168,7 +172,7 @@ class Runtime:
                 step.schedule = schedule = self.schedule(glue)
                 step.bare = frozenset([name for name in self.backend.names if self.backend.is_bare(name)])
                 step.swift = step.short and schedule is None
-                step.sites = CallSites(self._moves) if self._moves else None
+                step.sites = self.call_sites()
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
                     with glue, entrances_watched(glue):

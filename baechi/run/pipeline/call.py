@@ -29,7 +29,7 @@ from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.walking import shares_of, walk
+from baechi.run.pipeline.walking import refuse_half_precision, shares_of, walk
 from baechi.run.runtime import Runtime
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -51,7 +51,9 @@ def call_pipelined(
 
     Raises:
         ValueError: the batch cannot be split.
+        BaechiError: it trains under an autocast that needs a `GradScaler`.
     """
+    refuse_half_precision(model)
     inputs, pipeline = Inputs(*args, **kwargs), microbatches.pipeline
     parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
     shares = shares_of(model, runtime, microbatches, inputs, parts)

@@ -18,8 +18,8 @@ from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
 
 _CURE = (
-    "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after it "
-    "wrote it, memory that the model's code frees): assign new tensors instead, or use microbatches=1"
+    "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after "
+    "it wrote it, memory that the model's code frees): assign new tensors instead, or use microbatches=1"
 )
 
 AHEAD = 3

@@ -3,14 +3,17 @@
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
+from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.splitting import Parted
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.runtime import Runtime
+from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.modules.intercept import original_forward
 
 TARGET = "target"
@@ -47,6 +50,29 @@ def walk(
     finally:
         step.leave()
     return result
+
+
+def refuse_half_precision(model: nn.Module) -> None:
+    """Raise if gradients of a step would be too small for their dtype.
+
+    A `GradScaler` scales the loss that a call returns. The schedule has gone backward by then, unscaled.
+
+    Args:
+        model: the model that is called.
+
+    Raises:
+        BaechiError: it trains, and autocast casts to half precision.
+    """
+    autocast = CallerState.now().autocast
+    if (
+        model.training
+        and torch.is_grad_enabled()
+        and any(on and dtype is torch.float16 for on, dtype in autocast)
+    ):
+        raise BaechiError(
+            "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
+            "microbatches runs backward inside the call: use bfloat16, or microbatches=1"
+        )
 
 
 def shares_of(

@@ -150,7 +150,7 @@ class Step:
             with torch.inference_mode(False), torch.no_grad():
                 return self._sent(tensor, place)
         if takes_two_nodes(tensor):
-            return Copy(*depart(tensor, self.backend, place))
+            return Copy(*depart(tensor, self.backend, place, self.ready()))
         copied = transfer(tensor, self.backend, place)
         return Copy(copied, None, version_of(copied))
 
@@ -249,6 +249,10 @@ class Step:
             given: tensors.
         """
         return False
+
+    def ready(self) -> Any:
+        """The event after which what is sent now may be read; None for all that was issued so far."""
+        return None
 
     def here(self, lies_here: Callable[[torch.Tensor], bool]) -> Callable[[torch.Tensor], bool]:
         """A function that says whether a tensor need not be brought.

@@ -3,10 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from run.pipeline.nets import WHERE, Blocks, noise, seeded
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import baechi
-from baechi.records import HostCosts
+from baechi import zoo
+from baechi.records import Device, HostCosts
 from baechi.run.dry.dry_run import dry_run
 from baechi.run.pipeline.batch.shares import by_rows
 from baechi.run.pipeline.microbatches import Microbatches
@@ -57,3 +61,40 @@ def test_a_dry_run_is_the_run() -> None:
     measured = ran(pipeline)
     assert dict(dry.peak_bytes) == dict(measured.peak_bytes)
     assert dry.makespan_s == pytest.approx(measured.makespan_s, rel=5e-3)
+
+
+class Translates(nn.Module):
+    """A model of the zoo with its loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, target: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(source, target).flatten(0, -2), labels.flatten())
+
+
+@pytest.mark.parametrize(("flops_per_s", "at_most"), [(1e8, 0.02), (2e9, 0.05)], ids=["compute", "launches"])
+def test_steps_are_as_predicted(flops_per_s: float, at_most: float) -> None:
+    """The Transformer of the paper on four devices: within 2 %, or 5 % where launches bound it; peaks too."""
+    device = Device("cpu:0", "slow", 2**34, 1.0, {"float32": flops_per_s}, 100 * flops_per_s)
+    devices = tuple(replace(device, name=f"cpu:{number}") for number in range(4))
+    cluster = baechi.Cluster(devices, link=baechi.Link(5e-6, 3e11), emulated=True, launch_s=5e-6)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, inputs = zoo.transformer("small", 16)
+    labels = torch.randint(0, 9, inputs[1].shape, generator=torch.Generator().manual_seed(1))
+    whole, batch = Translates(model).train(), (*inputs, labels)
+    graph = baechi.profile(whole, batch, cluster=cluster, training=True, source="estimate", microbatches=4)
+    pipeline = baechi.place(graph, cluster, microbatches=4, optimizer="sgd", effort=0)
+    baechi.distribute(whole, plan=pipeline, loss_weights="rows")
+    with cluster:
+        for _ in range(2):
+            whole.zero_grad()
+            loss = whole(*batch)
+            measured = cluster.emulation.timeline()
+            loss.backward()
+    predicted = pipeline.timeline
+    assert measured.makespan_s == pytest.approx(predicted.makespan_s, rel=at_most)
+    for name in cluster.names:
+        assert measured.peak_bytes[name] <= predicted.peak_bytes[name]

@@ -188,6 +188,13 @@ def test_bfloat16_autocast() -> None:
     assert all(weight.grad is not None for weight in model.parameters())
 
 
+def test_half_precision_is_refused() -> None:
+    """A `GradScaler` would come too late."""
+    model, _, cluster = both()
+    with cluster, torch.autocast("cpu", torch.float16), pytest.raises(BaechiError, match="GradScaler"):
+        model(X, Y)
+
+
 def test_copies_and_restoring() -> None:
     """A deep copy and a pickle run in microbatches, too; restored, the model is plain."""
     model, plain, cluster = both()

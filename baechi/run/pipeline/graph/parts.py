@@ -10,7 +10,7 @@ Autograd numbers a thread's nodes in ascending order, so a node's number says wh
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,16 +96,21 @@ class Part:
 class Parts:
     """The parts of one microbatch.
 
+    Args:
+        ended: from a place, the event after all that was issued there so far.
+
     Attributes:
         now: the part that the microbatch's thread records.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[str], Any]) -> None:
         self.all: list[Part] = []
+        self._ended = ended
         self.now: Part | None = None
         self._of_stage: dict[int, Part] = {}
         self._starts: list[int] = []
         self._parts: list[Part | None] = []
+        self._ends: list[Any] = []
         self._since = 0
         self._renamed: dict[int, Part | None] = {}
 
@@ -135,12 +140,15 @@ class Parts:
         """
         if part is self.now:
             return
+        if self.now is not None:
+            self._ends[-1] = self._ended(self.now.place)
         self.now, self._since = part, next_sequence_number()
         if self._starts and self._starts[-1] == self._since:
-            self._parts[-1] = part
+            self._parts[-1], self._ends[-1] = part, None
         else:
             self._starts.append(self._since)
             self._parts.append(part)
+            self._ends.append(None)
 
     @contextmanager
     def entered(self, part: Part | None) -> Iterator[None]:
@@ -220,6 +228,16 @@ class Parts:
             return self._renamed[number]
         position = bisect_right(self._starts, number) - 1
         return self._parts[position] if position >= 0 else None
+
+    def end_of(self, tensor: torch.Tensor) -> Any:
+        """The event after the stretch of code that made a tensor; None if it is not over.
+
+        Args:
+            tensor: it has a history.
+        """
+        node: Any = tensor.grad_fn
+        position = bisect_right(self._starts, sequence_number(node)) - 1
+        return self._ends[position] if position >= 0 else None
 
     def maker_of(self, tensor: torch.Tensor) -> Part | None:
         """The part that made a tensor, if that is another one than the part of now.

@@ -144,6 +144,14 @@ class Lane:
 
     # --- in its own
 
+    def is_open(self, run: int) -> bool:
+        """Whether a run is granted.
+
+        Args:
+            run: its index.
+        """
+        return run <= self._granted
+
     def wait_for(self, run: int) -> None:
         """Return when a run is granted.
 

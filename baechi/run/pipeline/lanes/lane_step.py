@@ -19,11 +19,19 @@ from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
 from baechi.torchlib.private.tensors import view_base
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
+from baechi.torchlib.tensors.storage import mark_of
 from baechi.torchlib.tensors.weak_table import WeakTable
 
 
 class Gate(Protocol):
     """Lets a microbatch's thread go on, run by run."""
+
+    def is_open(self, run: int) -> bool:
+        """Whether a run is granted.
+
+        Args:
+            run: its index.
+        """
 
     def wait_for(self, run: int) -> None:
         """Return when a run is granted.
@@ -48,8 +56,10 @@ class LaneStep(Step):
 
     def __init__(self, backend: Any, runtime: Any, route: Route, gate: Gate) -> None:
         super().__init__(backend, runtime)
+        self.sites = runtime.call_sites()
         self.bare = frozenset([name for name in backend.names if backend.is_bare(name)])
-        self.parts = Parts()
+        self.parts = Parts(self._event_at)
+        self._ready: Any = None
         self._route = route
         self._gate = gate
         self._places = Sites(route)
@@ -90,7 +100,8 @@ class LaneStep(Step):
 
     def _go_to(self, node: str | None, given: Iterable[torch.Tensor], place: str | None) -> None:
         run = None if node is None else self._route.run_of.get(node)
-        if run is not None:
+        if run is not None and not self._gate.is_open(run):
+            self.parts.enter(None)  # what this part made is there when its stretch of the code is over
             self._gate.wait_for(run)
         if not torch.is_grad_enabled():
             return
@@ -144,11 +155,22 @@ class LaneStep(Step):
             )
         here = self.backend.place_of(tensor)
         cut = self.parts.cut(tensor, maker, here, place)
-        plain = self._plain(tensor)
+        plain, mark = self._plain(tensor), mark_of(tensor)
+        if mark is not None and not mark.writes and here == maker.place:  # else it may be written later
+            self._ready = self.parts.end_of(tensor)
         with torch.no_grad():
             data = plain if here == place else super().bring(plain, place)
             data = data.detach()  # what other parts read, too, gets no history
+        self._ready = None
         return begin(self._handle, data, cut)
+
+    def ready(self) -> Any:
+        return self._ready
+
+    def _event_at(self, place: str) -> Any:
+        if place not in self.backend.names:
+            return None
+        return self.backend.record(self.backend.compute_stream(place))
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor without its history: of the same memory and version; copies are kept with it."""
