@@ -44,8 +44,8 @@ class BatchTuning:
 def tune_batch_size(model: nn.Module, device: DeviceLike, example: Any) -> BatchTuning:
     """Measure how many rows of a chunk a device takes best.
 
-    Chunks of 1, 2, 4, ... of the example's rows run, up to all of them, or until memory is full. Gradients are
-    on or off as they are for the caller.
+    Chunks of 1, 2, 4, ... of the example's rows run, up to all of them, or until memory is full. Gradients
+    are on or off as they are for the caller.
 
     Args:
         model: the model; it stays where and what it is.
