@@ -52,7 +52,8 @@ class HybridScheduler(AbstractScheduler):
             ends earliest, by the devices' paces; chunks may be smaller, and a slow device gets nothing that
             would end last. Or a function of a `DeviceStatus`: the highest score gets the chunk.
         pace_s: for `"earliest_finish"`, by device, seconds by number of items, as `baechi.tune_batch_size`
-            measures; unless given, estimated where the device is described by a cluster, and measured as chunks end.
+            measures; unless given, estimated where the device is described by a cluster, and measured as
+            chunks end.
 
     Raises:
         RecordError: the devices cannot work beside each other.

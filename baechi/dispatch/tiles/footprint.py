@@ -1,8 +1,7 @@
 """From footprints to a reach: which outputs change with each pixel, along one dimension. Plain numbers.
 
 A footprint is the first and the last output that a pixel changes. Along a fully convolutional model
-footprints
-repeat: those of pixels one stride on are those of before, moved by the rate.
+footprints repeat: those of pixels one stride on are those of before, moved by the rate.
 
     pixel        8      9      10     11     12           stride 2
     footprint    2..5   3..5   3..6   4..6   4..7         rate 1

@@ -25,13 +25,13 @@ Size = int | Sequence[int]
 class HaloTiles(AbstractChunks):
     """Divides planes into tiles, each with a halo of its real surroundings.
 
-    With `stitch="crop"` the result equals that of the whole plane: the halo is as wide as the model looks,
-    which is found by changing single pixels, and windows begin on the model's grid. A model that looks at the
+    With `stitch="crop"` the result equals that of the whole plane but for rounding: the halo is as wide as
+    the model looks, which is found by changing single pixels, and windows begin on the model's grid. A model that looks at the
     whole plane is refused. Tensors that are not of the plane's size go whole to each tile.
 
     Args:
         size: pixels of a tile without its halo, for all dimensions or for each; rounded up to the model's
-        grid.
+            grid.
         halo: pixels around a tile; `"auto"` finds them.
         stitch: `"crop"` takes of each tile what no halo can change; `"blend"` fades tiles into each other
             where they overlap, for models to which no halo is enough.
