@@ -26,8 +26,8 @@ class HaloTiles(AbstractChunks):
     """Divides planes into tiles, each with a halo of its real surroundings.
 
     With `stitch="crop"` the result equals that of the whole plane but for rounding: the halo is as wide as
-    the model looks, which is found by changing single pixels, and windows begin on the model's grid. A model that looks at the
-    whole plane is refused. Tensors that are not of the plane's size go whole to each tile.
+    the model looks, which is found by changing single pixels, and windows begin on the model's grid. A model
+    that looks at the whole plane is refused. Tensors that are not of the plane's size go whole to each tile.
 
     Args:
         size: pixels of a tile without its halo, for all dimensions or for each; rounded up to the model's
