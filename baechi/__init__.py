@@ -5,17 +5,23 @@
 
 Names resolve when first used, so that placing and reading plans need no torch.
 
-`place` and `simulate` are verbs here and rooms (`baechi.place`, `baechi.simulate`) as well: they
-are bound right away, after the rooms, so that the verbs keep the names.
+`dispatch`, `place` and `simulate` are verbs here and rooms (`baechi.place`) as well: they are bound right
+away, after the rooms, so that the verbs keep the names.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from baechi.dispatch.verb import dispatch
 from baechi.verbs.planning import place, simulate
 
 if TYPE_CHECKING:
     from baechi.backend import DeviceMemoryError
+    from baechi.dispatch.chunks import Rows
+    from baechi.dispatch.dispatched import Dispatched
+    from baechi.dispatch.schedulers import HybridScheduler, RankScheduler, RoundRobin, SimpleScheduler
+    from baechi.dispatch.tiles import HaloTiles
+    from baechi.dispatch.tuning import BatchTuning, tune_batch_size
     from baechi.errors import (
         AggregateError,
         BaechiError,
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
         RecordError,
         RecoverableError,
         StreamRaceError,
+        WorkerError,
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
@@ -48,6 +55,11 @@ _HOMES = {
     "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
+    "baechi.dispatch.chunks": ("Rows",),
+    "baechi.dispatch.dispatched": ("Dispatched",),
+    "baechi.dispatch.schedulers": ("HybridScheduler", "RankScheduler", "RoundRobin", "SimpleScheduler"),
+    "baechi.dispatch.tiles": ("HaloTiles",),
+    "baechi.dispatch.tuning": ("BatchTuning", "tune_batch_size"),
     "baechi.errors": (
         "AggregateError",
         "BaechiError",
@@ -60,6 +72,7 @@ _HOMES = {
         "RecordError",
         "RecoverableError",
         "StreamRaceError",
+        "WorkerError",
     ),
     "baechi.verbs.dry_running": ("dry_run",),
     "baechi.verbs.fitting": ("fits",),
@@ -72,14 +85,18 @@ _HOMES = {
 __all__ = [
     "AggregateError",
     "BaechiError",
+    "BatchTuning",
     "CaptureError",
     "CheckpointError",
     "Cluster",
     "Device",
     "DeviceMemoryError",
+    "Dispatched",
     "DryRunError",
     "FatalError",
+    "HaloTiles",
     "HostCosts",
+    "HybridScheduler",
     "Inputs",
     "LayerGraph",
     "Link",
@@ -87,13 +104,19 @@ __all__ = [
     "PlacementError",
     "Plan",
     "PlanError",
+    "RankScheduler",
     "RecordError",
     "RecoverableError",
+    "RoundRobin",
+    "Rows",
+    "SimpleScheduler",
     "StreamRaceError",
     "Timeline",
+    "WorkerError",
     "assign",
     "check",
     "compare",
+    "dispatch",
     "distribute",
     "dry_run",
     "fits",
@@ -106,6 +129,7 @@ __all__ = [
     "reordering",
     "restore",
     "simulate",
+    "tune_batch_size",
 ]
 
 

@@ -10,7 +10,8 @@
     │       ├── PlanError      a plan is malformed, or does not match the model or the cluster
     │       └── CheckpointError    a checkpoint lacks files, or does not match the model
     ├── RecoverableError       a call with less work may succeed
-    │   └── DeviceMemoryError  a device is full
+    │   ├── DeviceMemoryError  a device is full
+    │   └── WorkerError        a worker process ended, or did not answer
     └── AggregateError         several errors of one call
 
 One failure keeps its own type, also if the model's code raised it; `note_where` says where it happened.
@@ -51,6 +52,20 @@ class RecoverableError(BaechiError):
     recoverable = True
 
 
+class WorkerError(RecoverableError):
+    """A worker process ended, did not answer, or made what cannot be sent.
+
+    What it had to do is lost, and nothing else: the next call starts another one.
+
+    Attributes:
+        exit_code: the process's exit code (negative: the signal that ended it); None if it was not over.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
 class AggregateError(BaechiError, ExceptionGroup[Exception]):
     """Several errors of one call. `except*` takes them apart, and so do `split` and `subgroup`.
 
@@ -88,6 +103,16 @@ def note_where(error: BaseException, *, layer: str, kind: str, device: str, cure
     error.add_note(f"in layer {layer} ({kind}) on {device}")
     if cure:
         error.add_note(cure)
+
+
+def note(error: BaseException, what: str) -> None:
+    """Add to an error's notes what is known of it beside its layer.
+
+    Args:
+        error: any error.
+        what: one sentence.
+    """
+    error.add_note(what)
 
 
 def note_microbatch(error: BaseException, microbatch: int, cure: str = "") -> None:

@@ -21,6 +21,7 @@ from baechi.errors import (
     RecordError,
     RecoverableError,
     StreamRaceError,
+    WorkerError,
     note_where,
 )
 
@@ -39,6 +40,7 @@ EXAMPLES = [
     baechi.DeviceMemoryError(
         "add in layer a", device="cpu:0", needed_bytes=4096, live_bytes=6000, memory_bytes=8192
     ),
+    WorkerError("worker 1 on cpu ended with exit code 9 while it had a chunk", 9),
     AggregateError("2 of 4 chunks failed", [RecordError("chunk 0:", FAULTS), KeyError("mask")]),
 ]
 
@@ -90,6 +92,7 @@ def test_what_can_be_retried() -> None:
     assert {error for error in of_baechi() if error.recoverable} == {
         RecoverableError,
         baechi.DeviceMemoryError,
+        WorkerError,
     }
     for error in of_baechi() - {BaechiError, AggregateError}:
         assert issubclass(error, RecoverableError if error.recoverable else FatalError)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from baechi.backend.abstract_lanes import AbstractLanes
-from baechi.backend.flag import Flag
+from baechi.backend.host_threads import AbstractHostThreads
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 
 
-class AbstractBackend(AbstractLanes):
+class AbstractBackend(AbstractHostThreads, AbstractLanes):
     """The devices of a cluster: where tensors lie, streams of work, and waits between them.
 
     A place is a string: a device's name, or another location of tensors, such as the host. Streams
@@ -235,24 +235,6 @@ class AbstractBackend(AbstractLanes):
         Args:
             what: the work; see `HostCosts`.
             place: the device that it is for, whose thread does it in backward.
-        """
-
-    # --- threads
-
-    @abstractmethod
-    def flag(self) -> Flag:
-        """A new flag that threads wait for."""
-
-    @abstractmethod
-    def spawn(self, function: Callable[[], None], position: int) -> Callable[[], None]:
-        """Run a function in a thread of its own, which ends with it.
-
-        Args:
-            function: what to run; it raises nothing.
-            position: its place in the plan, for a backend that lets one thread run at a time.
-
-        Returns:
-            Waits until the thread is gone; to be called when the function is over, or about to be.
         """
 
     # --- steps

@@ -239,6 +239,12 @@ class TorchDevices(AbstractBackend):
 
         return started(run)
 
+    def now_s(self) -> float:
+        return self._driver.host_s()
+
+    def give_way(self) -> None:
+        """Their threads run as they can."""
+
     @contextmanager
     def step(self) -> Iterator[Callable[[], Timeline] | None]:
         if self._clock is not None:

@@ -234,6 +234,15 @@ class VirtualDevices(AbstractBackend):
 
         return emulator.run_token.spawn(run, host, position)
 
+    def now_s(self) -> float:
+        emulator = current.at_work()
+        return time.perf_counter() if emulator is None else emulator.thread.host.now_s
+
+    def give_way(self) -> None:
+        emulator = current.at_work()
+        if emulator is not None:
+            emulator.run_token.give_way(emulator.thread.host)
+
     def step(self) -> AbstractContextManager[Callable[[], Timeline] | None]:
         return emulated_step()
 

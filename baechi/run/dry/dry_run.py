@@ -9,14 +9,12 @@ is what the emulated cluster would measure, also for models too large for this m
 """
 
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from baechi.backend import DeviceMemoryError, suspended
+from baechi.backend import DeviceMemoryError
 from baechi.backend.virtual.emulation import Emulation
 from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import BaechiError, DryRunError
@@ -25,16 +23,12 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.assign import assign, refuse_distributed
 from baechi.run.dry.loop import Optimizer, infer, optimizer_for, train
+from baechi.run.dry.prepared import prepared_for_dry_run
 from baechi.run.dry.valueless import valueless_inputs, valueless_weights
 from baechi.run.launch.user_line import line_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.runtime import Reorder
-from baechi.torchlib.autocast import autocast_everywhere
-from baechi.torchlib.fakes.at_work import fakes_at_work
-from baechi.torchlib.fakes.kernels import ShapeKernels, memory_left_unfilled
-from baechi.torchlib.fakes.survivors import collect_survivors, spoil_survivors
-from baechi.torchlib.modules.as_found import left_as_found
-from baechi.uncollected import only_new_ones
+from baechi.torchlib.fakes.kernels import ShapeKernels
 
 _NO_LIMIT_BYTES = 2**62
 
@@ -90,7 +84,7 @@ def _run(
     microbatches: Microbatches | None,
 ) -> Timeline:
     emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
-    with _prepared(model), valueless_weights(model):
+    with prepared_for_dry_run(model), valueless_weights(model):
         try:
             if plan.graph.training != model.training:
                 model.train(plan.graph.training)
@@ -119,24 +113,6 @@ def _stepped(
             else:
                 infer(model, args, kwargs)
         return emulation.timeline()
-
-
-@contextmanager
-def _prepared(model: nn.Module) -> Iterator[None]:
-    """Prepare the process for a dry run, and put back all that it changes."""
-    with ExitStack() as stack:
-        stack.callback(spoil_survivors)  # last, with the whole heap in sight
-        stack.callback(torch.clear_autocast_cache)  # it would keep valueless casts of weights
-        stack.enter_context(suspended())  # the caller's emulated cluster: emulations do not nest
-        stack.enter_context(only_new_ones())  # faster: the garbage collector skips all earlier objects
-        stack.callback(collect_survivors)
-        stack.enter_context(left_as_found(model, contents="no parameters"))
-        stack.enter_context(fakes_at_work())  # torch logs shape functions that refuse arguments as errors
-        stack.enter_context(memory_left_unfilled())
-        stack.enter_context(
-            autocast_everywhere()
-        )  # tensors are on the CPU: an accelerator's autocast must act
-        yield
 
 
 def _explained(error: Exception) -> BaechiError:

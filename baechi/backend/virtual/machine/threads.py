@@ -153,6 +153,16 @@ class RunToken:
         if self._stuck:
             raise RuntimeError("every thread of the emulated host waits for another: none can continue")
 
+    def give_way(self, host: Host) -> None:
+        """Let threads with earlier clocks run first.
+
+        Args:
+            host: the calling thread's clock.
+        """
+        runner = self.runner(host)
+        self.ready([runner])
+        self.give_up(runner)
+
     def finish(self, host: Host) -> None:
         """Run all other threads until they end. Those that would wait for ever get an error."""
         self.runner(host)

@@ -1,0 +1,180 @@
+"""A thread for each target, for the length of one call.
+
+    caller    submit k, k+1 ──▶ inbox        wait ◀── done k      submit k+2, acknowledge
+    worker    launch k, launch k+1, finish k ──▶ done k, waits ........................ launch k+2, finish k+1
+
+A worker launches what it has before it brings the results of the chunk before: so arguments travel while a
+chunk computes. After each chunk it waits until the caller has seen it, since that may hand over the next one.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Generic, TypeVar
+
+import torch
+
+from baechi.backend.host_threads import AbstractHostThreads
+from baechi.dispatch.replicas.replica import AbstractReplica, Launched
+from baechi.dispatch.workers.abstract import AbstractWorkers, Done, Job
+from baechi.dispatch.workers.inline import done_with
+from baechi.run.state.caller_state import CallerState
+
+_T = TypeVar("_T")
+
+
+class ThreadWorkers(AbstractWorkers):
+    """Runs each target's chunks in a thread of its own.
+
+    Threads of the caller's settings: grad mode, autocast, default dtype and device. Modes and saved-tensor
+    hooks of the caller's thread are not seen in them.
+
+    Args:
+        replica_at: gives a target's replica; called in the caller's thread.
+        host: makes threads and flags.
+    """
+
+    def __init__(self, replica_at: Callable[[str], AbstractReplica], host: AbstractHostThreads) -> None:
+        self._replica_at, self._host = replica_at, host
+        self._workers: dict[str, _Worker] = {}
+        self._reports: _Mailbox[_Report] = _Mailbox(host)
+        self._unseen: list[_Report] = []
+
+    def submit(self, job: Job) -> None:
+        replica = self._replica_at(job.target)
+        worker = self._workers.get(job.target)
+        if worker is None:
+            worker = _Worker(replica, self._host, self._reports, len(self._workers))
+            self._workers[job.target] = worker
+        worker.inbox.put(job)
+
+    def wait(self) -> list[Done]:
+        reports = self._reports.take()
+        self._unseen += reports
+        return [report.done for report in reports if report.done is not None]
+
+    def acknowledge(self) -> None:
+        seen, self._unseen = self._unseen, []
+        for report in seen:
+            report.seen.set()
+
+    def now_s(self) -> float:
+        return self._host.now_s()
+
+    def end(self) -> None:
+        self.acknowledge()
+        for worker in self._workers.values():
+            worker.inbox.put(None)
+        ended = 0
+        while ended < len(self._workers):
+            for report in self._reports.take():
+                report.seen.set()
+                ended += report.done is None
+        for worker in self._workers.values():
+            worker.join()
+        self._workers.clear()
+
+    def abandon(self) -> None:
+        """Threads cannot be stopped: what runs ends, and what has not begun does not begin."""
+        for worker in self._workers.values():
+            worker.inbox.clear()
+        self.end()
+
+
+class _Mailbox(Generic[_T]):
+    """What threads put in and one takes out."""
+
+    def __init__(self, host: AbstractHostThreads) -> None:
+        self._host = host
+        self._lock = threading.Lock()
+        self._items: deque[_T] = deque()
+        self._flag, self._raised = host.flag(), False
+
+    def put(self, item: _T) -> None:
+        """Put something in."""
+        with self._lock:
+            self._items.append(item)
+            if not self._raised:
+                self._raised = True
+                self._flag.set()
+
+    def clear(self) -> None:
+        """Throw away what is in it."""
+        with self._lock:
+            self._items.clear()
+
+    def take(self, *, waits: bool = True) -> list[_T]:
+        """All that is in it; at least one thing, if it waits."""
+        while True:
+            with self._lock:
+                if self._items or not waits:
+                    found = list(self._items)
+                    self._items.clear()
+                    return found
+                if self._raised:
+                    self._flag, self._raised = self._host.flag(), False
+                flag = self._flag
+            flag.wait()
+
+
+class _Report:
+    """A chunk that is done, until the caller has seen it; without one, the worker has ended."""
+
+    def __init__(self, done: Done | None, host: AbstractHostThreads) -> None:
+        self.done, self.seen = done, host.flag()
+
+
+class _Worker:
+    """A thread that runs the chunks of one target, in the order in which they are put in its inbox."""
+
+    def __init__(
+        self, replica: AbstractReplica, host: AbstractHostThreads, reports: _Mailbox[_Report], position: int
+    ) -> None:
+        self.inbox: _Mailbox[Job | None] = _Mailbox(host)
+        self._replica, self._host, self._reports = replica, host, reports
+        self._state = CallerState.now()
+        self._device = torch.get_default_device()
+        self._intra_op_threads = torch.get_num_threads()
+        self.join = host.spawn(self._run, position)
+
+    def _run(self) -> None:
+        try:
+            torch.set_num_threads(self._intra_op_threads)  # the setting is per thread
+            with self._state.restored(), self._on_default_device():
+                self._work()
+        finally:
+            self._reports.put(_Report(None, self._host))
+
+    def _on_default_device(self) -> torch.device | nullcontext[None]:
+        return nullcontext() if torch.get_default_device() == self._device else self._device
+
+    def _work(self) -> None:
+        jobs: deque[Job] = deque()
+        before: tuple[Job, Launched | BaseException] | None = None
+        over = False
+        while jobs or before is not None or not over:
+            found = self.inbox.take(waits=not jobs and before is None)
+            jobs += [job for job in found if job is not None]
+            over = over or any(job is None for job in found)
+            job = jobs.popleft() if jobs else None
+            launched = None if job is None else (job, self._launch(job))
+            if before is not None:
+                self._report(*before)
+            before = launched
+
+    def _launch(self, job: Job) -> Launched | BaseException:
+        try:
+            return self._replica.launch(job.calls)
+        except BaseException as error:  # the caller raises it
+            return error
+
+    def _report(self, job: Job, launched: Launched | BaseException) -> None:
+        try:
+            done = done_with(self._replica, job.number, launched)
+        except BaseException as error:  # the caller raises it
+            done = Done(job.number, error=error)
+        self._host.give_way()  # by the clock, other chunks may have been done before
+        report = _Report(done, self._host)
+        self._reports.put(report)
+        report.seen.wait()
