@@ -4,7 +4,6 @@ Inside `with cluster:` everything goes to the emulator; outside, tensors have pl
 that is all: the numbers are right, and nothing is timed, counted or checked.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,6 +20,7 @@ from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.backend.virtual.machine.issuing import Thread
 from baechi.backend.virtual.machine.streams import Event, Host, Stream
 from baechi.backend.virtual.machine.threads import VirtualFlag
+from baechi.backend.virtual.torch_names import torch_devices
 from baechi.records.cluster import HOST
 from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
@@ -283,19 +283,3 @@ class VirtualDevices(AbstractBackend):
             emulator.send((source, target), "copy", (read, written), sent_bytes, streams)
             if target == host:
                 emulator.wait_for(streams[0].record(), source)
-
-
-def torch_devices(names: Sequence[str]) -> dict[str, torch.device]:
-    """How emulated devices answer when torch asks.
-
-    Args:
-        names: the devices' names.
-
-    Returns:
-        `cpu:k` for a device of that name, if all have such names; else for the k-th device.
-    """
-    numbered = all(re.fullmatch(r"cpu:\d+", name) for name in names)
-    return {
-        name: torch.device("cpu", int(name.removeprefix("cpu:")) if numbered else place)
-        for place, name in enumerate(names)
-    }

@@ -17,8 +17,9 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from baechi.backend.transfer import transfer
 from baechi.backend.virtual import current
-from baechi.backend.virtual.devices import VirtualDevices, torch_devices
+from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.machine.emulator import Emulator
+from baechi.backend.virtual.torch_names import torch_devices
 from baechi.records.cluster import HOST
 from baechi.torchlib.fakes.kernels import refuse_valueless
 from baechi.torchlib.modules.optimizer_state import state_beside
