@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from baechi.records import Cluster, Device, LayerGraph, Link, Plan
 
+# Rates are powers of two: sums of times are exact, and what ends together does so in every account.
 seconds = st.sampled_from([0, 0, 0.25, 1, 1.5, 7])
 few_bytes = st.integers(0, 20)
 links = st.builds(
-    Link, latency_s=st.sampled_from([0.0, 0.5, 30.0]), bytes_per_s=st.sampled_from([0.1, 8.0, float("inf")])
+    Link, latency_s=st.sampled_from([0.0, 0.5, 30.0]), bytes_per_s=st.sampled_from([0.125, 8.0, float("inf")])
 )
 
 
@@ -76,7 +77,7 @@ def clusters(draw: st.DrawFn, memory: st.SearchStrategy[int] | None = None) -> C
     """Up to 4 devices, alike in nothing."""
     sizes = st.sampled_from([40, 80, 150, 10**6]) if memory is None else memory
     devices = tuple(
-        Device(f"d{index}", memory_bytes=draw(sizes), speed=draw(st.sampled_from([0.5, 1.0, 3.0])))
+        Device(f"d{index}", memory_bytes=draw(sizes), speed=draw(st.sampled_from([0.5, 1.0, 4.0])))
         for index in range(draw(st.integers(1, 4)))
     )
     special = {("d0", device.name): draw(links) for device in devices if draw(st.booleans())}
