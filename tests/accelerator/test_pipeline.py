@@ -1,6 +1,7 @@
 """Pipelines on devices that torch keeps apart: the same numbers, and no access that nothing orders."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from torch import nn
 
 import baechi
 from accelerator import NAMES, ToyMachine
+from baechi.backend.real.devices import TorchDevices
+from baechi.run.pipeline import executor
+from baechi.run.pipeline.lanes.lane_step import LaneStep
 
 from .devices import FIRST, cluster, there
 from .where import moved
@@ -67,3 +71,68 @@ def test_a_drain(toy: ToyMachine) -> None:
     plain(own).square().sum().backward()
     assert given.grad is not None and own.grad is not None and torch.allclose(given.grad.cpu(), own.grad)
     assert_same_gradients(on_host(model), plain)
+
+
+class Viewed(nn.Module):
+    """A view of an output is read elsewhere later: it is sent when it is read, behind what made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.a(x)
+        second = self.b(first[:, :])
+        return (self.d(self.c(second[:, :]) + first) * 2).square().mean()
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """In place of a wait."""
+
+
+def too_early(step: Any, place: str) -> Any:
+    """The event after what was issued at a place when its first part was over."""
+    return _EARLY.setdefault((step.backend, place), step.backend.record(step.backend.compute_stream(place)))
+
+
+_EARLY: dict[Any, Any] = {}
+WAITS = {
+    "backward waits until a gradient has arrived": (executor, "receive", nothing),
+    "what is sent later waits for what made it": (LaneStep, "_event_at", too_early),
+    "sent memory is not reused before it was read": (TorchDevices, "use", nothing),
+}
+
+
+def stepped(toy: ToyMachine) -> list[str]:
+    """Two steps of a pipeline by clocks; what nothing orders."""
+    toy.restart(late=False)
+    x = noise(8, 6)
+    model = baechi.distribute(
+        seeded(Viewed),
+        x,
+        cluster=cluster(*NAMES[:2]),
+        microbatches=4,
+        device_map={"a": 0, "b": 1, "c": 0, "d": 1},
+        order="gpipe",
+        loss_weights="rows",
+        source="estimate",
+    )
+    for _ in range(2):
+        model(there(x)).backward()
+    found = toy.faults()
+    toy.restart(late=False)
+    return found
+
+
+def test_nothing_is_unordered(toy: ToyMachine) -> None:
+    """With all waits in place."""
+    assert stepped(toy) == []
+
+
+@pytest.mark.parametrize("name", list(WAITS))
+def test_each_wait_is_needed(toy: ToyMachine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Without it, an access is unordered."""
+    _EARLY.clear()
+    owner, attribute, instead = WAITS[name]
+    monkeypatch.setattr(owner, attribute, instead)
+    assert stepped(toy)

@@ -56,7 +56,7 @@ class OwnState:
     ) -> None:
         self._known = known
         self.learns = known.tables is None
-        tables = _tables(model) if known.tables is None else known.tables
+        tables = attribute_tables(model) if known.tables is None else known.tables
         self._before = [(table, content_of(table)) for table in tables]
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
         self._attributes = [] if self.learns else [_Attributes(module) for module in model.modules()]
@@ -165,7 +165,12 @@ class _Tensors:
         return {key: (id(value), version_of(value)) for key, value in found}
 
 
-def _tables(model: nn.Module) -> list[Any]:
+def attribute_tables(model: nn.Module) -> list[Any]:
+    """What a model's code may write: attributes of modules and objects, and containers, but not buffers.
+
+    Args:
+        model: the model.
+    """
     keeper = Keeper("none")
     for module in model.modules():
         keeper.keep(module)
