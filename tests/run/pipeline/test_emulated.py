@@ -98,3 +98,41 @@ def test_steps_are_as_predicted(flops_per_s: float, at_most: float) -> None:
     assert measured.makespan_s == pytest.approx(predicted.makespan_s, rel=at_most)
     for name in cluster.names:
         assert measured.peak_bytes[name] <= predicted.peak_bytes[name]
+
+
+class Deep(nn.Module):
+    """A chain that keeps much for backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layers(x)
+        return result.square().mean()
+
+
+def test_limits_in_flight_are_kept() -> None:
+    """With as much memory as is predicted for 1, 2, 4 and 8 in flight, each runs; fewer take less."""
+    x, peaks = noise(64, 16), []
+    where = {f"layers.{number}": number // 2 for number in range(6)}
+    for limit in (1, 2, 4, 8):
+        cluster = baechi.Cluster.virtual(3)
+        graph = baechi.profile(
+            seeded(Deep), x, cluster=cluster, microbatches=8, training=True, source="estimate"
+        )
+        plan = baechi.Plan.from_device_map(graph, cluster, where)
+        limits = dict.fromkeys(cluster.names, limit)
+        pipeline = baechi.pipeline(plan, 8, "auto", limits=limits)
+        assert max(pipeline.in_flight.values()) <= limit
+        predicted = pipeline.timeline.peak_bytes
+        full = cluster.with_memory({name: predicted[name] for name in cluster.names})
+        model = baechi.distribute(
+            seeded(Deep), plan=pipeline, cluster=replace(full, emulated=True), loss_weights="rows"
+        )
+        with baechi.plan_of(model).cluster:
+            for _ in range(2):
+                model.zero_grad()
+                model(x).backward()
+        peaks.append(predicted[cluster.names[0]])
+    assert peaks == sorted(peaks) and peaks[0] < peaks[-1]
