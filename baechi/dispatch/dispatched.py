@@ -86,7 +86,7 @@ class Dispatched:
         """Call the model, chunk by chunk.
 
         Args:
-            *args, **kwargs: as the model takes them.
+            args, kwargs: as the model takes them.
 
         Returns:
             What the model returns for the whole input, on the input's device.
