@@ -58,7 +58,7 @@ def zoo_model(name: str) -> Architecture:
     return Architecture(name, lambda: zoo.MODELS[name]("small")[0], inputs)
 
 
-ROWS = (*OWN, *HELD_IN, *OTHERS[::2], *[zoo_model(name) for name in zoo.MODELS])
+ROWS = (*OWN, *HELD_IN, *OTHERS[::3], *[zoo_model(name) for name in zoo.MODELS])
 
 
 def ways_of(number: int) -> Iterator[Way]:

@@ -1,14 +1,15 @@
 """Pipelines under the Trainer of transformers, accelerate and data parallel processes: as the plain model."""
 
 import copy
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from accelerate import Accelerator
-from run.pipeline.nets import WHERE, Blocks, noise, pipelined, seeded
+from run.pipeline.nets import pipelined, seeded
 from run.pipeline.test_users_loop import gpt2
 from torch import nn
 from transformers import Trainer, TrainingArguments
@@ -66,20 +67,13 @@ def test_accelerate() -> None:
 
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """Two processes, each with a pipeline: gradients are averaged once a step."""
-    mp.spawn(_trains, args=(str(tmp_path / "store"),), nprocs=2)  # type: ignore[no-untyped-call]
-
-
-def _trains(rank: int, store: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    x, y = noise(6, 6, seed=rank + 5), noise(6, 6, seed=rank + 9)
-    model = seeded(Blocks)
-    plain = copy.deepcopy(model)
-    pipelined(model, (x, y), device_map=WHERE)
-    for one in (model, plain):
-        parallel = nn.parallel.DistributedDataParallel(one)
-        for _ in range(2):
-            parallel(x, y)["loss"].backward()
-    for weight, other in zip(model.parameters(), plain.parameters(), strict=True):
-        assert weight.grad is not None and other.grad is not None
-        assert torch.allclose(weight.grad, other.grad, rtol=0, atol=1e-12)
-    dist.destroy_process_group()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(Path(__file__).with_name("ddp_worker.py"))]
+    workers = [
+        subprocess.Popen([*command, str(rank), str(tmp_path / "meeting")], env=environment) for rank in (0, 1)
+    ]
+    try:
+        assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
