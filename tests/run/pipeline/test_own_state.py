@@ -8,6 +8,7 @@ import torch
 from run.pipeline.by_loop import WithLoss, assert_as_loop, assert_same_gradients
 from run.pipeline.nets import noise, pipelined, seeded
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from baechi.errors import BaechiError
 
@@ -124,4 +125,24 @@ def test_what_was_not_learned_is_told() -> None:
         model.middle.__class__ = Counting
         with pytest.raises(BaechiError, match=r"Counting\.seen"):
             model(X)
+        model(X).backward()
+
+
+class Statistics(nn.Module):
+    """Running statistics in a checkpoint, which backward runs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = checkpoint(self.middle, self.first(x), use_reentrant=False)
+        return self.last(h).square().mean()
+
+
+def test_statistics_in_a_checkpoint_are_refused() -> None:
+    """A loop over the parts runs it again before the next part; a pipeline after it. It was silent."""
+    model = seeded(Statistics)
+    with pipelined(model, X, device_map=WHERE), pytest.raises(BaechiError, match=r"middle\.\w+ is written"):
         model(X).backward()

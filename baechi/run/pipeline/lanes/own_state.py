@@ -83,9 +83,8 @@ class OwnState:
                     refill(table, before)
                 else:
                     written.pop(number, None)
-        if run is not None:
-            for tensor in self._tensors:
-                tensor.look(run)
+        for tensor in self._tensors:
+            tensor.look(run)
 
     def finish(self) -> None:
         """The step is over: what the last microbatch wrote stays.
@@ -136,11 +135,11 @@ class _Tensors:
         self._runs: set[int] = set()
         self._before = self._now()
 
-    def look(self, run: int) -> None:
+    def look(self, run: int | None) -> None:
         """Note whether the run wrote one.
 
         Args:
-            run: its index.
+            run: its index; None for backward, which writes where code of a checkpoint runs again.
 
         Raises:
             BaechiError: microbatches cannot keep it apart.
@@ -150,6 +149,12 @@ class _Tensors:
             return
         changed = next(key for key in {**now, **self._before} if now.get(key) != self._before.get(key))
         self._before = now
+        if run is None:
+            raise BaechiError(
+                f"{self._name}.{changed}".lstrip(".")
+                + " is written when backward runs a checkpoint's code again: microbatches would read it in "
+                "another order. Use recompute= in place of the model's own checkpoints, or microbatches=1"
+            )
         self._runs.add(run)
         if self._in_layer and len(self._runs) == 1:
             return
