@@ -9,6 +9,7 @@ two chunks may be in flight:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
 from baechi.dispatch.chunks.abstract import Arguments
 from baechi.dispatch.replicas.blame import note_layer
+from baechi.dispatch.replicas.buffers import OwnBuffers
 from baechi.errors import note_where
 from baechi.run.step.loans import version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -35,6 +37,7 @@ class Launched:
         events: after each call, where the target has streams.
         begun_s: the clock when it was launched.
         written: arguments of the caller's that the model may have written, with their copies.
+        divided: whether it is a part of a call.
         taken_s: seconds that the target was busy with it, once it is finished.
     """
 
@@ -43,6 +46,7 @@ class Launched:
     events: list[Any]
     begun_s: float
     written: list[tuple[torch.Tensor, torch.Tensor, int]]
+    divided: bool = False
     taken_s: float = 0.0
 
 
@@ -52,18 +56,28 @@ class AbstractReplica(ABC):
     Args:
         name: the target's name.
         backend: the devices.
+
+    Attributes:
+        model: its modules.
+        buffers: the model's, where it may write them.
+        is_alone: whether no other replica runs in this call.
     """
+
+    model: nn.Module
 
     def __init__(self, name: str, backend: AbstractBackend) -> None:
         self.name, self.backend = name, backend
+        self.buffers: OwnBuffers | None = None
+        self.is_alone: Callable[[], bool] = lambda: True
         self._over_s = 0.0
 
     @abstractmethod
-    def launch(self, calls: list[Arguments]) -> Launched:
+    def launch(self, calls: list[Arguments], *, divided: bool = False) -> Launched:
         """Launch the calls of a chunk.
 
         Args:
             calls: the arguments of each.
+            divided: whether the chunk is a part of a call.
         """
 
     @abstractmethod
@@ -79,6 +93,8 @@ class AbstractReplica(ABC):
         return self.backend.now_s()
 
     def _over(self, launched: Launched) -> None:
+        if self.buffers is not None:
+            self.buffers.settle(self.backend, alone=not launched.divided and self.is_alone())
         now_s = self.now_s()
         launched.taken_s = now_s - max(launched.begun_s, self._over_s)
         self._over_s = now_s
@@ -104,10 +120,10 @@ class DeviceReplica(AbstractReplica):
         """Forget the arguments of the call before."""
         self._lent, self._lent_before = {}, {}
 
-    def launch(self, calls: list[Arguments]) -> Launched:
+    def launch(self, calls: list[Arguments], *, divided: bool = False) -> Launched:
         first = next(tensors_in(calls), None)
         home = None if first is None else self.backend.place_of(first)
-        launched = Launched([], home, [], self.now_s(), [])
+        launched = Launched([], home, [], self.now_s(), [], divided)
         here = self.backend.torch_device(self.place)
         self._lent, self._lent_before = {}, self._lent  # what goes whole to each chunk travels once
         at = self.backend.at(self.place, "") if home is not None else nullcontext()
@@ -211,7 +227,7 @@ class PlanReplica(AbstractReplica):
         super().__init__(name, backend)
         self.model = model
 
-    def launch(self, calls: list[Arguments]) -> Launched:
+    def launch(self, calls: list[Arguments], *, divided: bool = False) -> Launched:
         begun_s = self.now_s()
         try:
             results = [self.model(*args, **kwargs) for args, kwargs in calls]
@@ -219,7 +235,7 @@ class PlanReplica(AbstractReplica):
             if not getattr(error, "__notes__", None):
                 note_where(error, layer="(root)", kind=type(self.model).__name__, device=self.name)
             raise
-        return Launched(results, None, [], begun_s, [])
+        return Launched(results, None, [], begun_s, [], divided)
 
     def finish(self, launched: Launched) -> list[Any]:
         self._over(launched)

@@ -11,6 +11,7 @@ from baechi.backend import AbstractBackend, backend_of
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.virtual.current import at_work
 from baechi.backend.virtual.devices import VirtualDevices
+from baechi.dispatch.replicas.buffers import OwnBuffers
 from baechi.dispatch.replicas.replica import AbstractReplica, DeviceReplica, PlanReplica
 from baechi.dispatch.replicas.shell import fingerprint_of, same_fingerprint, shell_of
 from baechi.dispatch.replicas.weights import Stamp, Weights, differentiable, stamp_of, weights_in
@@ -77,7 +78,9 @@ class Replicas:
             name: the target's name.
         """
         if name not in self._ready:
-            self._replicas[name] = self._updated(self.targets[name])
+            replica = self._replicas[name] = self._updated(self.targets[name])
+            replica.buffers = OwnBuffers(replica.model, self.model)
+            replica.is_alone = lambda: self._ready == {name}
             self._ready.add(name)
         return self._replicas[name]
 

@@ -22,7 +22,7 @@ class InlineWorkers(AbstractWorkers):
     def submit(self, job: Job) -> None:
         replica = self._replica_at(job.target)
         try:
-            launched: Launched | BaseException = replica.launch(job.calls)
+            launched: Launched | BaseException = replica.launch(job.calls, divided=job.divided)
         except Exception as error:  # the model's code may raise anything
             launched = error
         self._launched.append((job, replica, launched))
