@@ -9,7 +9,7 @@ two chunks may be in flight:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +60,7 @@ class AbstractReplica(ABC):
     Attributes:
         model: its modules.
         buffers: the model's, where it may write them.
-        is_alone: whether no other replica runs in this call.
+        at_work: names of the targets that run in this call.
     """
 
     model: nn.Module
@@ -68,7 +68,7 @@ class AbstractReplica(ABC):
     def __init__(self, name: str, backend: AbstractBackend) -> None:
         self.name, self.backend = name, backend
         self.buffers: OwnBuffers | None = None
-        self.is_alone: Callable[[], bool] = lambda: True
+        self.at_work: Set[str] = frozenset()
         self._over_s = 0.0
 
     @abstractmethod
@@ -88,13 +88,17 @@ class AbstractReplica(ABC):
             launched: what `launch` returned.
         """
 
+    @abstractmethod
+    def forget(self) -> None:
+        """Let go of the arguments of a call."""
+
     def now_s(self) -> float:
         """The clock by which chunks are timed."""
         return self.backend.now_s()
 
     def _over(self, launched: Launched) -> None:
         if self.buffers is not None:
-            self.buffers.settle(self.backend, alone=not launched.divided and self.is_alone())
+            self.buffers.settle(self.backend, alone=not launched.divided and len(self.at_work) < 2)
         now_s = self.now_s()
         launched.taken_s = now_s - max(launched.begun_s, self._over_s)
         self._over_s = now_s
@@ -116,8 +120,7 @@ class DeviceReplica(AbstractReplica):
         self._lent: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
         self._lent_before = self._lent
 
-    def new_call(self) -> None:
-        """Forget the arguments of the call before."""
+    def forget(self) -> None:
         self._lent, self._lent_before = {}, {}
 
     def launch(self, calls: list[Arguments], *, divided: bool = False) -> Launched:
@@ -139,6 +142,7 @@ class DeviceReplica(AbstractReplica):
                         note(result)
             except BaseException as error:
                 note_layer(error, self.model, self.place)
+                self.forget()  # a device that is full has to be free for the next try
                 raise
             launched.results.append(result)
             launched.events.append(self.backend.record(self.backend.compute_stream(self.place)))
@@ -240,3 +244,6 @@ class PlanReplica(AbstractReplica):
     def finish(self, launched: Launched) -> list[Any]:
         self._over(launched)
         return launched.results
+
+    def forget(self) -> None:
+        """It keeps none."""

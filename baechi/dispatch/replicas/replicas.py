@@ -59,6 +59,11 @@ class Replicas:
         at_home = [name for name in at_home if home is None or self.targets[name].device == home]
         self._shares_model = at_home[0] if at_home else None
 
+    def end(self) -> None:
+        """A call is over: its arguments are let go."""
+        for replica in self._replicas.values():
+            replica.forget()
+
     def stale(self) -> None:
         """At the next call everything is copied again, also what no version tells of."""
         self._replicas, self._weights, self._fingerprints = {}, {}, {}
@@ -80,7 +85,7 @@ class Replicas:
         if name not in self._ready:
             replica = self._replicas[name] = self._updated(self.targets[name])
             replica.buffers = OwnBuffers(replica.model, self.model)
-            replica.is_alone = lambda: self._ready == {name}
+            replica.at_work = self._ready
             self._ready.add(name)
         return self._replicas[name]
 
@@ -90,7 +95,6 @@ class Replicas:
         replica = self._replicas.get(target.name)
         if not isinstance(replica, DeviceReplica):
             replica = DeviceReplica(target.name, self.backend, target.device, self.model)
-        replica.new_call()
         replica.model = self._modules(target, replica)
         return replica
 
