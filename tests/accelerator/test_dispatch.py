@@ -1,7 +1,8 @@
-"""Dispatch on devices that torch keeps apart: right numbers, no access that nothing orders, and each fault."""
+"""Dispatch on devices that torch keeps apart: right numbers, no access that nothing orders, each fault."""
 
+import multiprocessing
 import threading
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -12,30 +13,15 @@ from torch import nn
 import baechi
 from accelerator import NAMES, ToyMachine
 from baechi import AggregateError, HaloTiles, HybridScheduler, RoundRobin
+from baechi.backend.real.devices import TorchDevices
 
+from . import dispatched_net
 from .devices import cluster, there
+from .dispatched_net import Net
 from .where import moved
 
 WORKERS = ("inline", "thread")
 X = noise(11, 8)
-
-
-class Net(nn.Module):
-    """Two layers; it fails on the devices that a test says."""
-
-    fails: ClassVar[dict[int, BaseException]] = {}
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.fails.get(-1 if x.device.index is None else x.device.index)
-        if found is not None:
-            raise found
-        out: torch.Tensor = self.b(torch.tanh(self.a(x)))
-        return out
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
@@ -52,7 +38,7 @@ def devices(*sizes: int, capacities: Any = None) -> HybridScheduler:
 @pytest.mark.parametrize("home", ["", NAMES[0], NAMES[3]])
 @pytest.mark.parametrize("workers", WORKERS)
 def test_chunks_are_the_whole(toy: ToyMachine, workers: Any, home: str, late: bool) -> None:
-    """Two chunks in flight on each device; the model is on the host, on a device that works, or on another."""
+    """Two chunks in flight on each device; the model is on the host, on one that works, or on another."""
     for seed in range(3):
         toy.restart(seed=seed, late=late)
         net = moved(Net(), home) if home else Net()
@@ -139,7 +125,7 @@ def test_faults_are_told_and_the_next_call_works(toy: ToyMachine, name: str, wor
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_full_device_is_tried_with_less(toy: ToyMachine, workers: Any) -> None:
-    """The device holds a quarter of the chunk, what it makes of it, and the input before; no failed try stays."""
+    """The device holds a quarter of the chunk, what it makes of it, and the input before; no failed try."""
     net, x = Net(), noise(4096, 8)
     with torch.no_grad():
         baechi.dispatch(net, devices(2), workers=workers)(X)
@@ -150,8 +136,9 @@ def test_a_full_device_is_tried_with_less(toy: ToyMachine, workers: Any) -> None
         toy.limit(0, held + 1024 * 4 * (2 * 8 + 16 + 16 + 4) + 4096)
         try:
             found = dispatched(x)
-            with pytest.raises(torch.OutOfMemoryError, match="toy:0 is out of memory") as raised:
-                baechi.dispatch(net, devices(4096), workers=workers)(x)
+            with baechi.dispatch(net, devices(4096), workers=workers) as once:
+                with pytest.raises(torch.OutOfMemoryError, match="toy:0 is out of memory") as raised:
+                    once(x)
         finally:
             toy.limit(0, None)
         assert raised.value.recoverable  # type: ignore[attr-defined]
@@ -159,4 +146,71 @@ def test_a_full_device_is_tried_with_less(toy: ToyMachine, workers: Any) -> None
         del raised
         dispatched(X)
         toy.synchronize()
-        assert torch.accelerator.memory_allocated(0) == held
+        assert torch.accelerator.memory_allocated(0) <= held
+
+
+LINK_S, COMPUTE_S = 1e-3, 2e-3
+"""Of a chunk: its way to the device and its layers, all else takes next to nothing."""
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_the_next_chunk_travels_while_one_computes(toy: ToyMachine, workers: Any) -> None:
+    """N-32: of six chunks all ways but the first are hidden where two chunks may be in flight."""
+    taken_s = {}
+    for capacity in (2, 4):
+        toy.restart(late=False)
+        scheduler = baechi.SimpleScheduler(NAMES[0], 2, capacity=capacity)
+        dispatched = baechi.dispatch(Net(), scheduler, workers=workers)
+        with torch.no_grad():
+            dispatched(X)
+            toy.synchronize()
+            toy.set_times(
+                launch_s=1e-6,
+                kernel_s=1e-6,
+                bytes_per_s=1e15,
+                kernels={"aten::addmm": COMPUTE_S / 2},
+                links={(-1, 0): (LINK_S, 1e15), (0, -1): (1e-6, 1e15)},
+            )
+            begun_s = toy.host_s()
+            dispatched(X)
+            taken_s[capacity] = toy.host_s() - begun_s
+    assert taken_s[2] == pytest.approx(6 * (LINK_S + COMPUTE_S), rel=0.05)
+    assert taken_s[4] == pytest.approx(LINK_S + 6 * COMPUTE_S, rel=0.05)
+
+
+WAITS = {
+    "results wait for what made them": (TorchDevices, "wait", lambda *_: None),
+    "sent memory is not reused before it was read": (TorchDevices, "use", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("name", [None, *WAITS])
+def test_each_wait_is_needed(toy: ToyMachine, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    """Without it, an access is unordered; with all of them, none is."""
+    toy.restart(late=False)
+    if name is not None:
+        monkeypatch.setattr(*WAITS[name])
+    with torch.no_grad():
+        dispatched = baechi.dispatch(moved(Net(), NAMES[3]), devices(2, 1, capacities=[4, 2]))
+        for _ in range(2):
+            dispatched(there(X, NAMES[2]))
+    found = toy.faults()
+    toy.restart(late=False)
+    assert bool(found) == (name is not None), found
+
+
+@pytest.mark.timeout(120)
+def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
+    """It has a machine of its own."""
+    children = set(multiprocessing.active_children())
+    scheduler, out = HybridScheduler([NAMES[1]], 6), ("cat", 0)
+    with (
+        baechi.dispatch(dispatched_net.on_toy, scheduler, workers="process", out=out) as pool,
+        torch.no_grad(),
+    ):
+        torch.testing.assert_close(pool(X), plain(X))
+        with pytest.raises(ValueError, match="told to") as raised:
+            pool(X, "raise")
+        assert "in layer (root) (Net) on toy:1" in raised.value.__notes__
+        torch.testing.assert_close(pool(X), plain(X))
+    assert set(multiprocessing.active_children()) <= children
