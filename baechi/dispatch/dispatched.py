@@ -183,6 +183,8 @@ class Dispatched:
             self.scheduler.reset()
             raise
         finally:
+            if self._session is not None:
+                self._session.end()
             self._busy = False
 
     def _opened_session(self) -> AbstractSession:

@@ -63,7 +63,7 @@ def _seconds(model: nn.Module, target: Target, call: AbstractCall, sizes: Sequen
                 emulation.synchronize()
                 begun_s = emulation.now_s
                 with backend.step():
-                    replica.new_call()
+                    replica.forget()
                     replica.finish(replica.launch(calls[size]))
                 found[size] = emulation.now_s - begun_s
         del calls

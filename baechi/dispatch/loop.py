@@ -187,6 +187,7 @@ class Loop:
             opened.missing -= job.items
             self.advance()
         elif self._tries_again(done.error, piece):
+            done.error.__traceback__ = None  # its frames hold what filled the device
             middle = (piece.start + piece.stop) // 2
             halves = [(piece.start, middle), (middle, piece.stop)]
             opened.pieces.extendleft(
@@ -221,4 +222,8 @@ class Loop:
         if self._errors:
             errors = [error for _, error in sorted(self._errors, key=lambda entry: entry[0])]
             self._errors = []
-            raise failure_of(errors, self._count)
+            error = failure_of(errors, self._count)
+            try:
+                raise error
+            finally:
+                del error, errors  # else it would hold itself, and what filled a device, by its traceback

@@ -41,6 +41,10 @@ class AbstractSession(ABC):
         """Who runs the chunks of a call."""
 
     @abstractmethod
+    def end(self) -> None:
+        """A call is over: let go of what it had."""
+
+    @abstractmethod
     def stale(self) -> None:
         """Copy everything again at the next call."""
 
@@ -74,6 +78,9 @@ class LocalSession(AbstractSession):
         if self._threads:
             return ThreadWorkers(self.replicas.at, backend)
         return InlineWorkers(self.replicas.at, backend.now_s)
+
+    def end(self) -> None:
+        self.replicas.end()
 
     def stale(self) -> None:
         self.replicas.stale()
@@ -143,6 +150,9 @@ class ProcessSession(AbstractSession):
 
     def workers(self) -> AbstractWorkers:
         return self.pool
+
+    def end(self) -> None:
+        """Its workers keep nothing."""
 
     def stale(self) -> None:
         self._stale = True

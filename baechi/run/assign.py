@@ -221,8 +221,11 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
             replace_forward(module, call_fused_stack if fused else call_root)
     set_compiled_aside([module for name, module in modules.items() if name != ROOT], layers)
     watch_compile()
-    refuse_moves(model)
-    setattr(model, DEVICE_MAP, runtime.plan.to_device_map())
+    together = (
+        len(set(devices.values())) == 1
+    )  # functional ops lie elsewhere; a map of one entry says nothing
+    refuse_moves(model, together=together)
+    setattr(model, DEVICE_MAP, devices if together else runtime.plan.to_device_map())
 
 
 def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> None:

@@ -28,6 +28,11 @@ def random_state_kept() -> Iterator[None]:
             numpy.random.set_state(numpy_state)
 
 
+def random_states() -> list[bytes | object]:
+    """What changes when random numbers are drawn, to be compared: the generators of torch, and Python's."""
+    return [*(bytes(state_of(device).cpu().numpy()) for device in generators()), random.getstate()]
+
+
 def generators() -> list[torch.device]:
     """The devices that have a generator which may have been used: the CPU, and accelerators at work."""
     found = [torch.device("cpu")]

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -21,12 +21,14 @@ class Subject:
         made: gives the model if it was made, else None.
         out: how results become one, as the user said it.
         runs_here: whether the model may run in this process, beside its chunks.
+        checked: for which states of the model a row alone was compared with a chunk.
     """
 
     model: Callable[[], nn.Module]
     made: Callable[[], nn.Module | None]
     out: Out
     runs_here: bool = True
+    checked: set[Any] = field(default_factory=set)
 
 
 class AbstractCall(ABC):

@@ -25,6 +25,15 @@ def refuse_coupled(model: nn.Module) -> None:
             )
 
 
+def training_flags(model: nn.Module) -> tuple[bool, ...]:
+    """Which modules train: what a model computes may depend on it.
+
+    Args:
+        model: the model.
+    """
+    return tuple([module.training for module in model.modules()])
+
+
 def _couples(module: nn.Module) -> bool:
     if isinstance(module, _INSTANCE):  # it normalizes each row; in training it keeps a mean over rows
         return module.training and module.track_running_stats

@@ -1,17 +1,20 @@
 """Chunks of rows: tensors are sliced along their first dimension."""
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Arguments, Subject
-from baechi.dispatch.chunks.coupled import refuse_coupled
-from baechi.dispatch.merge.growth import shapes_of
+from baechi.dispatch.chunks.arguments import check_argument, has_dim, lists_cut
+from baechi.dispatch.chunks.coupled import refuse_coupled, training_flags
+from baechi.dispatch.merge.alone import Alone
+from baechi.dispatch.merge.growth import result_of, shapes_of
 from baechi.dispatch.merge.joining import Joiner, Shapes
 from baechi.errors import FatalError
+from baechi.run.step.loans import version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -57,13 +60,14 @@ class _RowsCall(AbstractCall):
         self.rows = max([*self._extents(), 0])
         self.total, self.most = max(1, self.rows), chunks.size
         self._checked = False
+        self._found: list[tuple[torch.Tensor, int]] = []
 
     def _extents(self) -> list[int]:
         found = []
         for name, value in self._named():
             dim = self._chunks.split.get(name, self._chunks.dim)
             if dim is not None:
-                found += [t.shape[dim] for t in tensors_in(value) if _has(t, dim)]
+                found += [t.shape[dim] for t in tensors_in(value) if not t.is_nested and has_dim(t, dim)]
                 if name in self._chunks.split and isinstance(value, list) and not found:
                     found.append(len(value))
         return found
@@ -86,7 +90,10 @@ class _RowsCall(AbstractCall):
             names = ", ".join(name for name, _ in self._named())
             raise FatalError(f"split names {', '.join(unknown)}: the arguments of this call are {names}")
         for name, value in self._named():
-            self._check_argument(name, value)
+            dim = self._chunks.split.get(name, self._chunks.dim)
+            if dim is not None:
+                check_argument(name, value, dim, self.rows, said=name in self._chunks.split)
+        self._found = [(tensor, version_of(tensor)) for tensor in tensors_in(self._args, self._kwargs)]
         if self._subject.made() is not None:
             refuse_coupled(self._subject.model())
 
@@ -98,31 +105,18 @@ class _RowsCall(AbstractCall):
         found = shapes_of(self._subject.model(), calls, values=self._subject.runs_here)
         return None if found is None else Shapes((found[0], found[1]), sizes)
 
-    def _check_argument(self, name: str, value: Any) -> None:
-        given = name in self._chunks.split
-        dim = self._chunks.split.get(name, self._chunks.dim)
-        if dim is None:
-            return
-        if _holds_packed(value):
-            raise FatalError(
-                f"argument {name!r} is a PackedSequence, whose rows are interleaved: pass padded tensors, "
-                "or keep the whole batch in one chunk"
-            )
-        held = list(tensors_in(value))
-        if isinstance(value, list) and not held and len(value) == self.rows and self.rows > 1 and not given:
-            raise FatalError(
-                f"argument {name!r} is a list of {len(value)}, as many as there are rows, and holds no "
-                f"tensors: say whether it is sliced, Rows(split={{{name!r}: 0}}), or goes whole, "
-                f"Rows(split={{{name!r}: None}})"
-            )
-        for tensor in held:
-            extent = tensor.shape[dim] if _has(tensor, dim) else 1
-            if extent not in (1, self.rows):
-                raise FatalError(
-                    f"argument {name!r} has {extent} rows ({tuple(tensor.shape)}, dimension {dim}) and the "
-                    f"call has {self.rows}: say with Rows(split={{{name!r}: ...}}) along which dimension it "
-                    "is sliced, or None if it goes whole to each chunk"
-                )
+    def _alone(self, chunk: int) -> Alone | None:
+        """What the model gives for the last row of the first chunk, or, if it has one, for two rows."""
+        if self._written() or training_flags(self._subject.model()) in self._subject.checked:
+            return None
+        row, rows = (chunk - 1, 1) if chunk > 1 else (0, 2)
+        model, call = self._subject.model(), self._sliced(row, row + rows)
+        if self._subject.runs_here:
+            result = result_of(model, call)
+        else:
+            shapes = shapes_of(model, [call], values=False)
+            result = None if shapes is None else shapes[0]
+        return None if result is None else Alone(result, row, rows, chunk)
 
     def _sliced(self, start: int, stop: int) -> Arguments:
         known: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is there twice is one slice
@@ -137,11 +131,11 @@ class _RowsCall(AbstractCall):
         dim = self._chunks.split.get(name, self._chunks.dim)
         if dim is None:
             return value
-        if name in self._chunks.split and isinstance(value, list) and next(tensors_in(value), None) is None:
-            return value[start:stop]
+        if name in self._chunks.split:
+            value = lists_cut(value, self.rows, start, stop)
 
         def cut(tensor: torch.Tensor) -> torch.Tensor:
-            if not _has(tensor, dim) or tensor.shape[dim] != self.rows or self.rows == 1:
+            if not self._is_sliced(tensor, dim):
                 return tensor
             key = id(tensor), dim
             if key not in known:
@@ -149,6 +143,25 @@ class _RowsCall(AbstractCall):
             return known[key]
 
         return map_tensors(cut, value)
+
+    def _is_sliced(self, tensor: torch.Tensor, dim: int) -> bool:
+        return self.rows > 1 and has_dim(tensor, dim) and tensor.shape[dim] == self.rows
+
+    def _written(self) -> list[torch.Tensor]:
+        """Arguments that the model wrote in its chunks."""
+        return [tensor for tensor, version in self._found if version_of(tensor) != version]
+
+    def _refuse_written(self) -> None:
+        """What goes whole to each chunk is written by each."""
+        written = {id(tensor) for tensor in self._written()}
+        for name, value in self._named() if written else ():
+            dim = self._chunks.split.get(name, self._chunks.dim)
+            for tensor in tensors_in(value):
+                if id(tensor) in written and (dim is None or not self._is_sliced(tensor, dim)):
+                    raise FatalError(
+                        f"the model writes its argument {name!r}, which goes whole to each chunk, so it was "
+                        "written by each: keep the whole batch in one chunk"
+                    )
 
     def add(self, start: int, stop: int, results: list[Any]) -> None:
         self._parts[start] = (stop - start, results[0])
@@ -158,8 +171,12 @@ class _RowsCall(AbstractCall):
         self._parts = {}
         if len(parts) == 1:
             return parts[0][1]
-        joiner = Joiner([count for count, _ in parts], self._subject.out, self._shapes)
-        return joiner.join([part for _, part in parts])
+        self._refuse_written()
+        counts = [count for count, _ in parts]
+        joiner = Joiner(counts, self._subject.out, self._shapes, functools.partial(self._alone, counts[0]))
+        joined = joiner.join([part for _, part in parts])
+        self._subject.checked.add(training_flags(self._subject.model()))
+        return joined
 
     def label(self, start: int, stop: int) -> str:
         return f"rows {start} to {stop - 1} of {self.rows}" if self.rows > 1 else "the whole input"
@@ -183,16 +200,3 @@ def positional_names(subject: Subject, count: int, *, named: bool) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in kinds]
     return [names[i] if i < len(names) else str(i) for i in range(count)]
-
-
-def _has(tensor: torch.Tensor, dim: int) -> bool:
-    return -tensor.dim() <= dim < tensor.dim()
-
-
-def _holds_packed(value: Any) -> bool:
-    if isinstance(value, PackedSequence):
-        return True
-    inner = (
-        value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    )
-    return any(map(_holds_packed, inner))

@@ -17,6 +17,7 @@ from baechi.backend import unwatched
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.private.fakes import FakeTensorMode
+from baechi.torchlib.random_state import random_states
 from baechi.torchlib.tensors.pytree import map_tensors
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,27 @@ def shapes_of(model: nn.Module, calls: list[Call], *, values: bool = True) -> li
     return None
 
 
+def result_of(model: nn.Module, call: Call) -> Any | None:
+    """What a model returns where it lies; it is left as it was found.
+
+    Args:
+        model: the model.
+        call: arguments of a call.
+
+    Returns:
+        None if it draws random numbers, or does not run with these arguments.
+    """
+    with unwatched(), torch.no_grad(), left_as_found(model, contents="no parameters"):
+        before = random_states()
+        try:
+            args, kwargs = _moved(model, call)
+            result = model(*args, **kwargs)
+        except Exception as error:  # the model's code may raise anything
+            logger.info("the model does not run with a row alone (%s)", error)
+            return None
+        return result if random_states() == before else None
+
+
 def _without_values(model: nn.Module, calls: list[Call]) -> list[Any]:
     with ExitStack() as stack:
         mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
@@ -56,10 +78,15 @@ def _without_values(model: nn.Module, calls: list[Call]) -> list[Any]:
 
 
 def _with_values(model: nn.Module, calls: list[Call]) -> list[Any]:
+    moved = [_moved(model, call) for call in calls]
+    return [map_tensors(_on_meta, model(*args, **kwargs)) for args, kwargs in moved]
+
+
+def _moved(model: nn.Module, call: Call) -> Call:
     weight = next(model.parameters(), None)
-    device = None if weight is None else weight.device
-    there = functools.partial(map_tensors, lambda tensor: tensor.to(device) if device is not None else tensor)
-    return [map_tensors(_on_meta, model(*there(args), **there(kwargs))) for args, kwargs in calls]
+    place = None if weight is None else weight.device
+    args, kwargs = map_tensors(lambda tensor: tensor.detach().to(place or tensor.device, copy=True), call)
+    return args, kwargs
 
 
 def _fake(from_tensor: Callable[[torch.Tensor], torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:

@@ -2,11 +2,14 @@
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 
+from baechi.dispatch.merge.alone import Alone
+from baechi.dispatch.merge.equality import equal_values, same_tensors
 from baechi.dispatch.merge.growth import growing_dim
 from baechi.dispatch.merge.rules import Join, below, is_for_parts, join_of
 from baechi.errors import FatalError
@@ -37,18 +40,20 @@ class Joiner:
         items: how many items each chunk had.
         out: what the user said.
         shapes: finds how outputs grow; None if the model does not tell.
+        alone: what the model gives for a row alone; None if that is known, or cannot be.
     """
 
-    def __init__(self, items: Sequence[int], out: Any, shapes: Callable[[], Shapes | None]) -> None:
+    def __init__(
+        self,
+        items: Sequence[int],
+        out: Any,
+        shapes: Callable[[], Shapes | None],
+        alone: Callable[[], Alone | None],
+    ) -> None:
         self._items = list(items)
         self._out = out
-        self._find = shapes
-        self._found: list[Shapes | None] = []
-
-    def _shapes(self) -> Shapes | None:
-        if not self._found:
-            self._found.append(self._find())
-        return self._found[0]
+        self._shapes = functools.cache(shapes)
+        self._alone = functools.cache(alone)
 
     def join(self, parts: list[Any]) -> Any:
         """The parts as one.
@@ -85,7 +90,9 @@ class Joiner:
         if isinstance(first, (int, float)) and not isinstance(first, bool) and rule.name in _OF_NUMBERS:
             tensors: list[torch.Tensor] = [torch.tensor(part, dtype=torch.float64) for part in parts]
             return type(first)(self._reduced(rule.name, tensors).item())
-        if all(part is first or _equal(part, first) for part in parts[1:]):
+        if all(part is first or equal_values(part, first) for part in parts[1:]):
+            if rule.name == "auto" and isinstance(first, (int, float)) and not isinstance(first, bool):
+                self._check(path, first, None)
             return first
         raise _refusal(path, f"it is a {type(first).__name__}, and not the same in all chunks")
 
@@ -99,12 +106,25 @@ class Joiner:
             return self._reduced(rule.name, parts)
         dim = None if rule.name == "same" else self._growing(path, parts)
         if dim is not None:
+            if rule.name == "auto":
+                self._check(path, parts[0], dim)
             return self._cat(path, parts, dim)
         if rule.name == "cat":
             raise _refusal(path, f"no dimension of {tuple(parts[0].shape)} grows with the items")
-        if all(_same(part, parts[0]) for part in parts[1:]):
+        if all(same_tensors(part, parts[0]) for part in parts[1:]):
+            if rule.name == "auto":
+                self._check(path, parts[0], None)
             return parts[0]
         raise _refusal(path, "no dimension of it grows with the items, and chunks have other values")
+
+    def _check(self, path: Path, part: Any, dim: int | None) -> None:
+        """Refuse what a row alone contradicts."""
+        if dim is None and len(set(self._items)) > 1:
+            return  # chunks of several sizes have shown it
+        alone = self._alone()
+        why = "" if alone is None else alone.contradicts(_at(alone.result, path), part, dim)
+        if why:
+            raise _refusal(path, why)
 
     def _growing(self, path: Path, parts: list[torch.Tensor]) -> int | None:
         """The dimension to put parts together along."""
@@ -249,27 +269,6 @@ def _in_proportion(lengths: Sequence[int], items: Sequence[int]) -> bool:
     pairs = list(zip(lengths, items, strict=True))
     length, count = pairs[0]
     return length > 0 and all(length * other == one * count for one, other in pairs)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other) or (one != one and other != other)
-    except (RuntimeError, ValueError, TypeError):  # it holds tensors or arrays
-        return False
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are equal bit for bit (NaN is NaN)."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one is other:
-        return True
-    one, other = one.detach().cpu(), other.detach().cpu()
-    if one.is_floating_point() or one.is_complex():
-        return bool(torch.equal(one, other)) or bool(
-            torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-        )
-    return bool(torch.equal(one, other))
 
 
 def _named(path: Path) -> str:

@@ -19,7 +19,8 @@ def note_layer(error: BaseException, model: nn.Module, device: str) -> None:
     """
     names = {id(module): name for name, module in model.named_modules()}
     found: nn.Module = model
-    trace = error.__traceback__
+    caught = error.__traceback__  # its frame has the error as a local: looking there would let it hold itself
+    trace = None if caught is None else caught.tb_next
     while trace is not None:
         module = _module_of(trace.tb_frame)
         if module is not None and id(module) in names:

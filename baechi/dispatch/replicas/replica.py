@@ -9,6 +9,7 @@ two chunks may be in flight:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
 from baechi.dispatch.chunks.abstract import Arguments
 from baechi.dispatch.replicas.blame import note_layer
+from baechi.dispatch.replicas.buffers import OwnBuffers
 from baechi.errors import note_where
 from baechi.run.step.loans import version_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -35,6 +37,7 @@ class Launched:
         events: after each call, where the target has streams.
         begun_s: the clock when it was launched.
         written: arguments of the caller's that the model may have written, with their copies.
+        divided: whether it is a part of a call.
         taken_s: seconds that the target was busy with it, once it is finished.
     """
 
@@ -43,6 +46,7 @@ class Launched:
     events: list[Any]
     begun_s: float
     written: list[tuple[torch.Tensor, torch.Tensor, int]]
+    divided: bool = False
     taken_s: float = 0.0
 
 
@@ -52,18 +56,28 @@ class AbstractReplica(ABC):
     Args:
         name: the target's name.
         backend: the devices.
+
+    Attributes:
+        model: its modules.
+        buffers: the model's, where it may write them.
+        at_work: names of the targets that run in this call.
     """
+
+    model: nn.Module
 
     def __init__(self, name: str, backend: AbstractBackend) -> None:
         self.name, self.backend = name, backend
+        self.buffers: OwnBuffers | None = None
+        self.at_work: Set[str] = frozenset()
         self._over_s = 0.0
 
     @abstractmethod
-    def launch(self, calls: list[Arguments]) -> Launched:
+    def launch(self, calls: list[Arguments], *, divided: bool = False) -> Launched:
         """Launch the calls of a chunk.
 
         Args:
             calls: the arguments of each.
+            divided: whether the chunk is a part of a call.
         """
 
     @abstractmethod
@@ -74,11 +88,17 @@ class AbstractReplica(ABC):
             launched: what `launch` returned.
         """
 
+    @abstractmethod
+    def forget(self) -> None:
+        """Let go of the arguments of a call."""
+
     def now_s(self) -> float:
         """The clock by which chunks are timed."""
         return self.backend.now_s()
 
     def _over(self, launched: Launched) -> None:
+        if self.buffers is not None:
+            self.buffers.settle(self.backend, alone=not launched.divided and len(self.at_work) < 2)
         now_s = self.now_s()
         launched.taken_s = now_s - max(launched.begun_s, self._over_s)
         self._over_s = now_s
@@ -100,14 +120,13 @@ class DeviceReplica(AbstractReplica):
         self._lent: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
         self._lent_before = self._lent
 
-    def new_call(self) -> None:
-        """Forget the arguments of the call before."""
+    def forget(self) -> None:
         self._lent, self._lent_before = {}, {}
 
-    def launch(self, calls: list[Arguments]) -> Launched:
+    def launch(self, calls: list[Arguments], *, divided: bool = False) -> Launched:
         first = next(tensors_in(calls), None)
         home = None if first is None else self.backend.place_of(first)
-        launched = Launched([], home, [], self.now_s(), [])
+        launched = Launched([], home, [], self.now_s(), [], divided)
         here = self.backend.torch_device(self.place)
         self._lent, self._lent_before = {}, self._lent  # what goes whole to each chunk travels once
         at = self.backend.at(self.place, "") if home is not None else nullcontext()
@@ -123,6 +142,7 @@ class DeviceReplica(AbstractReplica):
                         note(result)
             except BaseException as error:
                 note_layer(error, self.model, self.place)
+                self.forget()  # a device that is full has to be free for the next try
                 raise
             launched.results.append(result)
             launched.events.append(self.backend.record(self.backend.compute_stream(self.place)))
@@ -211,7 +231,7 @@ class PlanReplica(AbstractReplica):
         super().__init__(name, backend)
         self.model = model
 
-    def launch(self, calls: list[Arguments]) -> Launched:
+    def launch(self, calls: list[Arguments], *, divided: bool = False) -> Launched:
         begun_s = self.now_s()
         try:
             results = [self.model(*args, **kwargs) for args, kwargs in calls]
@@ -219,8 +239,11 @@ class PlanReplica(AbstractReplica):
             if not getattr(error, "__notes__", None):
                 note_where(error, layer="(root)", kind=type(self.model).__name__, device=self.name)
             raise
-        return Launched(results, None, [], begun_s, [])
+        return Launched(results, None, [], begun_s, [], divided)
 
     def finish(self, launched: Launched) -> list[Any]:
         self._over(launched)
         return launched.results
+
+    def forget(self) -> None:
+        """It keeps none."""

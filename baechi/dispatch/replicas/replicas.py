@@ -11,6 +11,7 @@ from baechi.backend import AbstractBackend, backend_of
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.virtual.current import at_work
 from baechi.backend.virtual.devices import VirtualDevices
+from baechi.dispatch.replicas.buffers import OwnBuffers
 from baechi.dispatch.replicas.replica import AbstractReplica, DeviceReplica, PlanReplica
 from baechi.dispatch.replicas.shell import fingerprint_of, same_fingerprint, shell_of
 from baechi.dispatch.replicas.weights import Stamp, Weights, differentiable, stamp_of, weights_in
@@ -58,6 +59,11 @@ class Replicas:
         at_home = [name for name in at_home if home is None or self.targets[name].device == home]
         self._shares_model = at_home[0] if at_home else None
 
+    def end(self) -> None:
+        """A call is over: its arguments are let go."""
+        for replica in self._replicas.values():
+            replica.forget()
+
     def stale(self) -> None:
         """At the next call everything is copied again, also what no version tells of."""
         self._replicas, self._weights, self._fingerprints = {}, {}, {}
@@ -77,7 +83,9 @@ class Replicas:
             name: the target's name.
         """
         if name not in self._ready:
-            self._replicas[name] = self._updated(self.targets[name])
+            replica = self._replicas[name] = self._updated(self.targets[name])
+            replica.buffers = OwnBuffers(replica.model, self.model)
+            replica.at_work = self._ready
             self._ready.add(name)
         return self._replicas[name]
 
@@ -87,7 +95,6 @@ class Replicas:
         replica = self._replicas.get(target.name)
         if not isinstance(replica, DeviceReplica):
             replica = DeviceReplica(target.name, self.backend, target.device, self.model)
-        replica.new_call()
         replica.model = self._modules(target, replica)
         return replica
 

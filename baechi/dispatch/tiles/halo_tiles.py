@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Arguments, Subject
-from baechi.dispatch.chunks.coupled import refuse_coupled
+from baechi.dispatch.chunks.coupled import refuse_coupled, training_flags
 from baechi.dispatch.tiles.grid import Reach, Span, spans
 from baechi.dispatch.tiles.probe import Probe, extents_of, is_tiled
 from baechi.dispatch.tiles.reach import check_seam, reach_along
@@ -85,7 +85,7 @@ class HaloTiles(AbstractChunks):
         model = subject.model()
         known = self._known.setdefault(model, {})
         sorts = [(t.dtype, t.dim(), is_tiled(t, extents, self.dims)) for t in tensors_in(arguments)]
-        key = model.training, tuple(extents), tuple(sorts)
+        key = training_flags(model), tuple(extents), tuple(sorts)
         if key not in known:
             refuse_coupled(model)
             probe = Probe(subject, arguments, self.dims)

@@ -14,6 +14,7 @@ from baechi.dispatch.chunks.abstract import Arguments, Subject
 from baechi.dispatch.tiles.footprint import Footprint, Footprints
 from baechi.errors import FatalError
 from baechi.torchlib.modules.as_found import left_as_found
+from baechi.torchlib.random_state import random_states
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 _AT_ONCE = 16
@@ -69,7 +70,12 @@ class Probe:
     def _outputs(self, arguments: Arguments) -> list[torch.Tensor]:
         args, kwargs = arguments
         with unwatched(), torch.no_grad(), left_as_found(self.model, contents="no parameters"):
+            before = random_states()
             found = list(tensors_in(self.model(*args, **kwargs)))
+            if random_states() != before:
+                raise FatalError(
+                    "the model draws random numbers, and tiles that overlap would draw others: call .eval()"
+                )
         for index, tensor in enumerate(found):
             if tensor.dim() < max(-dim for dim in self.dims):
                 raise FatalError(
@@ -94,7 +100,7 @@ class Probe:
             For each output, the footprint of each pixel, and its length.
 
         Raises:
-            FatalError: the model draws random numbers.
+            FatalError: the model draws random numbers, or depends on calls before.
         """
         plain = self._window([0] * len(self.dims), lengths)
         at_once = _AT_ONCE if self._stacks else 1
@@ -103,7 +109,7 @@ class Probe:
             self._outputs(self._changed(plain, lengths, axis, whole, lambda *_: None)) for _ in range(2)
         ]
         if not all(_same(one, other).all() for one, other in zip(base, again, strict=True)):
-            raise FatalError("the model returns other values for equal inputs (it draws): call .eval()")
+            raise FatalError("the model returns other values for equal inputs: tiles cannot equal the whole")
         changes = _changes(next(t for t in tensors_in(plain) if self._is_window(t, lengths)))
         found: list[dict[int, Footprint]] = [{} for _ in base]
         for first in range(0, len(pixels), at_once):

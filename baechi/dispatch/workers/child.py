@@ -109,7 +109,7 @@ class _Worker:
                 refuse_coupled(self._replicas.model)
             self._replicas.begin()
             replica = self._replicas.at(self._target.name)
-            results = replica.finish(replica.launch(calls))
+            results = replica.finish(replica.launch(calls, divided=True))  # what it writes stays here
         if any(tensor.requires_grad for tensor in tensors_in(results)):
             raise FatalError(
                 "gradients do not come back from worker processes: call it under torch.no_grad(), or use "

@@ -22,10 +22,11 @@ class InlineWorkers(AbstractWorkers):
     def submit(self, job: Job) -> None:
         replica = self._replica_at(job.target)
         try:
-            launched: Launched | BaseException = replica.launch(job.calls)
+            launched = replica.launch(job.calls, divided=job.divided)
         except Exception as error:  # the model's code may raise anything
-            launched = error
-        self._launched.append((job, replica, launched))
+            self._launched.append((job, replica, error))  # no name here holds it: its traceback holds names
+        else:
+            self._launched.append((job, replica, launched))
 
     def wait(self) -> list[Done]:
         job, replica, launched = self._launched.popleft()

@@ -165,7 +165,7 @@ class _Worker:
 
     def _launch(self, job: Job) -> Launched | BaseException:
         try:
-            return self._replica.launch(job.calls)
+            return self._replica.launch(job.calls, divided=job.divided)
         except BaseException as error:  # the caller raises it
             return error
 

@@ -14,14 +14,17 @@ from baechi.torchlib.private.modules import is_tracing, parse_to
 _MOVERS = ("to", "cuda", "cpu")
 
 
-def refuse_moves(model: nn.Module) -> None:
+def refuse_moves(model: nn.Module, *, together: bool) -> None:
     """Refuse moves of the whole model from now on; casts of its dtype still work.
 
     Args:
         model: the root of a distributed model.
+        together: whether all its layers lie on one device (and functional ops elsewhere): `model.to` with
+            that device does nothing then, and trainers call it.
     """
     for name in _MOVERS:
-        model.__dict__[name] = functools.partial(_cast_only if name == "to" else _refuse, model)
+        model.__dict__[name] = functools.partial(_refuse, model)
+    model.__dict__["to"] = functools.partial(_cast_only, model, together)
 
 
 def allow_moves(model: nn.Module) -> None:
@@ -60,12 +63,17 @@ def tell_compiled(model: nn.Module) -> None:
         )
 
 
-def _cast_only(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+def _cast_only(model: nn.Module, together: bool, *args: Any, **kwargs: Any) -> nn.Module:
     device = parse_to(*args, **kwargs)[0]
-    if device is not None:
+    if device is not None and not (together and _lies_at(model, device)):
         _refuse(model, device)
     moved: nn.Module = type(model).to(model, *args, **kwargs)
     return moved
+
+
+def _lies_at(model: nn.Module, device: torch.device) -> bool:
+    there = torch.empty(0, device=device).device  # with the index of the current device, if it has none
+    return all(weight.device == there for weight in (*model.parameters(), *model.buffers()))
 
 
 def _refuse(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:

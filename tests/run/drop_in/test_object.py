@@ -185,6 +185,21 @@ def test_device_map_attribute() -> None:
     assert not hasattr(model, "hf_device_map")
 
 
+def test_layers_on_one_device_and_a_functional_op_on_another() -> None:
+    """A trainer reads a map of one entry as "move it", and moving it to where its layers lie does nothing."""
+    model = towers().eval()
+    expected = model(batch())
+    cluster = baechi.Cluster.virtual(2)
+    graph = baechi.profile(model, batch(), cluster=cluster, source="estimate")
+    where = {name: "cpu:1" if name.startswith("glue:") else "cpu:0" for name in graph.placed()}
+    baechi.assign(model, baechi.Plan(graph, cluster, where))
+    assert len(model.hf_device_map) > 1 and set(model.hf_device_map.values()) == {"cpu:0"}
+    assert model.to("cpu") is model
+    assert identical(model(batch()), expected)
+    with pytest.raises(BaechiError, match="stays where its plan says"):
+        model.to("meta")
+
+
 def test_plan_saved_and_loaded(tmp_path: object) -> None:
     """A plan from a file distributes another instance of the same model."""
     model = towers().eval()

@@ -1,0 +1,62 @@
+"""Buffers that a model writes in its forward: running means, counters, memories.
+
+one chunk, and no other replica at work     the master has the buffer as the model wrote it
+several chunks, or several replicas         refused: each would begin with another value
+"""
+
+import torch
+from torch import nn
+
+from baechi.backend import AbstractBackend
+from baechi.backend.transfer import transfer
+from baechi.errors import FatalError
+from baechi.run.step.loans import version_of
+
+
+class OwnBuffers:
+    """A replica's buffers, beside the master's.
+
+    Args:
+        model: the replica's modules.
+        master: the user's model.
+    """
+
+    def __init__(self, model: nn.Module, master: nn.Module) -> None:
+        here = dict(model.named_buffers())
+        self._pairs = [(name, here[name], there) for name, there in master.named_buffers() if name in here]
+        self._versions = [version_of(own) for _, own, _ in self._pairs]
+
+    def settle(self, backend: AbstractBackend, *, alone: bool) -> None:
+        """Bring home what the model wrote.
+
+        Args:
+            backend: the devices.
+            alone: whether this is all that runs in this call.
+
+        Raises:
+            FatalError: it wrote a buffer, and it is not all that runs.
+        """
+        versions = [version_of(own) for _, own, _ in self._pairs]
+        if versions == self._versions:
+            return
+        written = [
+            name
+            for (name, *_), old, new in zip(self._pairs, self._versions, versions, strict=True)
+            if old != new
+        ]
+        if not alone:
+            raise FatalError(_written(written[0]))
+        layers = {name.rpartition(".")[0] for name in written}  # batch norm counts one write of its three
+        for name, own, there in self._pairs:
+            if own is not there and name.rpartition(".")[0] in layers:
+                with torch.no_grad():
+                    there.copy_(transfer(own.detach(), backend, backend.place_of(there)))
+        self._versions = versions
+
+
+def _written(name: str) -> str:
+    return (
+        f"the model writes its buffer {name!r} in its forward, so what a chunk gives depends on the chunks "
+        "before it, and worker processes would keep it for themselves. Call .eval(), or keep the whole batch "
+        "in one chunk in this process"
+    )
