@@ -1,0 +1,85 @@
+"""Modules whose activations are not kept: backward runs their forward again (activation checkpointing).
+
+    forward    a call of the module keeps its arguments, and the states of random generators
+    backward   the first layer inside that needs an activation runs the whole call again:
+               same draws, same autocast, running statistics as they are; then each layer's backward
+               frees what the second run kept for it
+
+Torch's own checkpoint does it (without reentry). So what holds of code that users checkpoint holds here: layers
+inside may lie on any device, and launch in the code's order.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from baechi.backend.virtual.current import at_work
+from baechi.torchlib.dynamo import uncompiled
+from baechi.torchlib.modules.intercept import forward_to_run
+from baechi.torchlib.private.modules import buffer_table
+
+
+@uncompiled
+def call_recomputed(call: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a module, and keep nothing for backward but what it is given.
+
+    Args:
+        call: how the module runs otherwise: `call(module, *args, **kwargs)`.
+        module: the module.
+        *args, **kwargs: as the model's code passed them.
+
+    Returns:
+        What the module returns.
+    """
+    if not torch.is_grad_enabled():
+        return call(module, *args, **kwargs)
+    region, contexts = functools.partial(_region, call, module), functools.partial(_contexts, module)
+    # a tensor that the code makes of nothing lies on no emulated device until one uses it, so that the second
+    # run may find another device: torch then compares how many tensors both runs save, and not what they are
+    compared = "default" if at_work() is None else "none"
+    return checkpoint(
+        region, args, kwargs, use_reentrant=False, context_fn=contexts, determinism_check=compared
+    )
+
+
+def call_plainly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a module that has a replaced `forward` for no other reason.
+
+    Args:
+        module: the module.
+        *args, **kwargs: as the model's code passed them.
+    """
+    return forward_to_run(module)(*args, **kwargs)
+
+
+def _region(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return call(module, *args, **kwargs)
+
+
+def _contexts(module: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """What the two runs of a region are in."""
+    return nullcontext(), _statistics_frozen(module)
+
+
+@contextmanager
+def _statistics_frozen(module: nn.Module) -> Iterator[None]:
+    """Within this context, running statistics stay as they are: a batch counts once.
+
+    A momentum of 0 leaves them bit for bit. The kernels are the same, and what autograd saves is, too; torch
+    compares both runs.
+    """
+    with ExitStack() as stack:
+        for norm in module.modules():
+            buffers = buffer_table(norm)
+            if norm.training and buffers.get("running_mean") is not None and "momentum" in vars(norm):
+                stack.callback(vars(norm).__setitem__, "momentum", norm.momentum)
+                norm.momentum = 0.0
+                if "num_batches_tracked" in buffers:
+                    stack.callback(buffers.__setitem__, "num_batches_tracked", norm.num_batches_tracked)
+                    buffers["num_batches_tracked"] = None
+        yield
