@@ -62,6 +62,7 @@ class _Call:
         self._nodes = nodes
         self._inside = frozenset(nodes)
         self._costs = {node: graph.costs(node) for node in nodes}
+        self._first_keeper: dict[str, str] = {}
         self._kept_inside = self._kept_for(inside=True)
         self._kept_outside = self._kept_for(inside=False)
 
@@ -69,19 +70,14 @@ class _Call:
         """Write the costs of the call into the graph."""
         again = {node: self._saved_again(node) for node in self._nodes}
         seconds = dict(self._second_run(again))
-        live_bytes, passing_bytes, second_run_bytes = 0.0, 0.0, 0.0
-        upto: dict[str, float] = {}
-        gone = self._gone_after()
+        second_run_bytes = self._second_run_bytes(again)
+        freed_after = self._freed_after(again)
+        live_bytes, upto = 0.0, dict[str, float]()
         for node in self._nodes:
-            costs = self._costs[node]
-            live_bytes += again[node]
-            passing_bytes += _passing(costs)
-            second_run_bytes = max(second_run_bytes, live_bytes + _forward_temp(costs) + passing_bytes)
-            passing_bytes -= gone.get(node, 0.0)
-            upto[node] = live_bytes
+            live_bytes = upto[node] = live_bytes + freed_after.get(node, 0.0)
         begins = next((node for node in reversed(self._nodes) if _works(self._costs[node])), None)
         for node in self._nodes:
-            begin_bytes = max(live_bytes, second_run_bytes) if node == begins else 0.0
+            begin_bytes = second_run_bytes if node == begins else 0.0
             self._change_node(node, upto[node], begin_bytes, seconds.get(node, ()))
         self._change_edges()
         self._bind_functional_ops()
@@ -96,7 +92,7 @@ class _Call:
         changed: dict[str, Any] = {"saved_bytes": kept, "lent_bytes": self._kept_outside[node]}
         if costs.output_bytes:
             changed["passing_bytes"] = _passing(costs) + let_go
-        changed["forward_temp_bytes"] = _forward_temp(costs) + own
+        changed["forward_temp_bytes"] = costs.forward_temp_bytes + own
         changed["temp_bytes"] = max(costs.temp_bytes + live_bytes, begin_bytes, costs.temp_bytes + own)
         if self._graph.says("backward_rise_bytes") and _works(costs):
             changed["backward_rise_bytes"] = max(costs.backward_rise_bytes + live_bytes, begin_bytes)
@@ -106,29 +102,53 @@ class _Call:
             changed["host_backward_s"] = issued + one.host_forward_s
         data.update(changed)
 
-    def _gone_after(self) -> dict[str, float]:
-        """By node, the passing outputs of the call that it reads last, in bytes."""
+    def _second_run_bytes(self, again: Mapping[str, float]) -> float:
+        """The most that the second run holds: what it has kept so far, and what is read later in it."""
         place = {node: index for index, node in enumerate(self._nodes)}
-        gone: dict[str, float] = {}
+        kept = passing = most = 0.0
+        gone = dict[str, float]()
         for node in self._nodes:
+            costs = self._costs[node]
+            kept += again[node]
+            passing += _passing(costs)
             readers = [place[target] for target in self._graph.adj[node] if target in place]
             last = self._nodes[max([place[node], *readers])]
-            gone[last] = gone.get(last, 0.0) + _passing(self._costs[node])
-        return gone
+            gone[last] = gone.get(last, 0.0) + _passing(costs)
+            most = max(most, kept + passing + costs.forward_temp_bytes)
+            passing -= gone.get(node, 0.0)
+        return most
+
+    def _freed_after(self, again: Mapping[str, float]) -> dict[str, float]:
+        """By node, the bytes of the second run that its backward frees: its own, and what it kept of others.
+
+        What several keep goes with the first of them in code order, whose backward is the last.
+        """
+        freed = dict[str, float]()
+        for node, size in again.items():
+            lent = min(size, self._costs[node].lent_bytes)
+            keeper = self._first_keeper.get(node, node)
+            freed[node] = freed.get(node, 0.0) + size - lent
+            freed[keeper] = freed.get(keeper, 0.0) + lent
+        return freed
 
     def _kept_for(self, *, inside: bool) -> dict[str, float]:
         """By node, the bytes of its output that autograd keeps for readers inside of the call, or others."""
+        place = {node: index for index, node in enumerate(self._nodes)}
         wanted: dict[str, float] = {}
         for node in reversed(self._nodes):
-            wanted[node] = 0.0
+            wanted[node], keepers = 0.0, list[str]()
             for target, data in self._graph.adj[node].items():
                 edge = EdgeCosts.of(data)
                 if edge.order_only:
                     continue
                 if not edge.unsaved and (target in self._inside) == inside:
                     wanted[node] = max(wanted[node], edge.bytes)
+                    keepers.append(target)
                 if target in self._inside and self._costs[target].output_bytes < edge.bytes:  # a view of it
                     wanted[node] = max(wanted[node], wanted[target])
+                    keepers += [self._first_keeper[target]] if inside and wanted[target] else []
+            if inside and keepers:
+                self._first_keeper[node] = min(keepers, key=place.__getitem__)
         return {node: min(size, self._costs[node].output_bytes) for node, size in wanted.items()}
 
     def _saved_again(self, node: str) -> float:
@@ -226,10 +246,6 @@ def _passing(costs: LayerCosts) -> float:
     if costs.passing_bytes is None:
         return max(0.0, costs.output_bytes - costs.saved_bytes)
     return costs.passing_bytes
-
-
-def _forward_temp(costs: LayerCosts) -> float:
-    return costs.forward_temp_bytes
 
 
 def _sum(one: _Seconds, other: _Seconds) -> _Seconds:

@@ -21,7 +21,24 @@ from torch.utils.checkpoint import checkpoint
 from baechi.backend.virtual.current import at_work
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run
+from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
 from baechi.torchlib.private.modules import buffer_table
+
+
+_WITHOUT_DEVICE = "baechi: without device"
+
+
+def _shape_and_dtype(tensor: torch.Tensor) -> dict[str, Any]:
+    """What torch compares of what both runs save, but for the device.
+
+    A tensor that the code makes of nothing lies on no emulated device until one uses it, so the second run
+    may find another one.
+    """
+    return {"shape": tensor.shape, "dtype": tensor.dtype}
+
+
+if CHECKPOINT_CHECKS:
+    CHECKPOINT_CHECKS[_WITHOUT_DEVICE] = _shape_and_dtype
 
 
 @uncompiled
@@ -39,9 +56,7 @@ def call_recomputed(call: Callable[..., Any], module: nn.Module, *args: Any, **k
     if not torch.is_grad_enabled():
         return call(module, *args, **kwargs)
     region, contexts = functools.partial(_region, call, module), functools.partial(_contexts, module)
-    # a tensor that the code makes of nothing lies on no emulated device until one uses it, so that the second
-    # run may find another device: torch then compares how many tensors both runs save, and not what they are
-    compared = "default" if at_work() is None else "none"
+    compared = "default" if at_work() is None or _WITHOUT_DEVICE not in CHECKPOINT_CHECKS else _WITHOUT_DEVICE
     return checkpoint(
         region, args, kwargs, use_reentrant=False, context_fn=contexts, determinism_check=compared
     )
