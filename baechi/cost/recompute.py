@@ -20,12 +20,14 @@ from baechi.records.layer_costs import LayerCosts
 _Seconds = float | Mapping[str, float]
 
 
-def recomputed(graph: LayerGraph, names: Iterable[str]) -> LayerGraph:
+def recomputed(graph: LayerGraph, names: Iterable[str], *, together: bool = True) -> LayerGraph:
     """A graph with the costs of running some modules again.
 
     Args:
         graph: the layer graph; one that notes such modules already is changed no second time.
         names: qualified names of modules, none inside of another.
+        together: whether the layers of each share a device. Torn over several, what travels inside is not
+            counted again.
 
     Returns:
         A copy that notes the names; the graph itself without any.
@@ -43,13 +45,13 @@ def recomputed(graph: LayerGraph, names: Iterable[str]) -> LayerGraph:
     copied = LayerGraph.from_networkx(graph)
     copied.graph["recompute"] = wanted
     if graph.training:
-        calls = [_Call(copied, nodes) for name in wanted for nodes in calls_of(graph, name)]
+        calls = [Call(copied, nodes) for name in wanted for nodes in calls_of(graph, name)]
         for call in calls:
-            call.change()
+            call.change(together=together)
     return copied
 
 
-class _Call:
+class Call:
     """One call of a module that runs again.
 
     Args:
@@ -66,8 +68,30 @@ class _Call:
         self._kept_inside = self._kept_for(inside=True)
         self._kept_outside = self._kept_for(inside=False)
 
-    def change(self) -> None:
-        """Write the costs of the call into the graph."""
+    @property
+    def saves_bytes(self) -> float:
+        """What forward keeps no longer, less what it keeps of the call's arguments for that."""
+        saved = sum([costs.saved_bytes for costs in self._costs.values()])
+        return saved - sum(map(self._still_kept, self._nodes)) - sum(self._newly_kept().values())
+
+    @property
+    def second_run_bytes(self) -> float:
+        """The most that the second run holds: what it has kept so far, and what is read later in it."""
+        return self._second_run_bytes({node: self._saved_again(node) for node in self._nodes})
+
+    @property
+    def second_run_s(self) -> float:
+        """How long the second run takes; on the fastest kind of device, if times are given by kind."""
+        again = {node: self._saved_again(node) for node in self._nodes}
+        running = [costs for _, part in self._second_run(again) for costs in part]
+        return sum([max(_fastest_s(costs.forward_s), costs.host_forward_s) for costs in running])
+
+    def change(self, *, together: bool) -> None:
+        """Write the costs of the call into the graph.
+
+        Args:
+            together: whether its layers share a device.
+        """
         again = {node: self._saved_again(node) for node in self._nodes}
         seconds = dict(self._second_run(again))
         second_run_bytes = self._second_run_bytes(again)
@@ -81,12 +105,14 @@ class _Call:
             self._change_node(node, upto[node], begin_bytes, seconds.get(node, ()))
         self._change_edges()
         self._bind_functional_ops()
+        for node in self._nodes[1:] if together else ():
+            self._join(self._nodes[0], node)
 
     def _change_node(
         self, node: str, live_bytes: float, begin_bytes: float, second_run: Sequence[LayerCosts]
     ) -> None:
         costs, data = self._costs[node], self._graph.nodes[node]
-        kept = max(self._kept_outside[node], costs.lasting_bytes)
+        kept = self._still_kept(node)
         own = max(0.0, costs.saved_bytes - min(costs.saved_bytes, costs.output_bytes - _passing(costs)))
         let_go = max(0.0, min(costs.saved_bytes, costs.output_bytes - _passing(costs)) - kept)
         changed: dict[str, Any] = {"saved_bytes": kept, "lent_bytes": self._kept_outside[node]}
@@ -151,6 +177,20 @@ class _Call:
                 self._first_keeper[node] = min(keepers, key=place.__getitem__)
         return {node: min(size, self._costs[node].output_bytes) for node, size in wanted.items()}
 
+    def _still_kept(self, node: str) -> float:
+        """Bytes of a node that are kept from forward on, all the same: for others, or in a cache."""
+        return max(self._kept_outside[node], self._costs[node].lasting_bytes)
+
+    def _newly_kept(self) -> dict[str, float]:
+        """By node outside, the bytes of its output that are kept for no other reason than to run again."""
+        found = dict[str, float]()
+        for node in self._nodes:
+            for source, _, data in self._graph.in_edges(node, data=True):
+                edge = EdgeCosts.of(data)
+                if source not in self._inside and edge.unsaved and not edge.order_only:
+                    found[source] = max(found.get(source, 0.0), edge.bytes)
+        return found
+
     def _saved_again(self, node: str) -> float:
         """Bytes that the second run keeps of a node until its backward."""
         costs = self._costs[node]
@@ -186,16 +226,12 @@ class _Call:
 
     def _change_edges(self) -> None:
         """Inside, nothing is kept from forward to backward; what the call is given, all of it."""
+        for source, size_bytes in self._newly_kept().items():
+            self._keep(source, size_bytes)
         for node in self._nodes:
             for source, _, data in self._graph.in_edges(node, data=True):
-                edge = EdgeCosts.of(data)
-                if edge.order_only:
-                    continue
-                if source in self._inside:
-                    data["unsaved"] = True
-                elif edge.unsaved:
-                    del data["unsaved"]
-                    self._keep(source, edge.bytes)
+                if not EdgeCosts.of(data).order_only:
+                    data["unsaved"] = source in self._inside
 
     def _keep(self, node: str, size_bytes: float) -> None:
         """Keep an output that was passing; of a view, what it is a view of."""
@@ -220,8 +256,6 @@ class _Call:
             followed = self._graph.nodes[node].pop("follows", None)
             if followed is not None and self._graph.costs(followed).kind != "input":
                 self._join(followed, node)
-        for node in self._nodes[1:]:
-            self._join(self._nodes[0], node)
 
     def _join(self, one: str, other: str) -> None:
         nodes = self._graph.nodes
@@ -239,6 +273,10 @@ def _works(costs: LayerCosts) -> bool:
     """Whether a node's backward has kernels."""
     seconds = costs.backward_s
     return costs.host_backward_s > 0 or bool(any(seconds.values()) if isinstance(seconds, Mapping) else seconds)
+
+
+def _fastest_s(seconds: _Seconds) -> float:
+    return min(seconds.values(), default=0.0) if isinstance(seconds, Mapping) else seconds
 
 
 def _passing(costs: LayerCosts) -> float:

@@ -13,6 +13,7 @@ from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
 from baechi.place.fullness import excess_bytes, too_full, within_memory
 from baechi.place.problem import Problem
+from baechi.place.recompute import Recompute, placed_with
 from baechi.place.registry import places_ops, uses_several
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
@@ -46,6 +47,7 @@ def place(
     microbatches: None = None,
     optimizer: Optimizer = None,
     effort: Effort = 1,
+    recompute: Recompute = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     verbose: bool | None = None,
 ) -> Plan: ...
@@ -60,6 +62,7 @@ def place(
     microbatches: int | Literal["auto"],
     optimizer: Optimizer = None,
     effort: Effort = 1,
+    recompute: Recompute = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     verbose: bool | None = None,
 ) -> Pipeline: ...
@@ -73,6 +76,7 @@ def place(
     microbatches: int | Literal["auto"] | None = None,
     optimizer: Optimizer = None,
     effort: Effort = 1,
+    recompute: Recompute = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     verbose: bool | None = None,
 ) -> Plan | Pipeline:
@@ -89,6 +93,7 @@ def place(
         effort: how long `"auto"` searches, counted in estimates (1: about two seconds for 300 layers);
             0 not at all, `"max"` until nothing improves. With 0, placing by memory alone (the fallback of
             all placers) searches a tenth as long.
+        recompute: as `distribute` takes it.
         max_memory: as `distribute` takes it.
         verbose: whether to show progress on the standard error; on a terminal only unless given.
 
@@ -97,13 +102,14 @@ def place(
 
     Raises:
         PlacementError: no placement was found that fits.
-        ValueError: an unknown placer or optimizer, a negative effort, or graphs that do not go with
-            `microbatches`.
+        ValueError: an unknown placer or optimizer, a negative effort, modules that cannot run again, or graphs
+            that do not go with `microbatches`.
     """
     cluster = Cluster.parse(cluster)
     cluster = cluster.with_memory(max_memory) if max_memory is not None else cluster
     name = name_of(optimizer)
-    place_one = functools.partial(placed, cluster=cluster, placer=placer, optimizer=name, effort=effort)
+    how = {"placer": placer, "optimizer": name, "effort": effort, "recompute": recompute}
+    place_one = functools.partial(placed, cluster=cluster, **how)
     with verbosity(verbose):
         if microbatches is not None:
             check_effort(effort)
@@ -119,7 +125,12 @@ def place(
 
 @uncollected
 def placed(
-    graph: LayerGraph, cluster: Cluster, placer: Placer, optimizer: str | None, effort: Effort
+    graph: LayerGraph,
+    cluster: Cluster,
+    placer: Placer,
+    optimizer: str | None,
+    effort: Effort,
+    recompute: Recompute = None,
 ) -> Plan:
     """Place as `place` does, where its arguments were read before.
 
@@ -129,9 +140,20 @@ def placed(
         placer: who places.
         optimizer: name of the optimizer whose state counts.
         effort: how long `"auto"` searches.
+        recompute: the modules that run again in backward.
     """
     check_effort(effort)
-    graph = with_optimizer(graph, optimizer)
+    one = functools.partial(_placed_by, cluster)
+    return placed_with(
+        with_optimizer(graph, optimizer),
+        recompute,
+        functools.partial(one, placer, effort),
+        quick=functools.partial(one, placer, 0),
+        alone=functools.partial(one, "single", 0),
+    )
+
+
+def _placed_by(cluster: Cluster, placer: Placer, effort: Effort, graph: LayerGraph) -> Plan:
     with progress("placing"):
         if placer != "auto":
             plan = _place_within_memory(graph, cluster, placer, thorough=effort != 0)
