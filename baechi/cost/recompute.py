@@ -272,7 +272,9 @@ class Call:
 def _works(costs: LayerCosts) -> bool:
     """Whether a node's backward has kernels."""
     seconds = costs.backward_s
-    return costs.host_backward_s > 0 or bool(any(seconds.values()) if isinstance(seconds, Mapping) else seconds)
+    if isinstance(seconds, Mapping):
+        seconds = max(seconds.values(), default=0.0)
+    return costs.host_backward_s > 0 or seconds > 0
 
 
 def _fastest_s(seconds: _Seconds) -> float:

@@ -5,8 +5,8 @@
                same draws, same autocast, running statistics as they are; then each layer's backward
                frees what the second run kept for it
 
-Torch's own checkpoint does it (without reentry). So what holds of code that users checkpoint holds here: layers
-inside may lie on any device, and launch in the code's order.
+Torch's own checkpoint does it (without reentry). So what holds of code that users checkpoint holds here:
+layers inside may lie on any device, and launch in the code's order.
 """
 
 import functools
@@ -23,7 +23,6 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run
 from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
 from baechi.torchlib.private.modules import buffer_table
-
 
 _WITHOUT_DEVICE = "baechi: without device"
 
@@ -93,7 +92,7 @@ def _statistics_frozen(module: nn.Module) -> Iterator[None]:
             buffers = buffer_table(norm)
             if norm.training and buffers.get("running_mean") is not None and "momentum" in vars(norm):
                 stack.callback(vars(norm).__setitem__, "momentum", norm.momentum)
-                norm.momentum = 0.0
+                vars(norm)["momentum"] = 0.0
                 if "num_batches_tracked" in buffers:
                     stack.callback(buffers.__setitem__, "num_batches_tracked", norm.num_batches_tracked)
                     buffers["num_batches_tracked"] = None

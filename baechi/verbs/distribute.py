@@ -102,7 +102,7 @@ def distribute(
             the code's order, for debugging. A layer that had to wait launches right after the launch that
             it waited for (`"host"`, as True), or in another thread (`"threads"`).
         recompute: qualified names of modules whose activations are not kept: backward runs their forward
-            again, which takes time and saves memory. `"auto"` takes as few as needed: none, if the model fits.
+            again, which takes time and saves memory. `"auto"` takes as few as needed.
         outputs: where what the model returns goes. `"inputs"`, unless a plan says otherwise: to where its
             inputs lie. `"device"`: each output stays on the device that made it, so that calls overlap; your
             code then brings together what it combines.

@@ -26,6 +26,7 @@ from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
 from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
 from baechi.verbs.pipelining import graphs_of, pipelined
+from baechi.verbs.recomputing import pipelined_with
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
@@ -102,25 +103,38 @@ def place(
 
     Raises:
         PlacementError: no placement was found that fits.
-        ValueError: an unknown placer or optimizer, a negative effort, modules that cannot run again, or graphs
-            that do not go with `microbatches`.
+        ValueError: an unknown placer or optimizer, a negative effort, graphs that do not go with
+            `microbatches`, or modules that cannot run again.
     """
     cluster = Cluster.parse(cluster)
     cluster = cluster.with_memory(max_memory) if max_memory is not None else cluster
     name = name_of(optimizer)
-    how = {"placer": placer, "optimizer": name, "effort": effort, "recompute": recompute}
-    place_one = functools.partial(placed, cluster=cluster, **how)
     with verbosity(verbose):
         if microbatches is not None:
             check_effort(effort)
             graphs = graphs_of(graph, microbatches)
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
-            return pipelined(graphs, cluster, place_one, effort=effort, searches=placer == "auto")
+            make, roomy = [
+                functools.partial(_pipelined, devices, placer, name)
+                for devices in (cluster, _without_limits(cluster))
+            ]
+            return pipelined_with(graphs, recompute, make, roomy, effort)
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)
-        return place_one(graph)
+        return placed(graph, cluster, placer, name, effort, recompute)
+
+
+def _pipelined(
+    cluster: Cluster, placer: Placer, optimizer: str | None, graphs: Mapping[int, LayerGraph], effort: Effort
+) -> Pipeline:
+    place_one = functools.partial(placed, cluster=cluster, placer=placer, optimizer=optimizer, effort=effort)
+    return pipelined(graphs, cluster, place_one, effort=effort, searches=placer == "auto")
+
+
+def _without_limits(cluster: Cluster) -> Cluster:
+    return resized(cluster, dict.fromkeys(cluster.names, _NO_LIMIT_BYTES))
 
 
 @uncollected

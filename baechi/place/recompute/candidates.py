@@ -52,8 +52,8 @@ def candidate_sets(graph: LayerGraph) -> list[list[Candidate]]:
         graph: the layer graph, of training.
 
     Returns:
-        Sets, the one that saves most in all first; in each, the module that saves most bytes per second first.
-        The first in code order among equals: the last block's activations come back when all others are there.
+        Sets, the one that saves most in all first. In each, the module that saves most bytes per second is
+        first; among equals the first in code order: the last one's come back when all others are there.
     """
     every = [found for name in callable_names(graph) if (found := _candidate(graph, name)) is not None]
     sets: dict[tuple[str, ...], tuple[float, list[Candidate]]] = {}

@@ -1,8 +1,8 @@
 """Placing with modules that run again in backward: those that a user names, or as few as are needed.
 
-                                 ┌─ fits ──▶ compared with one device, where the plan has several
-    place without ──▶ does it fit?
-                                 └─ no ────▶ for each set of candidates, bisect: how many of them make it fit
+                             ┌─ fits ──▶ compared with one device, where the plan has several
+place without ──▶ does it fit?
+                             └─ no ────▶ for each set of candidates, bisect: how many of them make it fit
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -68,15 +68,15 @@ def placed_with(
 
 def _least(graph: LayerGraph, place: Place, quick: Place, refused: PlacementError) -> Plan:
     """The fastest plan among those with as few modules as needed of each set of candidates."""
-    found = []
-    for chosen in candidate_sets(graph):
+    found, sets = [], candidate_sets(graph)
+    for chosen in sets:
         plan = _fewest(graph, chosen, quick)
         if plan is not None:
             found.append(plan)
     if not found:
-        sets = candidate_sets(graph)
-        tried = f"running up to {max(map(len, sets), default=0)} modules again in backward does not help, either"
-        raise PlacementError(f"{refused}\n{tried}.", layer=refused.layer, short_bytes=refused.short_bytes)
+        most = max(map(len, sets), default=0)
+        what = f"{refused}\nRunning {most} modules again in backward (recompute='auto') is not enough."
+        raise PlacementError(what, layer=refused.layer, short_bytes=refused.short_bytes)
     best = min(found, key=lambda plan: plan.timeline.makespan_s)
     try:
         plan = place(best.graph)

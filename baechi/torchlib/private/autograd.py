@@ -70,6 +70,7 @@ def replace_backward(node: Any, backward: Callable[..., Any]) -> None:
     """
     node.apply = backward
 
+
 CHECKPOINT_CHECKS: dict[str, Any] = named(
     "torch.utils.checkpoint._allowed_determinism_checks_to_fns",
     "compare the two runs of a checkpointed region on an emulated cluster",

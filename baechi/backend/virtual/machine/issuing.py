@@ -86,7 +86,7 @@ class Thread:
 
     @contextmanager
     def running_again(self) -> Iterator[None]:
-        """While code runs again in backward. Its kernels read no gradient, but it was a gradient that began it.
+        """While code runs again in backward. Its kernels read no gradient, but a gradient began it.
 
         One such region runs at a time, so all that was issued before it counts.
         """
