@@ -69,5 +69,5 @@ def recompute_helps(graph: LayerGraph) -> str:
     Args:
         graph: the layer graph.
     """
-    able = graph.training and not graph.graph.get("recompute")
+    able = graph.training and not graph.graph.get("recompute") and graph.says("saved_bytes")
     return ", recompute='auto' (backward runs blocks again)" if able else ""

@@ -10,8 +10,8 @@ layers inside may lie on any device, and launch in the code's order.
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -77,23 +77,32 @@ def _region(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any)
 
 def _contexts(module: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """What the two runs of a region are in."""
-    return nullcontext(), _statistics_frozen(module)
+    return nullcontext(), _StatisticsFrozen(module)
 
 
-@contextmanager
-def _statistics_frozen(module: nn.Module) -> Iterator[None]:
+class _StatisticsFrozen:
     """Within this context, running statistics stay as they are: a batch counts once.
 
     A momentum of 0 leaves them bit for bit. The kernels are the same, and what autograd saves is, too; torch
-    compares both runs.
+    compares both runs. Entered again for each backward through the region.
+
+    Args:
+        module: the module that runs again.
     """
-    with ExitStack() as stack:
-        for norm in module.modules():
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._undo = ExitStack()
+
+    def __enter__(self) -> None:
+        for norm in self._module.modules():
             buffers = buffer_table(norm)
             if norm.training and buffers.get("running_mean") is not None and "momentum" in vars(norm):
-                stack.callback(vars(norm).__setitem__, "momentum", norm.momentum)
+                self._undo.callback(vars(norm).__setitem__, "momentum", norm.momentum)
                 vars(norm)["momentum"] = 0.0
                 if "num_batches_tracked" in buffers:
-                    stack.callback(buffers.__setitem__, "num_batches_tracked", norm.num_batches_tracked)
+                    self._undo.callback(buffers.__setitem__, "num_batches_tracked", norm.num_batches_tracked)
                     buffers["num_batches_tracked"] = None
-        yield
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()

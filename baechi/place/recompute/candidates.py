@@ -9,15 +9,21 @@ modules by size are compared by that sum.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
 from baechi.cost.recompute import Call
 from baechi.cost.regions import calls_of, is_within
 from baechi.place.recompute.names import callable_names, why_not_twice
 from baechi.records.graph import LayerGraph
 
+_NO_TIME_S = 1e-9
+
 _CACHE = 0.05
 """A layer is taken to fill a cache if more than this part of what autograd keeps outlives backward. Less than
 that may be what the very last backward frees when it is over."""
+
+_LITTLE = 0.01
+"""Modules that save less than this part of what the best one saves are left alone."""
 
 _SIZES = 3
 """So many sets are given, the best by their sums."""
@@ -42,7 +48,7 @@ class Candidate:
     @property
     def worth(self) -> float:
         """Bytes saved per second."""
-        return self.saves_bytes / self.takes_s if self.takes_s > 0 else float("inf")
+        return self.saves_bytes / max(self.takes_s, _NO_TIME_S)
 
 
 def candidate_sets(graph: LayerGraph) -> list[list[Candidate]]:
@@ -52,10 +58,11 @@ def candidate_sets(graph: LayerGraph) -> list[list[Candidate]]:
         graph: the layer graph, of training.
 
     Returns:
-        Sets, the one that saves most in all first. In each, the module that saves most bytes per second is
-        first; among equals the first in code order: the last one's come back when all others are there.
+        Sets, the one that saves most in all first; in each, about the most bytes saved per second first.
     """
     every = [found for name in callable_names(graph) if (found := _candidate(graph, name)) is not None]
+    least_bytes = _LITTLE * max([one.saves_bytes for one in every], default=0.0)
+    every = [one for one in every if one.saves_bytes >= least_bytes]
     sets: dict[tuple[str, ...], tuple[float, list[Candidate]]] = {}
     for size in sorted({one.comes_back_bytes for one in every}):
         chosen = _largest_within(every, size)
@@ -63,7 +70,16 @@ def candidate_sets(graph: LayerGraph) -> list[list[Candidate]]:
         key = tuple([one.name for one in chosen])
         sets.setdefault(key, (max([one.comes_back_bytes for one in chosen]) - saved, chosen))
     best = sorted(sets.values(), key=lambda pair: pair[0])[:_SIZES]
-    return [sorted(chosen, key=lambda one: -one.worth) for _, chosen in best]
+    return [_by_worth(chosen) for _, chosen in best]
+
+
+def _by_worth(chosen: Sequence[Candidate]) -> list[Candidate]:
+    """The most worth first; of about the same, the first in code order.
+
+    The last in code order comes last. Its second run is when all others' activations are there, so alone it
+    saves nothing.
+    """
+    return [*sorted(chosen[:-1], key=lambda one: -round(log(one.worth), 1)), chosen[-1]]
 
 
 def _candidate(graph: LayerGraph, name: str) -> Candidate | None:

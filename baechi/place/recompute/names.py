@@ -12,10 +12,13 @@ def callable_names(graph: LayerGraph) -> list[str]:
     Args:
         graph: the layer graph.
     """
-    found = dict.fromkeys(graph.graph.get("containers", ()))
+    containers, found = frozenset(graph.graph.get("containers", ())), dict[str, None]()
     for node, costs in graph.placed_costs():
         if costs.kind == "layer" and not costs.unread:
-            found[graph.module_of(node)] = None
+            module = graph.module_of(node)
+            parts = module.split(".")
+            above = [".".join(parts[:end]) for end in range(1, len(parts))]
+            found.update(dict.fromkeys([*(name for name in above if name in containers), module]))
     return list(found)
 
 
@@ -60,8 +63,14 @@ def why_not_twice(graph: LayerGraph, name: str) -> str:
     for call in calls_of(graph, name):
         inside = frozenset(call)
         for node in call:
-            costs = graph.costs(node)
+            writes = graph.costs(node).writes
             read_from_outside = any(source not in inside for source in graph.predecessors(node))
-            if costs.writes == "other" or (costs.writes == "given" and read_from_outside):
+            if writes == "other" or (writes and read_from_outside and _hands_on_its_input(graph, node)):
                 return f"{node} writes in place what {name} is given"
     return ""
+
+
+def _hands_on_its_input(graph: LayerGraph, node: str) -> bool:
+    """Whether a node's output is memory that it was given; a batch norm writes its own buffers only."""
+    sizes = [graph.edge_costs(node, target).bytes for target in graph.successors(node)]
+    return graph.costs(node).output_bytes < max(sizes, default=1)
