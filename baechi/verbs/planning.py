@@ -14,6 +14,7 @@ from baechi.place.evaluated import Effort
 from baechi.place.fullness import excess_bytes, too_full, within_memory
 from baechi.place.problem import Problem
 from baechi.place.recompute import Recompute, placed_with
+from baechi.place.recompute.pipelined import pipelined_with
 from baechi.place.registry import places_ops, uses_several
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
@@ -26,7 +27,6 @@ from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
 from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
 from baechi.verbs.pipelining import graphs_of, pipelined
-from baechi.verbs.recomputing import pipelined_with
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 

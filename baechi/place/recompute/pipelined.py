@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from baechi.cost.recompute import recomputed
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
-from baechi.place.recompute import Recompute
 from baechi.place.recompute.candidates import candidate_sets
+from baechi.place.recompute.choose import Recompute
 from baechi.place.recompute.names import modules_named
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
