@@ -205,11 +205,11 @@ def refuse_distributed(model: Any) -> None:
 
 
 def _wrap_recomputed(model: nn.Module, plan: Plan) -> None:
-    """Let backward run modules again whose `forward` is as it was."""
+    """On one device: let backward run modules again."""
     modules = modules_of(model)
     for name in plan.recompute:
         if not is_replaced(modules[name]):
-            replace_forward(modules[name], functools.partial(call_recomputed, call_plainly))
+            replace_forward(modules[name], functools.partial(call_recomputed, call_plainly, ""))
 
 
 def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
@@ -220,17 +220,18 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
         if id(modules[name]) not in wrapped:
             wrapped.add(id(modules[name]))
             _wrap_layer(modules[name], runtime, name, device)
+    again = frozenset(runtime.plan.recompute)
     layers = {modules[name] for name in devices}
     below = _devices_below(devices)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
-        spread = name == ROOT or len(below.get(name, ())) > 1
+        spread = name == ROOT or name in again or len(below.get(name, ())) > 1
         called = has_forward(module)  # not a ModuleList
         if id(module) not in wrapped and called and (spread or fused):
             wrapped.add(id(module))
             bind(module, Binding(runtime, name))
-            _replace(module, runtime, name, call_fused_stack if fused else call_root)
-    _wrap_recomputed(model, runtime.plan)
+            device = "".join(below[name]) if len(below.get(name, ())) == 1 else ""
+            _replace(module, runtime, name, device, call_fused_stack if fused else call_root)
     set_compiled_aside([module for name, module in modules.items() if name != ROOT], layers)
     watch_compile()
     refuse_moves(model)
@@ -240,17 +241,17 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
 def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> None:
     if has_weights(module):
         bind(module, Binding(runtime, name, device))
-        _replace(module, runtime, name, call_layer)
+        _replace(module, runtime, name, device, call_layer)
         return
     join(module, runtime, (name, device))
     if not is_replaced(module):
-        replace_forward(module, call_shared_layer)
+        _replace(module, runtime, name, device, call_shared_layer)
 
 
-def _replace(module: nn.Module, runtime: Runtime, name: str, call: Callable[..., Any]) -> None:
+def _replace(module: nn.Module, runtime: Runtime, name: str, device: str, call: Callable[..., Any]) -> None:
     """Replace a module's forward by a call; by one that keeps no activations if the plan says so."""
     again = name in runtime.plan.recompute
-    replace_forward(module, functools.partial(call_recomputed, call) if again else call)
+    replace_forward(module, functools.partial(call_recomputed, call, device) if again else call)
 
 
 def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str, str]) -> dict[str, str]:

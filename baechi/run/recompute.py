@@ -19,6 +19,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from baechi.backend.virtual.current import at_work
+from baechi.run.binding import binding_of
+from baechi.run.guards.entrances import force_seen
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run
 from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
@@ -41,11 +43,15 @@ if CHECKPOINT_CHECKS:
 
 
 @uncompiled
-def call_recomputed(call: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def call_recomputed(
+    call: Callable[..., Any], device: str, module: nn.Module, *args: Any, **kwargs: Any
+) -> Any:
     """Run a module, and keep nothing for backward but what it is given.
 
     Args:
         call: how the module runs otherwise: `call(module, *args, **kwargs)`.
+        device: where its layers lie, if that is one device of several; else `""`. Then arguments go there
+            first, and the copies are kept: nothing travels for the second run.
         module: the module.
         *args, **kwargs: as the model's code passed them.
 
@@ -54,6 +60,19 @@ def call_recomputed(call: Callable[..., Any], module: nn.Module, *args: Any, **k
     """
     if not torch.is_grad_enabled():
         return call(module, *args, **kwargs)
+    binding = binding_of(module)
+    if binding is None or not device or binding.runtime.glue is None:
+        return _checkpointed(call, module, args, kwargs)
+    step = binding.runtime.glue.step
+    force_seen((args, kwargs), "checkpointing keeps values")
+    with binding.runtime.aside():
+        (args, kwargs), loans = step.lend((args, kwargs), device)
+    result = _checkpointed(call, module, args, kwargs)
+    with binding.runtime.aside():
+        return loans.settle(result)
+
+
+def _checkpointed(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
     region, contexts = functools.partial(_region, call, module), functools.partial(_contexts, module)
     compared = "default" if at_work() is None or _WITHOUT_DEVICE not in CHECKPOINT_CHECKS else _WITHOUT_DEVICE
     return checkpoint(

@@ -74,15 +74,27 @@ def _least(graph: LayerGraph, place: Place, quick: Place, refused: PlacementErro
         if plan is not None:
             found.append(plan)
     if not found:
-        most = max(map(len, sets), default=0)
-        what = f"{refused}\nRunning {most} modules again in backward (recompute='auto') is not enough."
-        raise PlacementError(what, layer=refused.layer, short_bytes=refused.short_bytes)
+        raise _still_refused(graph, sets, quick, refused)
     best = min(found, key=lambda plan: plan.timeline.makespan_s)
     try:
         plan = place(best.graph)
     except PlacementError:
         return best
     return min(plan, best, key=lambda one: one.timeline.makespan_s)
+
+
+def _still_refused(
+    graph: LayerGraph, sets: Sequence[Sequence[Candidate]], quick: Place, refused: PlacementError
+) -> PlacementError:
+    """The error if nothing helps: that of the set of modules that saves most."""
+    if not sets:
+        return refused
+    try:
+        quick(recomputed(graph, [one.name for one in sets[0]]))
+    except PlacementError as error:
+        what = f"{error}\nThis counts that backward runs {len(sets[0])} modules again (recompute='auto')."
+        return PlacementError(what, layer=error.layer, short_bytes=error.short_bytes)
+    return refused
 
 
 def _fewest(graph: LayerGraph, chosen: Sequence[Candidate], place: Place) -> Plan | None:
