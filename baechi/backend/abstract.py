@@ -85,6 +85,10 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
         """While code runs again (checkpointing) with the earlier states of all generators."""
 
     @abstractmethod
+    def running_again(self) -> AbstractContextManager[None]:
+        """While code runs again in backward, for gradients that other devices' threads gave before."""
+
+    @abstractmethod
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has no place yet: made in the step from no tensor that has one (a mask).
 

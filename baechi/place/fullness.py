@@ -3,6 +3,7 @@
 from baechi.errors import PlacementError
 from baechi.records.datasheet import known_kinds
 from baechi.records.device import Device
+from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.units import format_bytes
 
@@ -57,6 +58,16 @@ def too_full(plan: Plan) -> PlacementError:
     short = ", ".join(f"{name} by {format_bytes(excess[name])} ({excess[name]} bytes)" for name in excess)
     return PlacementError(
         f"the {plan.placer} placement needs more memory than there is on {short}: use more or larger "
-        "devices, a smaller batch, or another placer",
+        f"devices, a smaller batch{recompute_helps(plan.graph)}, or another placer",
         short_bytes=excess,
     )
+
+
+def recompute_helps(graph: LayerGraph) -> str:
+    """A cure, as a part of a list: modules may run again in backward; nothing if they do, or cannot.
+
+    Args:
+        graph: the layer graph.
+    """
+    able = graph.training and not graph.graph.get("recompute") and graph.says("saved_bytes")
+    return ", recompute='auto' (backward runs blocks again)" if able else ""

@@ -96,6 +96,11 @@ class Plan(AbstractRecord):
         used = set(self.device_of.values())
         return tuple(name for name in self.cluster.names if name in used)
 
+    @property
+    def recompute(self) -> tuple[str, ...]:
+        """The modules whose activations are not kept: backward runs them again. The graph notes them."""
+        return tuple(self.graph.graph.get("recompute", ()))
+
     @cached_property
     def apart(self) -> Mapping[str, str]:
         """The functional ops that lie on another device than what they follow (`follows`), and its device."""

@@ -32,6 +32,8 @@ def summary(plan: Plan) -> str:
             d.name: timeline.peak_bytes.get(d.name, 0) / max(1, d.memory_bytes) for d in plan.cluster.devices
         }
         parts.append(f"fullest {_memory(plan, max(used, key=full.__getitem__))}")
+    if plan.recompute:
+        parts.append(_again(plan))
     return f"{_model(plan.graph)} on {where or 'no device'}: {', '.join(parts)}"
 
 
@@ -79,7 +81,15 @@ def _plan(plan: Plan) -> list[str]:
         layers, operations = _counts(plan.graph, plan.order_on(device.name))
         held = _memory(plan, device.name) if known else f"{device.name}, {format_bytes(device.memory_bytes)}"
         devices.append(f"{held}: {counted(layers, 'layer')}, {counted(operations, 'functional op')}")
+    lines += [_again(plan)] if plan.recompute else []
     return [*lines, *_few(devices, "devices")]
+
+
+def _again(plan: Plan) -> str:
+    """Which modules run again in backward."""
+    names = plan.recompute
+    where = ", ".join(names) if len(names) <= _NAMED else f"{names[0]}, {names[1]}, ..., {names[-1]}"
+    return f"backward runs {counted(len(names), 'module')} again ({where})"
 
 
 def _pipeline(pipeline: Pipeline) -> list[str]:

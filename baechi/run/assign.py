@@ -1,7 +1,8 @@
 """Model and plan -> the same model, distributed; and back."""
 
+import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.recompute import call_plainly, call_recomputed
 from baechi.run.runtime import Reorder, Runtime
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
@@ -85,6 +87,7 @@ def assign(
         _wrap(model, runtime, planned)
     else:
         hook(model)
+        _wrap_recomputed(model, plan)
     return model
 
 
@@ -201,6 +204,14 @@ def refuse_distributed(model: Any) -> None:
             raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
 
 
+def _wrap_recomputed(model: nn.Module, plan: Plan) -> None:
+    """On one device: let backward run modules again."""
+    modules = modules_of(model)
+    for name in plan.recompute:
+        if not is_replaced(modules[name]):
+            replace_forward(modules[name], functools.partial(call_recomputed, call_plainly, ""))
+
+
 def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
     modules = modules_of(model)
     devices = _layer_devices(runtime.plan, modules, planned)
@@ -209,16 +220,18 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
         if id(modules[name]) not in wrapped:
             wrapped.add(id(modules[name]))
             _wrap_layer(modules[name], runtime, name, device)
+    again = frozenset(runtime.plan.recompute)
     layers = {modules[name] for name in devices}
     below = _devices_below(devices)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
-        spread = name == ROOT or len(below.get(name, ())) > 1
+        spread = name == ROOT or name in again or len(below.get(name, ())) > 1
         called = has_forward(module)  # not a ModuleList
         if id(module) not in wrapped and called and (spread or fused):
             wrapped.add(id(module))
             bind(module, Binding(runtime, name))
-            replace_forward(module, call_fused_stack if fused else call_root)
+            device = "".join(below[name]) if len(below.get(name, ())) == 1 else ""
+            _replace(module, runtime, name, device, call_fused_stack if fused else call_root)
     set_compiled_aside([module for name, module in modules.items() if name != ROOT], layers)
     watch_compile()
     together = (
@@ -231,11 +244,17 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
 def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> None:
     if has_weights(module):
         bind(module, Binding(runtime, name, device))
-        replace_forward(module, call_layer)
+        _replace(module, runtime, name, device, call_layer)
         return
     join(module, runtime, (name, device))
     if not is_replaced(module):
-        replace_forward(module, call_shared_layer)
+        _replace(module, runtime, name, device, call_shared_layer)
+
+
+def _replace(module: nn.Module, runtime: Runtime, name: str, device: str, call: Callable[..., Any]) -> None:
+    """Replace a module's forward by a call; by one that keeps no activations if the plan says so."""
+    again = name in runtime.plan.recompute
+    replace_forward(module, functools.partial(call_recomputed, call, device) if again else call)
 
 
 def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from torch import nn
 from baechi import run as run_room
 from baechi.place import find
 from baechi.place.evaluated import Effort
+from baechi.place.recompute import Recompute
 from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap, check_names
 from baechi.records.inputs import Inputs
@@ -63,6 +64,7 @@ def distribute(
     accumulate: bool = False,
     source: Source = "auto",
     reorder: Reorder = True,
+    recompute: Recompute = None,
     outputs: Outputs | None = None,
     compile: Compile | None = None,
     microbatches: Number | None = None,
@@ -99,6 +101,8 @@ def distribute(
         reorder: launch layers in the plan's order. False, or `BAECHI_REORDER=0` in the environment, keeps
             the code's order, for debugging. A layer that had to wait launches right after the launch that
             it waited for (`"host"`, as True), or in another thread (`"threads"`).
+        recompute: qualified names of modules whose activations are not kept: backward runs their forward
+            again, which takes time and saves memory. `"auto"` takes as few as needed.
         outputs: where what the model returns goes. `"inputs"`, unless a plan says otherwise: to where its
             inputs lie. `"device"`: each output stays on the device that made it, so that calls overlap; your
             code then brings together what it combines.
@@ -131,7 +135,7 @@ def distribute(
             that cannot be split, or arguments that exclude each other.
     """
     run_room.refuse_distributed(model)
-    _check_choice(placer, device_map, plan, max_memory)
+    _check_choice(placer, device_map, plan, max_memory, recompute)
     check_outputs(outputs)
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
@@ -161,7 +165,17 @@ def distribute(
     )
     if splitting is not None:
         asked = PipelineRequest(
-            devices, splitting, profile_with, placer, effort, device_map, optimizer, options, verify, verbose
+            devices,
+            splitting,
+            profile_with,
+            placer,
+            effort,
+            device_map,
+            recompute,
+            optimizer,
+            options,
+            verify,
+            verbose,
         )
         if examples is not None:
             raise ValueError("microbatches go with one example: give inputs, a whole batch")
@@ -169,9 +183,19 @@ def distribute(
             return run_room.plan_at_first_call(model, functools.partial(fulfil_pipeline, asked))
         fulfil_pipeline(asked, model, Inputs.of(inputs))
         return model
-    place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort)
+    place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort, recompute=recompute)
     request = Request(
-        devices, profile_with, place_with, device_map, name, optimizer, reorder, options, verify, verbose
+        devices,
+        profile_with,
+        place_with,
+        device_map,
+        recompute,
+        name,
+        optimizer,
+        reorder,
+        options,
+        verify,
+        verbose,
     )
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
@@ -227,6 +251,7 @@ def _check_choice(
     device_map: DeviceMap | None,
     plan: PlanLike | Pipeline | None,
     max_memory: MaxMemory | None,
+    recompute: Recompute,
 ) -> None:
     if placer != "auto":
         find(placer)
@@ -235,6 +260,8 @@ def _check_choice(
         raise ValueError("give one of placer, device_map and plan: each says where the layers go")
     if plan is not None and max_memory is not None:
         raise ValueError("max_memory says what to plan with, and a plan made before is taken as it is")
+    if plan is not None and recompute is not None:
+        raise ValueError("a plan made before says which modules run again (plan.recompute)")
     if device_map is not None and not isinstance(device_map, Mapping):
         raise ValueError(
             f"device_map is {device_map!r}: it takes a mapping such as {{'encoder': 0, 'decoder': 1}}; "

@@ -13,6 +13,8 @@ from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
 from baechi.place.fullness import excess_bytes, too_full, within_memory
 from baechi.place.problem import Problem
+from baechi.place.recompute import Recompute, placed_with
+from baechi.place.recompute.pipelined import pipelined_with
 from baechi.place.registry import places_ops, uses_several
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
@@ -46,6 +48,7 @@ def place(
     microbatches: None = None,
     optimizer: Optimizer = None,
     effort: Effort = 1,
+    recompute: Recompute = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     verbose: bool | None = None,
 ) -> Plan: ...
@@ -60,6 +63,7 @@ def place(
     microbatches: int | Literal["auto"],
     optimizer: Optimizer = None,
     effort: Effort = 1,
+    recompute: Recompute = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     verbose: bool | None = None,
 ) -> Pipeline: ...
@@ -73,6 +77,7 @@ def place(
     microbatches: int | Literal["auto"] | None = None,
     optimizer: Optimizer = None,
     effort: Effort = 1,
+    recompute: Recompute = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     verbose: bool | None = None,
 ) -> Plan | Pipeline:
@@ -89,6 +94,7 @@ def place(
         effort: how long `"auto"` searches, counted in estimates (1: about two seconds for 300 layers);
             0 not at all, `"max"` until nothing improves. With 0, placing by memory alone (the fallback of
             all placers) searches a tenth as long.
+        recompute: as `distribute` takes it.
         max_memory: as `distribute` takes it.
         verbose: whether to show progress on the standard error; on a terminal only unless given.
 
@@ -97,29 +103,48 @@ def place(
 
     Raises:
         PlacementError: no placement was found that fits.
-        ValueError: an unknown placer or optimizer, a negative effort, or graphs that do not go with
-            `microbatches`.
+        ValueError: an unknown placer or optimizer, a negative effort, graphs that do not go with
+            `microbatches`, or modules that cannot run again.
     """
     cluster = Cluster.parse(cluster)
     cluster = cluster.with_memory(max_memory) if max_memory is not None else cluster
     name = name_of(optimizer)
-    place_one = functools.partial(placed, cluster=cluster, placer=placer, optimizer=name, effort=effort)
     with verbosity(verbose):
         if microbatches is not None:
             check_effort(effort)
             graphs = graphs_of(graph, microbatches)
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
-            return pipelined(graphs, cluster, place_one, effort=effort, searches=placer == "auto")
+            make, roomy = [
+                functools.partial(_pipelined, devices, placer, name)
+                for devices in (cluster, _without_limits(cluster))
+            ]
+            return pipelined_with(graphs, recompute, make, roomy, effort)
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)
-        return place_one(graph)
+        return placed(graph, cluster, placer, name, effort, recompute)
+
+
+def _pipelined(
+    cluster: Cluster, placer: Placer, optimizer: str | None, graphs: Mapping[int, LayerGraph], effort: Effort
+) -> Pipeline:
+    place_one = functools.partial(placed, cluster=cluster, placer=placer, optimizer=optimizer, effort=effort)
+    return pipelined(graphs, cluster, place_one, effort=effort, searches=placer == "auto")
+
+
+def _without_limits(cluster: Cluster) -> Cluster:
+    return resized(cluster, dict.fromkeys(cluster.names, _NO_LIMIT_BYTES))
 
 
 @uncollected
 def placed(
-    graph: LayerGraph, cluster: Cluster, placer: Placer, optimizer: str | None, effort: Effort
+    graph: LayerGraph,
+    cluster: Cluster,
+    placer: Placer,
+    optimizer: str | None,
+    effort: Effort,
+    recompute: Recompute = None,
 ) -> Plan:
     """Place as `place` does, where its arguments were read before.
 
@@ -129,9 +154,20 @@ def placed(
         placer: who places.
         optimizer: name of the optimizer whose state counts.
         effort: how long `"auto"` searches.
+        recompute: the modules that run again in backward.
     """
     check_effort(effort)
-    graph = with_optimizer(graph, optimizer)
+    one = functools.partial(_placed_by, cluster)
+    return placed_with(
+        with_optimizer(graph, optimizer),
+        recompute,
+        functools.partial(one, placer, effort),
+        quick=functools.partial(one, placer, 0),
+        alone=functools.partial(one, "single", 0),
+    )
+
+
+def _placed_by(cluster: Cluster, placer: Placer, effort: Effort, graph: LayerGraph) -> Plan:
     with progress("placing"):
         if placer != "auto":
             plan = _place_within_memory(graph, cluster, placer, thorough=effort != 0)

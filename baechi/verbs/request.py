@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from baechi.place.fullness import within_memory
+from baechi.place.recompute import Recompute, placed_with
 from baechi.progress import say, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap
@@ -19,7 +20,7 @@ from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
 from baechi.run.runtime import Reorder
 from baechi.verbs.given import Optimizer, instance_of
-from baechi.verbs.judging import checked, judged, runner
+from baechi.verbs.judging import Run, checked, judged, runner
 from baechi.verbs.planning import with_optimizer
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Request:
         profile_with: profiles a model with these examples.
         place_with: places a graph within a cluster.
         device_map: the placement, if it is made by hand.
+        recompute: the modules that run again in backward.
         optimizer_name: whose state counts.
         optimizer: the optimizer, or its name.
         reorder: see `distribute`.
@@ -46,6 +48,7 @@ class Request:
     profile_with: Callable[..., LayerGraph]
     place_with: Callable[..., Plan]
     device_map: DeviceMap | None
+    recompute: Recompute
     optimizer_name: str | None
     optimizer: Optimizer
     reorder: Reorder
@@ -79,7 +82,13 @@ def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan
     run = runner(model, examples, request.optimizer, request.reorder)
     if request.device_map is not None:
         noted = with_optimizer(graph, request.optimizer_name)
-        plan = Plan.from_device_map(noted, request.cluster, request.device_map)
-        return checked(plan, run) if request.verify else within_memory(plan)
+        place = functools.partial(_by_hand, request, run)
+        return placed_with(noted, request.recompute, place, quick=place, together=False)
     place_within = functools.partial(request.place_with, graph)
     return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
+
+
+def _by_hand(request: Request, run: Run, graph: LayerGraph) -> Plan:
+    assert request.device_map is not None
+    plan = Plan.from_device_map(graph, request.cluster, request.device_map)
+    return checked(plan, run) if request.verify else within_memory(plan)

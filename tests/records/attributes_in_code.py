@@ -19,6 +19,7 @@ RAW = {
     "verbs/fitting.py",
     "bench/models/layered.py",
     "cost/indexed.py",
+    "cost/recompute.py",
     "cost/transfer.py",
 }
 """The files that name attributes as strings: they write them, or look at edges in an inner loop."""

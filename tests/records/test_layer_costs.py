@@ -24,6 +24,8 @@ OF_GRAPH = {
     "model",
     "uncounted",
     "backward_captured",
+    "containers",
+    "recompute",
     "graph",
     "nodes",
     "edges",

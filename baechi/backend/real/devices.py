@@ -94,6 +94,9 @@ class TorchDevices(AbstractBackend):
     def drawing_again(self) -> AbstractContextManager[None]:
         return self._generator.again()
 
+    def running_again(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
         if str(tensor.device) not in self._parts:
             return False

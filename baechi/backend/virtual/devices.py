@@ -80,6 +80,10 @@ class VirtualDevices(AbstractBackend):
     def drawing_again(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def running_again(self) -> AbstractContextManager[None]:
+        emulator = current.at_work()
+        return nullcontext() if emulator is None else emulator.thread.running_again()
+
     def is_unplaced(self, tensor: torch.Tensor) -> bool:
         mark = mark_of(tensor)
         return mark is not None and mark.place is None

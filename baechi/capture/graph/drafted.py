@@ -92,6 +92,7 @@ class Drafted:
             if twin != name:
                 attributes["twin"] = twin
             graph.add_node(name, **attributes)
+        graph.graph["containers"] = self._containers()
         for (source, target), tensors in self.edges.items():
             graph.add_edge(source, target, **self._edge(source, target, tensors))
         for (source, target), host_waits in self.after.items():
@@ -100,6 +101,15 @@ class Drafted:
                     source, target, order_only=True, **({"host_waits": True} if host_waits else {})
                 )
         return LayerGraph.from_networkx(graph)
+
+    def _containers(self) -> list[str]:
+        """The modules that were called and have layers inside, without the root; in code order."""
+        called = self.trace.called()
+        found: dict[str, None] = {}
+        for draft in self.drafts.values():
+            parts = draft.module.split(".") if draft.kind == "layer" else []
+            found.update(dict.fromkeys([".".join(parts[:end]) for end in range(1, len(parts))]))
+        return [name for name in found if name in called]
 
     def _edge(self, source: str, target: str, tensors: Mapping[str, Use]) -> dict[str, Any]:
         uses, alone = list(tensors.values()), self.alone.get(source)

@@ -44,6 +44,8 @@ def _both(one: LayerGraph, other: LayerGraph) -> LayerGraph:
     _add_edges(merged, [(names[a], names[b], data) for a, b, data in other.edges(data=True)])
     _join_groups(merged, one, other, names)
     uncounted = {*one.graph.get("uncounted", ()), *other.graph.get("uncounted", ())}
+    containers = [*one.graph.get("containers", ()), *other.graph.get("containers", ())]
+    merged.graph["containers"] = list(dict.fromkeys(containers))
     if uncounted:
         merged.graph["uncounted"] = sorted(uncounted)
     return LayerGraph.from_networkx(merged)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Evaluated
+from baechi.place.fullness import recompute_helps
 from baechi.place.ledger import Ledger
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.least_bytes import all_together, least_bytes
@@ -164,5 +165,5 @@ def _why_one_layer(problem: Problem, name: str) -> str:
 
 
 def _help(problem: Problem, cure: str) -> str:
-    leaner = ", an optimizer with less state" if problem.training else ""
+    leaner = f", an optimizer with less state{recompute_helps(problem.graph)}" if problem.training else ""
     return f"What would help: {cure}, devices with more memory{leaner}, or a smaller batch."

@@ -134,7 +134,7 @@ def _in_a_step(region: Any) -> Any:
         if current_graph_task_id() == -1:  # not in backward: the first run, inside the forward's step
             return region(*args, **kwargs)
         runtime.step_until_backward_ends()
-        with entrances_watched(runtime.glue):  # regions inside this one are wrapped, too
+        with entrances_watched(runtime.glue), runtime.backend.running_again():  # regions inside, too
             return region(*args, **kwargs)
 
     return run

@@ -12,8 +12,11 @@ from typing import Any
 
 from torch import nn
 
+from baechi.cost.recompute import recomputed
 from baechi.errors import DryRunError, PlacementError
 from baechi.place.evaluated import Effort
+from baechi.place.recompute import Recompute
+from baechi.place.recompute.names import modules_named
 from baechi.progress import progress, say, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.device_map import DeviceMap
@@ -58,6 +61,7 @@ class PipelineRequest:
         placer: who places.
         effort: how long `"auto"` searches.
         device_map: the placement, if it is made by hand.
+        recompute: the modules that run again in backward.
         optimizer: the optimizer, or its name.
         compile: what `torch.compile` is given for the repeated blocks; None compiles none.
         verify: whether a dry run decides if the plan fits.
@@ -70,6 +74,7 @@ class PipelineRequest:
     placer: Placer
     effort: Effort
     device_map: DeviceMap | None
+    recompute: Recompute
     optimizer: Optimizer
     compile: Mapping[str, Any] | None
     verify: bool
@@ -164,6 +169,7 @@ def _placed(request: PipelineRequest, graphs: Mapping[int, LayerGraph], budget: 
         microbatches=number,
         optimizer=name_of(request.optimizer),
         effort=request.effort,
+        recompute=request.recompute,
     )
     made = replace(made, plan=replace(made.plan, cluster=request.cluster))
     if splitting.order != "auto" and made.microbatches > 1:
@@ -175,7 +181,11 @@ def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph]) -> Pipe
     """The fastest pipeline of a placement that was made by hand."""
     assert request.device_map is not None
     splitting, made = request.splitting, []
+    if request.recompute == "auto":
+        raise ValueError("recompute='auto' places microbatches itself: with a device_map, name the modules")
     for number, graph in graphs.items():
+        if request.recompute is not None:
+            graph = recomputed(graph, modules_named(graph, request.recompute), together=False)
         noted = with_optimizer(graph, name_of(request.optimizer))
         plan = Plan.from_device_map(noted, request.cluster, request.device_map)
         made.append(ordered(plan, number, splitting.order, split=dict(splitting.split or {})))

@@ -51,6 +51,7 @@ class Thread:
         self.depth = 0
         self.suspended = 0
         self.owed_s = 0.0
+        self.not_before_s = 0.0
         self.streams: dict[int, Stream] = {}
         self._log: Thread | None = None  # another thread that made the nodes whose backward runs here
         self._backwards: list[_Backward] = []
@@ -80,7 +81,20 @@ class Thread:
         host = backward.hosts.get(device)
         if host is None:
             host = backward.hosts[device] = Host(backward.start.now_s, backward.start.seen)
+        host.now_s = max(host.now_s, self.not_before_s)
         return host
+
+    @contextmanager
+    def running_again(self) -> Iterator[None]:
+        """While code runs again in backward. Its kernels read no gradient, but a gradient began it.
+
+        One such region runs at a time, so all that was issued before it counts.
+        """
+        before_s, self.not_before_s = self.not_before_s, self._latest().now_s
+        try:
+            yield
+        finally:
+            self.not_before_s = before_s
 
     def spend(self, taken_s: float, device: int, *, computing: bool) -> None:
         """Do work of the runtime's own.

@@ -1,0 +1,127 @@
+"""Modules whose activations are not kept: backward runs their forward again (activation checkpointing).
+
+    forward    a call of the module keeps its arguments, and the states of random generators
+    backward   the first layer inside that needs an activation runs the whole call again:
+               same draws, same autocast, running statistics as they are; then each layer's backward
+               frees what the second run kept for it
+
+Torch's own checkpoint does it (without reentry). So what holds of code that users checkpoint holds here:
+layers inside may lie on any device, and launch in the code's order.
+"""
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from baechi.backend.virtual.current import at_work
+from baechi.run.binding import binding_of
+from baechi.run.guards.entrances import force_seen
+from baechi.torchlib.dynamo import uncompiled
+from baechi.torchlib.modules.intercept import forward_to_run
+from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
+from baechi.torchlib.private.modules import buffer_table
+
+_WITHOUT_DEVICE = "baechi: without device"
+
+
+def _shape_and_dtype(tensor: torch.Tensor) -> dict[str, Any]:
+    """What torch compares of what both runs save, but for the device.
+
+    A tensor that the code makes of nothing lies on no emulated device until one uses it, so the second run
+    may find another one.
+    """
+    return {"shape": tensor.shape, "dtype": tensor.dtype}
+
+
+if CHECKPOINT_CHECKS:
+    CHECKPOINT_CHECKS[_WITHOUT_DEVICE] = _shape_and_dtype
+
+
+@uncompiled
+def call_recomputed(
+    call: Callable[..., Any], device: str, module: nn.Module, *args: Any, **kwargs: Any
+) -> Any:
+    """Run a module, and keep nothing for backward but what it is given.
+
+    Args:
+        call: how the module runs otherwise: `call(module, *args, **kwargs)`.
+        device: where its layers lie, if that is one device of several; else `""`. Then arguments go there
+            first, and the copies are kept: nothing travels for the second run.
+        module: the module.
+        *args, **kwargs: as the model's code passed them.
+
+    Returns:
+        What the module returns.
+    """
+    if not torch.is_grad_enabled():
+        return call(module, *args, **kwargs)
+    binding = binding_of(module)
+    if binding is None or not device or binding.runtime.glue is None:
+        return _checkpointed(call, module, args, kwargs)
+    step = binding.runtime.glue.step
+    force_seen((args, kwargs), "checkpointing keeps values")
+    with binding.runtime.aside():
+        (args, kwargs), loans = step.lend((args, kwargs), device)
+    result = _checkpointed(call, module, args, kwargs)
+    with binding.runtime.aside():
+        return loans.settle(result)
+
+
+def _checkpointed(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    region, contexts = functools.partial(_region, call, module), functools.partial(_contexts, module)
+    compared = "default" if at_work() is None or _WITHOUT_DEVICE not in CHECKPOINT_CHECKS else _WITHOUT_DEVICE
+    return checkpoint(
+        region, args, kwargs, use_reentrant=False, context_fn=contexts, determinism_check=compared
+    )
+
+
+def call_plainly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a module that has a replaced `forward` for no other reason.
+
+    Args:
+        module: the module.
+        *args, **kwargs: as the model's code passed them.
+    """
+    return forward_to_run(module)(*args, **kwargs)
+
+
+def _region(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return call(module, *args, **kwargs)
+
+
+def _contexts(module: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """What the two runs of a region are in."""
+    return nullcontext(), _StatisticsFrozen(module)
+
+
+class _StatisticsFrozen:
+    """Within this context, running statistics stay as they are: a batch counts once.
+
+    A momentum of 0 leaves them bit for bit. The kernels are the same, and what autograd saves is, too; torch
+    compares both runs. Entered again for each backward through the region.
+
+    Args:
+        module: the module that runs again.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._undo = ExitStack()
+
+    def __enter__(self) -> None:
+        for norm in self._module.modules():
+            buffers = buffer_table(norm)
+            if norm.training and buffers.get("running_mean") is not None and "momentum" in vars(norm):
+                self._undo.callback(vars(norm).__setitem__, "momentum", norm.momentum)
+                vars(norm)["momentum"] = 0.0
+                if "num_batches_tracked" in buffers:
+                    self._undo.callback(buffers.__setitem__, "num_batches_tracked", norm.num_batches_tracked)
+                    buffers["num_batches_tracked"] = None
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
