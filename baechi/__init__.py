@@ -5,7 +5,7 @@
 
 Names resolve when first used, so that placing and reading plans need no torch.
 
-`dispatch`, `place` and `simulate` are verbs here and rooms (`baechi.place`) as well: they are bound right
+`dispatch`, `place`, `simulate` and `split` are verbs here and rooms (`baechi.place`) as well: they are bound right
 away, after the rooms, so that the verbs keep the names.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from baechi.dispatch.verb import dispatch
 from baechi.verbs.planning import place, simulate
+from baechi.verbs.splitting import split
 
 if TYPE_CHECKING:
     from baechi.backend import DeviceMemoryError
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
     from baechi.run import last_step, load, plan_of, reordering, restore
+    from baechi.split.dimension import SplitDimension
+    from baechi.split.spec import BatchSpec
     from baechi.verbs.checking import check
     from baechi.verbs.comparing import compare
     from baechi.verbs.distribute import assign, distribute
@@ -46,12 +49,16 @@ if TYPE_CHECKING:
     from baechi.verbs.fitting import fits
     from baechi.verbs.pipelining import pipeline
     from baechi.verbs.profiling import profile
+    from baechi.verbs.splitting import register_split
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
     "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore"),
+    "baechi.split.dimension": ("SplitDimension",),
+    "baechi.split.spec": ("BatchSpec",),
+    "baechi.verbs.splitting": ("register_split",),
     "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
@@ -85,6 +92,7 @@ _HOMES = {
 __all__ = [
     "AggregateError",
     "BaechiError",
+    "BatchSpec",
     "BatchTuning",
     "CaptureError",
     "CheckpointError",
@@ -110,6 +118,7 @@ __all__ = [
     "RoundRobin",
     "Rows",
     "SimpleScheduler",
+    "SplitDimension",
     "StreamRaceError",
     "Timeline",
     "WorkerError",
@@ -126,9 +135,11 @@ __all__ = [
     "place",
     "plan_of",
     "profile",
+    "register_split",
     "reordering",
     "restore",
     "simulate",
+    "split",
     "tune_batch_size",
 ]
 

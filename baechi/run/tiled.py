@@ -17,13 +17,10 @@ from torch import nn
 from baechi.errors import PlanError
 from baechi.records.plan import Plan
 from baechi.run.runtime import Runtime
-from baechi.split import layers as _layers  # adds torch's own rules
-from baechi.split.dimension import Dimension, rule_of
+from baechi.split.dimension import SplitDimension, rule_of
 from baechi.split.tiles import Join, Tile, tiles_of
 from baechi.torchlib.split_tensors.gradients import pieces_of
 from baechi.torchlib.split_tensors.tensor import SplitTensor
-
-del _layers
 
 _TILED = "_baechi_tiled"
 
@@ -42,7 +39,7 @@ class Tiled:
     tiles: Sequence[Tile]
     join: Join
     weights: Sequence[str]
-    dimension: Dimension
+    dimension: SplitDimension
 
 
 def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:

@@ -9,11 +9,12 @@ Nothing here needs torch.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Dimension:
+class SplitDimension:
     """A dimension along which a layer can be split.
 
     Args:
@@ -73,7 +74,7 @@ class SplitRule:
         refuses: from a layer to the reason why it cannot be split; empty if it can.
     """
 
-    dims: Mapping[str, Dimension]
+    dims: Mapping[str, SplitDimension]
     weights: Sequence[str]
     compute: Compute
     options: Sequence[str] = ()
@@ -82,6 +83,13 @@ class SplitRule:
 
 _RULES: dict[str, SplitRule] = {}
 _NAMES: dict[str, str] = {}
+
+
+def _find(table: Mapping[str, Any], key: str) -> Any:
+    """What a table has for a class; torch's own layers are in it as soon as something is looked for."""
+    if key not in table:
+        import_module("baechi.split.layers")
+    return table.get(key)
 
 
 def key_of(kind: type) -> str:
@@ -126,7 +134,8 @@ def rule_of(kind: type) -> SplitRule | None:
     Args:
         kind: the class.
     """
-    return _RULES.get(key_of(kind))
+    found: SplitRule | None = _find(_RULES, key_of(kind))
+    return found
 
 
 def rule_named(name: str) -> SplitRule:
@@ -138,6 +147,7 @@ def rule_named(name: str) -> SplitRule:
     Raises:
         ValueError: no class of that name has one in this process.
     """
-    if name not in _NAMES:
+    key = _find(_NAMES, name)
+    if key is None:
         raise ValueError(f"no rule splits a {name}: add one with baechi.register_split")
-    return _RULES[_NAMES[name]]
+    return _RULES[key]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from baechi.split.dimension import Dimension, Share, SplitRule, add_rule
+from baechi.split.dimension import SplitDimension, Share, SplitRule, add_rule
 
 
 def linear(
@@ -74,8 +74,8 @@ def _convolution_rule(axes: int) -> SplitRule:
     channels = -(axes + 1)
     return SplitRule(
         {
-            "out_channels": Dimension({"weight": 0, "bias": 0}, "cat", channels),
-            "in_channels": Dimension({"weight": 1}, "sum", takes=channels),
+            "out_channels": SplitDimension({"weight": 0, "bias": 0}, "cat", channels),
+            "in_channels": SplitDimension({"weight": 1}, "sum", takes=channels),
         },
         ("weight", "bias"),
         convolution,
@@ -88,8 +88,8 @@ add_rule(
     "torch.nn.modules.linear.Linear",
     SplitRule(
         {
-            "out": Dimension({"weight": 0, "bias": 0}, "cat"),
-            "in": Dimension({"weight": 1}, "sum", takes=-1),
+            "out": SplitDimension({"weight": 0, "bias": 0}, "cat"),
+            "in": SplitDimension({"weight": 1}, "sum", takes=-1),
         },
         ("weight", "bias"),
         linear,
@@ -99,8 +99,8 @@ add_rule(
     "torch.nn.modules.sparse.Embedding",
     SplitRule(
         {
-            "num_embeddings": Dimension({"weight": 0}, "sum"),
-            "dim": Dimension({"weight": 1}, "cat"),
+            "num_embeddings": SplitDimension({"weight": 0}, "sum"),
+            "dim": SplitDimension({"weight": 1}, "cat"),
         },
         ("weight",),
         embedding,

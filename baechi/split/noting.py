@@ -3,10 +3,7 @@
 from torch import nn
 
 from baechi.records.graph import LayerGraph
-from baechi.split import layers as _layers  # adds torch's own rules
 from baechi.split.dimension import rule_of
-
-del _layers
 
 
 def note_splits(graph: LayerGraph, model: nn.Module) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.split.dimension import Compute, Dimension, Share, SplitRule
+from baechi.split.dimension import Compute, SplitDimension, Share, SplitRule
 
 
 class Tile(nn.Module):
@@ -46,10 +46,10 @@ class Join(nn.Module):
     """Makes the output of a layer from those of its tiles.
 
     Args:
-        how: see `Dimension`.
+        how: see `SplitDimension`.
     """
 
-    def __init__(self, how: Dimension) -> None:
+    def __init__(self, how: SplitDimension) -> None:
         super().__init__()
         self.joins = how.join
         self.axis = how.axis

@@ -40,6 +40,7 @@ from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
 from baechi.verbs.request import Request, fulfil
+from baechi.verbs.splitting import Layers, asked_to_split
 
 ClusterLike = Cluster | str | Path
 MaxMemory = Mapping[int | str, int | str]
@@ -67,7 +68,7 @@ def distribute(
     compile: Compile | None = None,
     microbatches: Number | None = None,
     loss: Loss | None = None,
-    split: Split | None = None,
+    split: Layers | Split | None = None,
     loss_weights: LossWeights | None = None,
     order: OrderLike = "auto",
     verify: bool = True,
@@ -109,8 +110,10 @@ def distribute(
             backward; `backward()` hands the gradients over.
         loss: with `microbatches`, from what the model returns and the call's `target`, the loss. Unless
             given, the model returns it: a scalar, `.loss` or `["loss"]`; else `backward()` runs backward.
-        split: with `microbatches`, by input's name, the dimension that is split, or None for an input that
-            goes whole. Others are split along the leading dimension if they share the batch's size.
+        split: layers to split over several devices, by name: a number of tiles, a dimension with one
+            (`{"head": {"out": 4}}`), or a `BatchSpec`; `"auto"` splits what fits nowhere. With `microbatches`,
+            by input's name, the dimension that is split, or None for an input that goes whole; others are split
+            along the leading dimension if they share the batch's size.
         loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, or a function of
             their inputs; unless given, a few rows of the first batch tell.
         order: with `microbatches`, the order of their tasks; see `pipeline`.
@@ -136,7 +139,9 @@ def distribute(
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
     trained, options = instance_of(optimizer), compile_options(compile)
-    splitting = splitting_of(microbatches, plan, loss, split, loss_weights, order)
+    layers, inputs_split = asked_to_split(split, model, microbatches=microbatches is not None)
+    splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order)
+    _refuse_layers_with(layers, plan=plan, microbatches=microbatches)
     if isinstance(plan, Pipeline) and splitting is not None:
         with run_room.blocks_compiled(model, options):
             return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained)
@@ -171,7 +176,7 @@ def distribute(
         return model
     place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort)
     request = Request(
-        devices, profile_with, place_with, device_map, name, optimizer, reorder, options, verify, verbose
+        devices, profile_with, place_with, device_map, name, optimizer, reorder, options, layers, verify, verbose
     )
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
@@ -239,6 +244,16 @@ def _check_choice(
         raise ValueError(
             f"device_map is {device_map!r}: it takes a mapping such as {{'encoder': 0, 'decoder': 1}}; "
             "for an automatic placement leave it out, or name a placer"
+        )
+
+
+def _refuse_layers_with(layers: Layers | None, *, plan: object, microbatches: object) -> None:
+    if layers is not None and plan is not None:
+        raise ValueError("a plan says which layers are split: leave split= out, or the plan")
+    if layers is not None and microbatches is not None:
+        raise ValueError(
+            "layers are not split where a step is split into microbatches: leave out microbatches=, or the "
+            "layers of split="
         )
 
 

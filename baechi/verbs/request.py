@@ -18,9 +18,11 @@ from baechi.records.plan import Plan
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
 from baechi.run.runtime import Reorder
+from baechi.split.auto import split_as_needed
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import checked, judged, runner
 from baechi.verbs.planning import with_optimizer
+from baechi.verbs.splitting import Layers, with_layers_split
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Request:
         optimizer: the optimizer, or its name.
         reorder: see `distribute`.
         compile: what `torch.compile` is given for the repeated blocks; None compiles none.
+        layers: which layers are split; None for none.
         verify: see `distribute`.
         verbose: see `distribute`.
     """
@@ -50,6 +53,7 @@ class Request:
     optimizer: Optimizer
     reorder: Reorder
     compile: Mapping[str, Any] | None
+    layers: Layers | None
     verify: bool
     verbose: bool | None
 
@@ -75,11 +79,17 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
 
 
 def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan:
-    graph = request.profile_with(model, examples=examples)
+    graph, layers = request.profile_with(model, examples=examples), request.layers
     run = runner(model, examples, request.optimizer, request.reorder)
-    if request.device_map is not None:
-        noted = with_optimizer(graph, request.optimizer_name)
-        plan = Plan.from_device_map(noted, request.cluster, request.device_map)
-        return checked(plan, run) if request.verify else within_memory(plan)
-    place_within = functools.partial(request.place_with, graph)
-    return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
+
+    def plan_for(graph: LayerGraph) -> Plan:
+        if request.device_map is not None:
+            noted = with_optimizer(graph, request.optimizer_name)
+            plan = Plan.from_device_map(noted, request.cluster, request.device_map)
+            return checked(plan, run) if request.verify else within_memory(plan)
+        place_within = functools.partial(request.place_with, graph)
+        return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
+
+    if layers == "auto":
+        return split_as_needed(with_optimizer(graph, request.optimizer_name), request.cluster, plan_for)
+    return plan_for(graph if layers is None else with_layers_split(graph, layers, request.cluster))
