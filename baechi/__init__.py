@@ -5,8 +5,8 @@
 
 Names resolve when first used, so that placing and reading plans need no torch.
 
-`dispatch`, `place`, `simulate` and `split` are verbs here and rooms (`baechi.place`) as well: they are bound right
-away, after the rooms, so that the verbs keep the names.
+`dispatch`, `place`, `simulate` and `split` are verbs here and rooms (`baechi.place`) as well: they are bound
+right away, after the rooms, so that the verbs keep the names.
 """
 
 from importlib import import_module

@@ -125,12 +125,13 @@ class LayerCosts(AbstractAttributes):
     splits: Annotated[
         Mapping[str, Any] | None,
         "record",
-        "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, and why it is "
-        "`refused`, if it is.",
+        "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, and why "
+        "it is `refused`, if it is.",
     ] = None
     tile: Annotated[
         Mapping[str, Any] | None,
         "record",
-        "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, and its `number`.",
+        "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
+        "and the axes along which weights are cut (`cuts`).",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None

@@ -111,8 +111,8 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
     given = [*args, *kwargs.values()]
     if len(given) != 1 or not isinstance(given[0], torch.Tensor):
         raise TypeError(
-            f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave it "
-            "out of split="
+            f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
+            "it out of split="
         )
     with runtime.aside():
         pieces = [_pieces(getattr(module, name, None), len(tiled.tiles)) for name in tiled.weights]

@@ -42,7 +42,9 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
             "dimension": tiling.dimension,
             "sizes": list(tiling.sizes),
             "number": number,
-            "cuts": {weight: axis for weight, axis in how.cuts.items() if weight in (costs.splits or {})["shapes"]},
+            "cuts": {
+                weight: axis for weight, axis in how.cuts.items() if weight in (costs.splits or {})["shapes"]
+            },
         },
     }
     made |= {key: data[key] * share for key in _SHARED if data.get(key)}
@@ -83,7 +85,7 @@ def _product(shape: Any) -> int:
 
 
 def _piece(weight: str, module: str, cuts: Mapping[str, int], number: int) -> str:
-    """The name of a tile's piece of a weight; empty if it has none. Names of tied ones are of other modules."""
+    """The name of a tile's piece of a weight, which may be another module's (a tie); empty if it has none."""
     owner, _, local = weight.rpartition(".")
     if owner == module and local not in cuts:
         return weight if number == 0 else ""

@@ -115,7 +115,9 @@ def add_rule(key: str, rule: SplitRule) -> None:
     name = key.rpartition(".")[2]
     faults = [] if rule.dims else ["it has no dimensions"]
     for dim, how in rule.dims.items():
-        faults += [f"{dim} cuts {weight}, which is not listed" for weight in how.cuts if weight not in rule.weights]
+        faults += [
+            f"{dim} cuts {weight}, which is not listed" for weight in how.cuts if weight not in rule.weights
+        ]
         whole = [weight for weight in rule.weights if weight not in how.cuts]
         if not how.cuts:
             faults.append(f"{dim} cuts no weight")

@@ -1,7 +1,7 @@
 """Which nodes share a device when layers of their group are split.
 
-A group is held together by ties (the tiles of tied layers go on sharing a device, piece by piece), and by what
-follows an output (that goes with the join).
+A group is held together by ties (the tiles of tied layers go on sharing a device, piece by piece), and by
+what follows an output (that goes with the join).
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from baechi.split.dimension import SplitDimension, Share, SplitRule, add_rule
+from baechi.split.dimension import Share, SplitDimension, SplitRule, add_rule
 
 
 def linear(
@@ -61,7 +61,11 @@ def convolution(
 
 
 def _embedding_refuses(layer: Any) -> str:
-    unusual = {"max_norm": layer.max_norm, "sparse": layer.sparse, "scale_grad_by_freq": layer.scale_grad_by_freq}
+    unusual = {
+        "max_norm": layer.max_norm,
+        "sparse": layer.sparse,
+        "scale_grad_by_freq": layer.scale_grad_by_freq,
+    }
     found = [f"{name}={value}" for name, value in unusual.items() if value]
     return f"tiles do not do what {', '.join(found)} asks for" if found else ""
 

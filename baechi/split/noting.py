@@ -24,7 +24,9 @@ def note_splits(graph: LayerGraph, model: nn.Module) -> None:
             continue
         own = dict(layer.named_parameters())
         unknown = [name for name in own if name not in rule.weights]
-        refused = f"its rule does not know its weights {', '.join(unknown)}" if unknown else rule.refuses(layer)
+        refused = (
+            f"its rule does not know its weights {', '.join(unknown)}" if unknown else rule.refuses(layer)
+        )
         prefix = f"{graph.module_of(node)}."
         tied = {
             name: [other for other in names[id(weight)] if other != f"{prefix}{name}"]

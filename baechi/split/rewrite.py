@@ -9,8 +9,7 @@ what they really take. Layers that share a weight are split together, and tiles 
 a device. Nothing here needs torch.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from baechi.errors import PlanError
 from baechi.records.graph import LayerGraph
@@ -38,8 +37,13 @@ def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
     for name, spec in layers.items():
         tiling = tiling_of(spec, sizes_of(graph, name), name)
         for module, own in _with_ties(graph, name, tiling).items():
-            if tilings.setdefault(module, own).sizes != own.sizes or tilings[module].dimension != own.dimension:
-                raise PlanError(f"{module} is to be split in two ways: it shares a weight with {name}")
+            if (
+                tilings.setdefault(module, own).sizes != own.sizes
+                or tilings[module].dimension != own.dimension
+            ):
+                raise PlanError(
+                    f"{module} is to be split in two ways: as it says, and as a layer that shares its weight"
+                )
     return _rewritten(graph, tilings)
 
 
@@ -76,7 +80,9 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
 
 
 def _within(graph: LayerGraph, layer: str) -> str:
-    below = [graph.module_of(name) for name in graph.placed() if graph.module_of(name).startswith(f"{layer}.")]
+    below = [
+        graph.module_of(name) for name in graph.placed() if graph.module_of(name).startswith(f"{layer}.")
+    ]
     above = [name for name in map(graph.module_of, graph.placed()) if layer.startswith(f"{name}.")]
     if below:
         return f": it has layers inside ({', '.join(dict.fromkeys(below[:3]))}); name one of these"
@@ -91,7 +97,7 @@ def _calls(graph: LayerGraph, layer: str) -> list[str]:
     ]
 
 
-def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> Iterator[tuple[str, Tiling]] | Any:
+def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> dict[str, Tiling]:
     """The tiling of a layer, and those of layers that share a weight which it cuts."""
     found, waiting = {layer: tiling}, [layer]
     while waiting:
@@ -105,7 +111,9 @@ def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> Iterator[tuple[
                 if owner in found:
                     _check_same_axis(graph, module, owner, found[owner], local, axis)
                     continue
-                found[owner] = Tiling(_dimension(graph, module, owner, local, axis), tiling.sizes, tiling.devices)
+                found[owner] = Tiling(
+                    _dimension(graph, module, owner, local, axis), tiling.sizes, tiling.devices
+                )
                 waiting.append(owner)
     return found
 
@@ -127,7 +135,9 @@ def _dimension(graph: LayerGraph, layer: str, owner: str, weight: str, axis: int
     for dim, how in rule_named(str(graph.costs(_calls(graph, owner)[0]).type)).dims.items():
         if how.cuts.get(weight) == axis:
             return dim
-    raise PlanError(f"{layer} cannot be split: {owner}, which shares its weight, cannot be split along that axis")
+    raise PlanError(
+        f"{layer} cannot be split: {owner}, which shares its weight, cannot be split along that axis"
+    )
 
 
 def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
@@ -137,7 +147,9 @@ def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
     tiles: dict[str, list[str]] = {}
     for name, data in graph.nodes(data=True):
         module = graph.module_of(name)
-        tiling = tilings.get(module) if data.get("kind", "layer") == "layer" and not data.get("unread") else None
+        tiling = (
+            tilings.get(module) if data.get("kind", "layer") == "layer" and not data.get("unread") else None
+        )
         if tiling is None:
             made.add_node(name, **data)
             continue

@@ -105,9 +105,11 @@ def tiling_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Tiling:
         return Tiling(dim, cut, spec.broadcast_device_matrix(len(cut)), spec.base_device)
     if isinstance(spec, Mapping):
         if len(spec) != 1:
-            raise ValueError(f"{layer} is to be split along {', '.join(spec) or 'nothing'}: name one dimension")
+            raise ValueError(
+                f"{layer} is to be split along {', '.join(spec) or 'nothing'}: name one dimension"
+            )
         ((dim, number),) = spec.items()
-    elif isinstance(spec, Sequence) and not isinstance(spec, str):
+    elif isinstance(spec, Sequence):
         return _nested(list(spec), sizes, layer)
     else:
         dim, number = next(iter(sizes)), spec

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.split.dimension import Compute, SplitDimension, Share, SplitRule
+from baechi.split.dimension import Compute, Share, SplitDimension, SplitRule
 
 
 class Tile(nn.Module):
@@ -80,6 +80,8 @@ def tiles_of(layer: nn.Module, rule: SplitRule, dimension: str, sizes: tuple[int
     options = {name: getattr(layer, name) for name in rule.options}
     made, start, total = [], 0, sum(sizes)
     for size in sizes:
-        made.append(Tile(rule.compute, dimension, Share(start, start + size, total), options, len(rule.weights)))
+        made.append(
+            Tile(rule.compute, dimension, Share(start, start + size, total), options, len(rule.weights))
+        )
         start += size
     return made

@@ -111,9 +111,9 @@ def distribute(
         loss: with `microbatches`, from what the model returns and the call's `target`, the loss. Unless
             given, the model returns it: a scalar, `.loss` or `["loss"]`; else `backward()` runs backward.
         split: layers to split over several devices, by name: a number of tiles, a dimension with one
-            (`{"head": {"out": 4}}`), or a `BatchSpec`; `"auto"` splits what fits nowhere. With `microbatches`,
-            by input's name, the dimension that is split, or None for an input that goes whole; others are split
-            along the leading dimension if they share the batch's size.
+            (`{"head": {"out": 4}}`), or a `BatchSpec`; `"auto"` splits what fits nowhere. With
+            `microbatches`, by input's name, the dimension that is split, or None for an input that goes
+            whole; others are split along the leading dimension if they share the batch's size.
         loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, or a function of
             their inputs; unless given, a few rows of the first batch tell.
         order: with `microbatches`, the order of their tasks; see `pipeline`.
@@ -176,7 +176,17 @@ def distribute(
         return model
     place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort)
     request = Request(
-        devices, profile_with, place_with, device_map, name, optimizer, reorder, options, layers, verify, verbose
+        devices,
+        profile_with,
+        place_with,
+        device_map,
+        name,
+        optimizer,
+        reorder,
+        options,
+        layers,
+        verify,
+        verbose,
     )
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))

@@ -133,11 +133,11 @@ def register_split(
     """Say how layers of a class are split; where the class has a rule already, this one replaces it.
 
     Args:
-        kind: a class of layers that take one tensor and return one. Its subclasses need rules of their own.
+        kind: a class of layers that take one tensor and return one. Subclasses need rules of their own.
         dims: by name, along what they can be split; the first one is taken where none is named.
-        compute: `compute(options, dimension, share, x, *weights)`, a tile's output. `share` says which part of
-            the dimension it is (`start`, `stop`, `size`). It must be a function of a module, so that models can
-            be pickled.
+        compute: `compute(options, dimension, share, x, *weights)`, a tile's output. `share` says which part
+            of the dimension it is (`start`, `stop`, `size`). It must be a function of a module, so that
+            models can be pickled.
         weights: names of their parameters, in the order in which `compute` takes them.
         options: names of attributes that `compute` needs.
         refuses: from a layer to why it cannot be split; empty if it can.

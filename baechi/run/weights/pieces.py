@@ -40,8 +40,8 @@ def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
     """
     cuts: dict[str, Cut] = {}
     for _, costs in graph.placed_costs():
-        tile = costs.tile
-        for weight, axis in tile["cuts"].items() if tile is not None else ():
+        tile = costs.tile or {}
+        for weight, axis in tile.get("cuts", {}).items():
             cuts[f"{tile['of']}.{weight}"] = Cut(axis, tuple(tile["sizes"]))
     return cuts
 
@@ -97,9 +97,7 @@ def split_weights(
         weight.grad = grad
 
 
-def _placed(
-    backend: AbstractBackend, devices: list[str], view: torch.Tensor, number: int
-) -> torch.Tensor:
+def _placed(backend: AbstractBackend, devices: list[str], view: torch.Tensor, number: int) -> torch.Tensor:
     """A piece of its own, on its device; one on `meta` stays there."""
     if is_valueless(view):
         made = made_valueless(torch.empty(view.shape, dtype=view.dtype))

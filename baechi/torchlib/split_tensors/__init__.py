@@ -1,4 +1,4 @@
-"""A tensor whose memory lies in pieces, perhaps on several devices: one object for whoever looks from outside.
+"""A tensor whose memory lies in pieces, perhaps on several devices; from outside it is one object.
 
 In:    a tensor, an axis, and where each piece goes.
 Out:   the same tensor object, with pieces behind it.

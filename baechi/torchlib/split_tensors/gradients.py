@@ -40,7 +40,7 @@ def joined(pieces: Sequence[torch.Tensor], axis: int) -> SplitTensor:
 
 class _Pieces(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: SplitTensor) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(ctx: Any, tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
         ctx.save_for_backward(tensor)  # so that a write to it before backward raises
         ctx.set_materialize_grads(False)
         return tuple([piece.detach() for piece in tensor.pieces])
@@ -57,13 +57,13 @@ class _Pieces(torch.autograd.Function):
 
 class _Joined(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, axis: int, *pieces: torch.Tensor) -> SplitTensor:  # type: ignore[override]
+    def forward(ctx: Any, axis: int, *pieces: torch.Tensor) -> SplitTensor:
         made = SplitTensor([piece.detach() for piece in pieces], axis)
         ctx.like = made.sizes, [piece.device for piece in pieces], made.axis
         return made
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
         if grad is None:
             return (None,) * (1 + len(ctx.like[0]))
         if isinstance(grad, SplitTensor):

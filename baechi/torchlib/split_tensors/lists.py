@@ -1,7 +1,7 @@
 """Operators of lists (`torch.optim` with `foreach` or `fused`, clipping): one call for each device.
 
-    given    [weight a, weight b in pieces on 0 and 1]
-    runs     device 0: [a, b's first piece]     device 1: [b's second piece]
+given    [weight a, weight b in pieces on 0 and 1]
+runs     device 0: [a, b's first piece]     device 1: [b's second piece]
 """
 
 from collections.abc import Sequence
@@ -104,7 +104,9 @@ def run_fused(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
     for index, like in enumerate(likes):
         numbers: Sequence[int | None] = range(len(like.pieces)) if like is not None else [None]
         members += [(index, number) for number in numbers]
-    columns = [[_entry(value[i], likes[i], number) for i, number in members] if value else value for value in args]
+    columns = [
+        [_entry(value[i], likes[i], number) for i, number in members] if value else value for value in args
+    ]
     groups: dict[Any, list[int]] = {}
     for place, tensor in enumerate(columns[0]):
         groups.setdefault((tensor.device, tensor.dtype), []).append(place)

@@ -22,7 +22,7 @@ def moved(tensor: SplitTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     device, dtype = _target(args, kwargs)
     host = device is not None and device.type == "cpu" and device.index is None
     first = tensor.pieces[0].device
-    stays = device is None or device == first
+    stays = device is None or (device == first and not host)
     recorded = tensor.requires_grad and torch.is_grad_enabled()
     if stays:
         if dtype is None or dtype == tensor.dtype:

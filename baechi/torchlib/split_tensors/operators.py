@@ -155,6 +155,8 @@ def _new(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     tensor, shape = args[0], list(args[1])
     kept = {name: value for name, value in kwargs.items() if name not in _NO_PLACE}
     if shape == list(tensor.shape):
+        if func.overloadpacket is aten.new_empty_strided:
+            return tensor.like([piece.new_empty(piece.shape, **kept) for piece in tensor.pieces])
         return tensor.like([func(piece, list(piece.shape), *args[2:], **kept) for piece in tensor.pieces])
     return func(tensor.pieces[0], *args[1:], **kept)
 
@@ -214,6 +216,7 @@ _RUNNERS: dict[str, Callable[[Any, Any, dict[str, Any]], Any]] = {
     "copy_": _copied,
     "view": _viewed,
     "new_empty": _new,
+    "new_empty_strided": _new,
     "new_zeros": _new,
     "new_ones": _new,
     "new_full": _new,

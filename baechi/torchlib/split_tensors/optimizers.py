@@ -1,8 +1,8 @@
-"""What optimizers of torch must know of weights in pieces: their lists take them, their state lies beside them.
+"""What optimizers of torch must know of weights in pieces: lists take them, state lies beside them.
 
-    weight in pieces, state whole    load_state_dict before the split    the state is cut before the next step
-    weight whole, state in pieces    after the model was restored        the state is joined before it
-    load_state_dict                  whole tensors from a file           each is cut as it is read
+weight in pieces, state whole    load_state_dict before the split    the state is cut before the next step
+weight whole, state in pieces    after the model was restored        the state is joined before it
+load_state_dict                  whole tensors from a file           each is cut as it is read
 """
 
 from functools import cache
@@ -14,6 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from baechi.torchlib.private.patches import OPTIMIZER_LOADS
 from baechi.torchlib.private.tensors import LIST_TYPES
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+_DENSE = torch.contiguous_format
 
 
 @cache
@@ -42,8 +44,8 @@ def _as_weight(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return whole
     if not isinstance(weight, SplitTensor) or not value.dim():
         return value
-    own = [one.contiguous() for one in weight.beside(value)]
-    return weight.like([one.clone() if one.data_ptr() == value.data_ptr() else one for one in own])
+    views = zip(value.split(weight.sizes, weight.axis), weight.pieces, strict=True)
+    return weight.like([view.clone(memory_format=_DENSE).to(piece.device) for view, piece in views])
 
 
 def _loaded_value(

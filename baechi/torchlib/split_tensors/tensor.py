@@ -27,7 +27,7 @@ class SplitTensorError(BaechiError, NotImplementedError):
 
 
 class NoStorageError(SplitTensorError, AttributeError):
-    """A tensor that lies in pieces has no storage; an `AttributeError`, as libraries expect of such tensors."""
+    """A tensor that lies in pieces has no storage; an `AttributeError`, as libraries expect then."""
 
 
 class SplitTensor(torch.Tensor):
@@ -177,7 +177,9 @@ class SplitTensor(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         from baechi.torchlib.split_tensors.operators import run
 
         return run(func, args, kwargs or {})
@@ -227,7 +229,8 @@ def refusal(what: str, tensor: torch.Tensor) -> str:
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for size in reversed(shape):
         strides.insert(0, step)
         step *= max(1, size)

@@ -79,14 +79,23 @@ def _swap(
     where, old = tensor.device, _detached(data, tensor.requires_grad)
     swap_implementation(tensor, old)
     if kind is not None:
-        tensor.__class__, old.__class__ = kind, type(tensor)
-        kept = {name: value for name, value in vars(tensor).items() if name not in attributes}
-        vars(tensor).clear()
-        vars(tensor).update(kept, **{name: value for name, value in attributes.items() if value is not None})
+        _exchange_kind(tensor, old, kind, attributes)
     set_hook_tables(old, (None, None))
     set_hook_tables(tensor, hooks)
     if before is not None:
         _end(before, tensor, where)
+
+
+def _exchange_kind(
+    tensor: torch.Tensor, old: torch.Tensor, kind: type[torch.Tensor], attributes: Mapping[str, Any]
+) -> None:
+    """Class and attributes go with the implementation; a graph may still refer to the old one."""
+    tensor.__class__, old.__class__ = kind, type(tensor)
+    for name, value in attributes.items():
+        if name in vars(tensor):
+            setattr(old, name, vars(tensor).pop(name))
+        if value is not None:
+            setattr(tensor, name, value)
 
 
 def _detached(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
