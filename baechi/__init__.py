@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from baechi.dispatch.verb import dispatch
 from baechi.verbs.planning import place, simulate
-from baechi.verbs.splitting import split
+from baechi.verbs.split.verb import split
 
 if TYPE_CHECKING:
     from baechi.backend import DeviceMemoryError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         PlanError,
         RecordError,
         RecoverableError,
+        SplitTensorError,
         StreamRaceError,
         WorkerError,
     )
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from baechi.verbs.fitting import fits
     from baechi.verbs.pipelining import pipeline
     from baechi.verbs.profiling import profile
-    from baechi.verbs.splitting import register_split
+    from baechi.verbs.split.verb import register_split
 
 __version__ = "0.1.0"
 
@@ -58,7 +59,7 @@ _HOMES = {
     "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore"),
     "baechi.split.dimension": ("SplitDimension",),
     "baechi.split.spec": ("BatchSpec",),
-    "baechi.verbs.splitting": ("register_split",),
+    "baechi.verbs.split.verb": ("register_split",),
     "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
@@ -78,6 +79,7 @@ _HOMES = {
         "PlanError",
         "RecordError",
         "RecoverableError",
+        "SplitTensorError",
         "StreamRaceError",
         "WorkerError",
     ),
@@ -119,6 +121,7 @@ __all__ = [
     "Rows",
     "SimpleScheduler",
     "SplitDimension",
+    "SplitTensorError",
     "StreamRaceError",
     "Timeline",
     "WorkerError",

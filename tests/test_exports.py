@@ -15,6 +15,7 @@ PUBLIC = {
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Timeline", "Inputs",
     "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "DryRunError",
     "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",
+    "SplitTensorError",
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from baechi.run.step.call_sites import CallSites, moves_of
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
-from baechi.run.weights.pieces import Cut, cuts_of
+from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
 

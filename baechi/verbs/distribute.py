@@ -40,7 +40,7 @@ from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
 from baechi.verbs.request import Request, fulfil
-from baechi.verbs.splitting import Layers, asked_to_split
+from baechi.verbs.split.asked import Layers, asked_to_split, refuse_layers_with
 
 ClusterLike = Cluster | str | Path
 MaxMemory = Mapping[int | str, int | str]
@@ -141,7 +141,7 @@ def distribute(
     trained, options = instance_of(optimizer), compile_options(compile)
     layers, inputs_split = asked_to_split(split, model, microbatches=microbatches is not None)
     splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order)
-    _refuse_layers_with(layers, plan=plan, microbatches=microbatches)
+    refuse_layers_with(layers, plan=plan, microbatches=microbatches)
     if isinstance(plan, Pipeline) and splitting is not None:
         with run_room.blocks_compiled(model, options):
             return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained)
@@ -254,16 +254,6 @@ def _check_choice(
         raise ValueError(
             f"device_map is {device_map!r}: it takes a mapping such as {{'encoder': 0, 'decoder': 1}}; "
             "for an automatic placement leave it out, or name a placer"
-        )
-
-
-def _refuse_layers_with(layers: Layers | None, *, plan: object, microbatches: object) -> None:
-    if layers is not None and plan is not None:
-        raise ValueError("a plan says which layers are split: leave split= out, or the plan")
-    if layers is not None and microbatches is not None:
-        raise ValueError(
-            "layers are not split where a step is split into microbatches: leave out microbatches=, or the "
-            "layers of split="
         )
 
 

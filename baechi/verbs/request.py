@@ -22,7 +22,8 @@ from baechi.split.auto import split_as_needed
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import checked, judged, runner
 from baechi.verbs.planning import with_optimizer
-from baechi.verbs.splitting import Layers, with_layers_split
+from baechi.verbs.split.asked import Layers
+from baechi.verbs.split.verb import with_layers_split
 
 logger = logging.getLogger(__name__)
 

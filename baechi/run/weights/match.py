@@ -8,7 +8,8 @@ from torch import nn
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
-from baechi.run.weights.pieces import Cut, cuts_of, in_pieces
+from baechi.run.weights.pieces import in_pieces
+from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 
 

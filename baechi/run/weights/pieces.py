@@ -7,43 +7,16 @@ Pieces have names for plans only. From outside there is one parameter, under the
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import torch
 
 from baechi.backend import AbstractBackend
-from baechi.records.graph import LayerGraph
+from baechi.split.cuts import Cut
 from baechi.torchlib.fakes.valueless import is_valueless, made_valueless
 from baechi.torchlib.modules.optimizer_state import state_beside
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.split_tensors.cutting import cut, join_in_place, split_in_place
 from baechi.torchlib.split_tensors.tensor import SplitTensor
-
-
-class Cut(NamedTuple):
-    """Where a weight is cut.
-
-    Args:
-        axis: along which axis.
-        sizes: how long each piece is.
-    """
-
-    axis: int
-    sizes: tuple[int, ...]
-
-
-def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
-    """By weight's name, where a graph cuts it.
-
-    Args:
-        graph: the layer graph of a plan.
-    """
-    cuts: dict[str, Cut] = {}
-    for _, costs in graph.placed_costs():
-        tile = costs.tile or {}
-        for weight, axis in tile.get("cuts", {}).items():
-            cuts[f"{tile['of']}.{weight}"] = Cut(axis, tuple(tile["sizes"]))
-    return cuts
 
 
 def in_pieces(weights: Mapping[str, torch.Tensor], cuts: Mapping[str, Cut]) -> dict[str, torch.Tensor]:

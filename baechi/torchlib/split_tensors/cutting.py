@@ -5,8 +5,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from baechi.torchlib.split_tensors.files import written_form
+from baechi.torchlib.split_tensors.functions import take_functions
+from baechi.torchlib.split_tensors.moving import moved
+from baechi.torchlib.split_tensors.operators import run
 from baechi.torchlib.split_tensors.optimizers import teach_optimizers
-from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.split_tensors.tensor import BEHAVIOUR, SplitTensor
 from baechi.torchlib.tensors.swap_memory import exchange_kind
 
 _FORMER = "_former_class"
@@ -14,6 +18,9 @@ _FORMER = "_former_class"
 
 _IS_PARAMETER = "_is_param"
 """The attribute by which `isinstance(tensor, nn.Parameter)` knows a parameter of another class."""
+
+take_functions()
+BEHAVIOUR.update({"to": moved, "write": written_form, "operator": run})
 
 Piece = Callable[[torch.Tensor, int], torch.Tensor]
 """From a view of the whole and the number of a piece to a tensor of its own, where that piece goes."""

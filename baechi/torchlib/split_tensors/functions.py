@@ -7,7 +7,7 @@ import torch
 
 from baechi.torchlib.split_tensors.gradients import pieces_of
 from baechi.torchlib.split_tensors.moving import set_data
-from baechi.torchlib.split_tensors.tensor import NoStorageError, SplitTensor, refusal, refuse
+from baechi.torchlib.split_tensors.tensor import FUNCTIONS, SplitTensor, refuse
 
 _Tensor: Any = torch.Tensor
 
@@ -30,14 +30,14 @@ def _added(numbers: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _without_storage(tensor: SplitTensor, *_: Any, **__: Any) -> NoReturn:
-    raise NoStorageError(refusal("asking for the storage of", tensor))
+    refuse("asking for the storage of", tensor)
 
 
 def _shared(tensor: SplitTensor) -> NoReturn:
     refuse("sharing with other processes", tensor)
 
 
-FUNCTIONS: dict[Any, Callable[..., Any]] = {
+_OWN: dict[Any, Callable[..., Any]] = {
     torch.sum: _sum,
     _Tensor.sum: _sum,
     torch.mean: _mean,
@@ -50,3 +50,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     _Tensor.share_memory_: _shared,
 }
 """By torch function, what it does on a tensor in pieces."""
+
+
+def take_functions() -> None:
+    """Let tensors in pieces do these."""
+    FUNCTIONS.update(_OWN)

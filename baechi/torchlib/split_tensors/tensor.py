@@ -15,19 +15,17 @@ from typing import Any, NoReturn
 
 import torch
 
-from baechi.errors import BaechiError
+from baechi.errors import SplitTensorError
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import TensorBase, make_wrapper
 
 _OWN = ("pieces", "axis")
 
+BEHAVIOUR: dict[str, Callable[..., Any]] = {}
+"""What these tensors do; `cutting` fills it, since what they do needs this class."""
 
-class SplitTensorError(BaechiError, NotImplementedError):
-    """An operation that would need the whole of a tensor that lies in pieces."""
-
-
-class NoStorageError(SplitTensorError, AttributeError):
-    """A tensor that lies in pieces has no storage; an `AttributeError`, as libraries expect then."""
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}
+"""By torch function, what it does on them; filled likewise."""
 
 
 class SplitTensor(torch.Tensor):
@@ -116,9 +114,7 @@ class SplitTensor(torch.Tensor):
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Cast the pieces, or join them on the host; other moves are refused."""
-        from baechi.torchlib.split_tensors.moving import moved
-
-        return moved(self, *args, **kwargs)
+        return BEHAVIOUR["to"](self, *args, **kwargs)
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
         """The whole, on the host."""
@@ -162,14 +158,10 @@ class SplitTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """In a file it is one plain tensor on the host, which torch alone can read."""
-        from baechi.torchlib.split_tensors.files import written_form
-
-        return written_form(self).__reduce_ex__(protocol)
+        return BEHAVIOUR["write"](self).__reduce_ex__(protocol)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from baechi.torchlib.split_tensors.functions import FUNCTIONS
-
         known: Callable[..., Any] | None = FUNCTIONS.get(func)
         if known is not None:
             return known(*args, **(kwargs or {}))
@@ -180,9 +172,7 @@ class SplitTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        from baechi.torchlib.split_tensors.operators import run
-
-        return run(func, args, kwargs or {})
+        return BEHAVIOUR["operator"](func, args, kwargs or {})
 
 
 def pieces_beside(
@@ -211,17 +201,7 @@ def refuse(what: str, tensor: torch.Tensor) -> NoReturn:
     Raises:
         SplitTensorError: always.
     """
-    raise SplitTensorError(refusal(what, tensor))
-
-
-def refusal(what: str, tensor: torch.Tensor) -> str:
-    """What to say where an operation needs the whole of a tensor that lies in pieces.
-
-    Args:
-        what: the operation.
-        tensor: the tensor.
-    """
-    return (
+    raise SplitTensorError(
         f"{what} a tensor of shape {tuple(tensor.shape)} that lies in pieces ({tensor!r}) is not possible: "
         "it would need the whole on one device. Take .cpu() of it for a copy on the host, "
         "call baechi.restore(model) first, or leave its layer out of split="

@@ -15,7 +15,8 @@ from torch import nn, optim
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import baechi
-from baechi.torchlib.split_tensors.tensor import SplitTensor, SplitTensorError
+from baechi.errors import SplitTensorError
+from baechi.torchlib.split_tensors.tensor import SplitTensor
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: optim.SGD(p, lr=0.1, momentum=0.9, **k),

@@ -1,9 +1,8 @@
-"""Split layers: of a graph, or as `distribute` was asked to. Nothing here needs torch."""
+"""Split layers of a graph, and say how classes of layers are split. Nothing here needs torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
@@ -13,9 +12,6 @@ from baechi.split.spec import BatchSpec, DeviceName, LayerSpec
 
 if TYPE_CHECKING:
     from torch import nn
-
-Layers = Literal["auto"] | Mapping[str, LayerSpec]
-"""Which layers are split: what fits nowhere, or each as it is said."""
 
 
 def split(
@@ -88,37 +84,6 @@ def _name_of(device: DeviceName, cluster: Cluster | None) -> str:
     if device not in names:
         raise ValueError(f"{device!r} is no device: the cluster has {', '.join(names)}")
     return str(device)
-
-
-def asked_to_split(
-    split: Any, model: "nn.Module", *, microbatches: bool
-) -> tuple[Layers | None, Mapping[str, int | None] | None]:
-    """What `distribute(split=)` asks for: layers in tiles, or inputs in microbatches.
-
-    Args:
-        split: as `distribute` takes it.
-        model: the model, whose modules are the layers.
-        microbatches: whether a step is split into microbatches.
-
-    Returns:
-        Layers and how they are split, then inputs and their dimensions; None for each that is not asked for.
-
-    Raises:
-        ValueError: a name is of no layer, or it is something else.
-    """
-    if split is None or split == "auto":
-        return split, None
-    if not isinstance(split, Mapping):
-        raise ValueError(f"split is {split!r}: it takes 'auto', or a dict such as {{'head': 4}}, by layer")
-    modules = [name for name, _ in model.named_modules(remove_duplicate=False)]
-    unknown = [name for name in split if name not in modules]
-    if not unknown and split:
-        return split, None
-    if microbatches or not split:
-        return None, split
-    close = get_close_matches(str(unknown[0]), modules, n=1)
-    hint = f": is it {close[0]!r}?" if close else "; inputs are split with microbatches: say how many"
-    raise ValueError(f"split names {unknown[0]!r}, which is no layer of this {type(model).__name__}{hint}")
 
 
 def register_split(
