@@ -19,7 +19,7 @@ from baechi.split.rewrite import sizes_of, split
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 8
+_ATTEMPTS = 6
 """Maximum number of ways to split that are placed."""
 
 

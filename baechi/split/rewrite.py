@@ -69,8 +69,6 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
         )
     if costs.splits["refused"]:
         raise PlanError(f"{layer} ({costs.type}) cannot be split: {costs.splits['refused']}")
-    if costs.writes or costs.reaches:
-        raise PlanError(f"{layer} ({costs.type}) cannot be split: it writes, or reads, what others hold")
     shapes, dims = costs.splits["shapes"], rule_named(str(costs.type)).dims
     found = {}
     for dim, how in dims.items():

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,9 @@ class BatchSpec:
 
 
 LayerSpec = int | Mapping[str, int] | BatchSpec | Sequence[BatchSpec]
+
+Layers = Literal["auto"] | Mapping[str, LayerSpec]
+"""Which layers are split: what fits nowhere, or each as it is said."""
 
 
 @dataclass(frozen=True)

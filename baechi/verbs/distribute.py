@@ -20,6 +20,7 @@ from baechi.run.pipeline.microbatches import Loss
 from baechi.run.runtime import Reorder
 from baechi.run.weights.match import weights_of
 from baechi.simulate.pipeline import OrderLike
+from baechi.split.spec import Layers
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import (
     Compile,
@@ -40,7 +41,7 @@ from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
 from baechi.verbs.request import Request, fulfil
-from baechi.verbs.split.asked import Layers, asked_to_split, refuse_layers_with
+from baechi.verbs.split.asked import asked_to_split, refuse_layers_with
 
 ClusterLike = Cluster | str | Path
 MaxMemory = Mapping[int | str, int | str]

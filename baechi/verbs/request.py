@@ -18,12 +18,11 @@ from baechi.records.plan import Plan
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
 from baechi.run.runtime import Reorder
-from baechi.split.auto import split_as_needed
+from baechi.split.spec import Layers
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import checked, judged, runner
 from baechi.verbs.planning import with_optimizer
-from baechi.verbs.split.asked import Layers
-from baechi.verbs.split.verb import with_layers_split
+from baechi.verbs.split.verb import plan_as_split
 
 logger = logging.getLogger(__name__)
 
@@ -85,12 +84,10 @@ def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan
 
     def plan_for(graph: LayerGraph) -> Plan:
         if request.device_map is not None:
-            noted = with_optimizer(graph, request.optimizer_name)
-            plan = Plan.from_device_map(noted, request.cluster, request.device_map)
+            plan = Plan.from_device_map(graph, request.cluster, request.device_map)
             return checked(plan, run) if request.verify else within_memory(plan)
         place_within = functools.partial(request.place_with, graph)
         return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
 
-    if layers == "auto":
-        return split_as_needed(with_optimizer(graph, request.optimizer_name), request.cluster, plan_for)
-    return plan_for(graph if layers is None else with_layers_split(graph, layers, request.cluster))
+    noted = with_optimizer(graph, request.optimizer_name)
+    return plan_as_split(noted, layers, request.cluster, plan_for)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from baechi.torchlib.private.operators import schema_of
 from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
 
 Member = tuple[int, int | None]
@@ -52,7 +53,7 @@ def _groups(func: Any, args: Any) -> tuple[dict[Any, list[Member]], dict[int, Sp
         if like is None:
             groups.setdefault(tensor.device, []).append((index, None))
             continue
-        if func._schema.is_mutable and not isinstance(tensor, SplitTensor):
+        if schema_of(func).is_mutable and not isinstance(tensor, SplitTensor):
             refuse(f"writing a whole tensor with {func} from", like)
         for number, piece in enumerate(like.pieces):
             groups.setdefault(piece.device, []).append((index, number))
@@ -142,6 +143,6 @@ def unscale_lists(func: Any, args: Any) -> None:
 
 def _count(written: list[SplitTensor], func: Any) -> None:
     """No operator of lists is counted by torch on a tensor of ours, nor on its pieces."""
-    if func._schema.is_mutable and written:
+    if schema_of(func).is_mutable and written:
         pieces: list[torch.Tensor] = [piece for tensor in written for piece in tensor.pieces]
         torch.autograd.graph.increment_version([*written, *pieces])

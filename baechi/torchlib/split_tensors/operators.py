@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from baechi.torchlib.private.operators import schema_of
 from baechi.torchlib.split_tensors.lists import run_fused, run_lists, unscale_lists
 from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -45,7 +46,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """
     name = func.overloadpacket.__name__
     result = _runner(func, name)(func, args, kwargs)
-    if func._schema.is_mutable:
+    if schema_of(func).is_mutable:
         count_writes([value for value in args[:1] if isinstance(value, SplitTensor)])
     return result
 
@@ -71,7 +72,7 @@ def _runner(func: Any, name: str) -> Callable[[Any, Any, dict[str, Any]], Any]:
         return run_lists
     if name.startswith("_fused_"):
         return run_fused
-    if torch.Tag.nondeterministic_seeded in func.tags and func._schema.is_mutable:
+    if torch.Tag.nondeterministic_seeded in func.tags and schema_of(func).is_mutable:
         return _drawn
     if torch.Tag.pointwise in func.tags or name in _UNTAGGED:
         return _pointwise
@@ -94,7 +95,7 @@ def _each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _pointwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     given = [value for value in itertools.chain(args, kwargs.values()) if isinstance(value, SplitTensor)]
     like = max(given, key=lambda tensor: tensor.dim())
-    target = args[0] if func._schema.is_mutable else None
+    target = args[0] if schema_of(func).is_mutable else None
     if target is not None and not isinstance(target, SplitTensor):
         refuse(f"writing a whole tensor with aten.{func.overloadpacket.__name__} from", like)
     columns = [_column(like, value) for value in args]

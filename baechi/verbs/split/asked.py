@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
-from baechi.split.spec import LayerSpec
-
-Layers = Literal["auto"] | Mapping[str, LayerSpec]
-"""Which layers are split: what fits nowhere, or each as it is said."""
+from baechi.split.spec import Layers
 
 
 def asked_to_split(

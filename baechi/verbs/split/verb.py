@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+from baechi.split.auto import split_as_needed
 from baechi.split.dimension import Compute, SplitDimension, SplitRule, add_rule, key_of
 from baechi.split.rewrite import split as rewritten
-from baechi.split.spec import BatchSpec, DeviceName, LayerSpec
+from baechi.split.spec import BatchSpec, DeviceName, Layers, LayerSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +55,31 @@ def with_layers_split(
         PlanError, ValueError: see `split`.
     """
     return rewritten(graph, {name: _located(spec, cluster) for name, spec in layers.items()})
+
+
+def plan_as_split(
+    graph: LayerGraph,
+    layers: Layers | None,
+    cluster: Cluster,
+    plan_for: Callable[[LayerGraph], Plan],
+) -> Plan:
+    """A plan of a graph whose layers are split as a user asked.
+
+    Args:
+        graph: the layer graph; its optimizer is noted on it.
+        layers: by name, how each is split; `"auto"` splits what fits nowhere; None nothing.
+        cluster: the devices.
+        plan_for: places a graph.
+
+    Raises:
+        PlacementError: nothing fits.
+        PlanError, ValueError: see `split`.
+    """
+    if layers is None:
+        return plan_for(graph)
+    if isinstance(layers, Mapping):
+        return plan_for(with_layers_split(graph, layers, cluster))
+    return split_as_needed(graph, cluster, plan_for)
 
 
 def _located(spec: LayerSpec, cluster: Cluster | None) -> LayerSpec:
