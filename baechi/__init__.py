@@ -5,8 +5,8 @@
 
 Names resolve when first used, so that placing and reading plans need no torch.
 
-`dispatch`, `place` and `simulate` are verbs here and rooms (`baechi.place`) as well: they are bound right
-away, after the rooms, so that the verbs keep the names.
+`dispatch`, `place`, `simulate` and `split` are verbs here and rooms (`baechi.place`) as well: they are bound
+right away, after the rooms, so that the verbs keep the names.
 """
 
 from importlib import import_module
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from baechi.dispatch.verb import dispatch
 from baechi.verbs.planning import place, simulate
+from baechi.verbs.split.verb import split
 
 if TYPE_CHECKING:
     from baechi.backend import DeviceMemoryError
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
         PlanError,
         RecordError,
         RecoverableError,
+        SplitTensorError,
         StreamRaceError,
         WorkerError,
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
     from baechi.run import last_step, load, plan_of, reordering, restore
+    from baechi.split.dimension import SplitDimension
+    from baechi.split.spec import BatchSpec
     from baechi.verbs.checking import check
     from baechi.verbs.comparing import compare
     from baechi.verbs.distribute import assign, distribute
@@ -46,12 +50,16 @@ if TYPE_CHECKING:
     from baechi.verbs.fitting import fits
     from baechi.verbs.pipelining import pipeline
     from baechi.verbs.profiling import profile
+    from baechi.verbs.split.verb import register_split
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
     "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore"),
+    "baechi.split.dimension": ("SplitDimension",),
+    "baechi.split.spec": ("BatchSpec",),
+    "baechi.verbs.split.verb": ("register_split",),
     "baechi.verbs.checking": ("check",),
     "baechi.verbs.comparing": ("compare",),
     "baechi.backend": ("DeviceMemoryError",),
@@ -71,6 +79,7 @@ _HOMES = {
         "PlanError",
         "RecordError",
         "RecoverableError",
+        "SplitTensorError",
         "StreamRaceError",
         "WorkerError",
     ),
@@ -85,6 +94,7 @@ _HOMES = {
 __all__ = [
     "AggregateError",
     "BaechiError",
+    "BatchSpec",
     "BatchTuning",
     "CaptureError",
     "CheckpointError",
@@ -110,6 +120,8 @@ __all__ = [
     "RoundRobin",
     "Rows",
     "SimpleScheduler",
+    "SplitDimension",
+    "SplitTensorError",
     "StreamRaceError",
     "Timeline",
     "WorkerError",
@@ -126,9 +138,11 @@ __all__ = [
     "place",
     "plan_of",
     "profile",
+    "register_split",
     "reordering",
     "restore",
     "simulate",
+    "split",
     "tune_batch_size",
 ]
 

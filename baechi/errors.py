@@ -5,6 +5,7 @@
     │   ├── CaptureError       the model could not be captured or measured with these inputs
     │   ├── DryRunError        the model decides by values that a dry run does not know
     │   ├── PlacementError     no placement keeps the devices' memory
+    │   ├── SplitTensorError   an operation would need the whole of a tensor that lies in pieces
     │   ├── StreamRaceError    on an emulated cluster: nothing orders two accesses to one tensor
     │   └── RecordError        a graph, cluster or timeline is malformed; every fault is listed
     │       ├── PlanError      a plan is malformed, or does not match the model or the cluster
@@ -170,6 +171,10 @@ class PlacementError(FatalError):
         self.layer = layer
         self.short_bytes = dict(short_bytes or {})
         super().__init__(message)
+
+
+class SplitTensorError(FatalError, NotImplementedError):
+    """An operation would need the whole of a tensor that lies in pieces, which no device may hold."""
 
 
 class StreamRaceError(FatalError):

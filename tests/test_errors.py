@@ -20,6 +20,7 @@ from baechi.errors import (
     PlanError,
     RecordError,
     RecoverableError,
+    SplitTensorError,
     StreamRaceError,
     WorkerError,
     note_where,
@@ -36,6 +37,7 @@ EXAMPLES = [
     PlanError("the plan is malformed:", FAULTS),
     CheckpointError("the files do not belong together:", FAULTS),
     PlacementError("no placement keeps the memory", layer="a", short_bytes={"cpu:0": 512}),
+    SplitTensorError("a view of a tensor that lies in pieces"),
     StreamRaceError("add reads what mul writes"),
     baechi.DeviceMemoryError(
         "add in layer a", device="cpu:0", needed_bytes=4096, live_bytes=6000, memory_bytes=8192

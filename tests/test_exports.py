@@ -9,11 +9,13 @@ import baechi
 PUBLIC = {
     "distribute", "profile", "place", "pipeline", "simulate", "assign", "restore", "plan_of", "last_step",
     "dispatch", "Dispatched", "HaloTiles", "HybridScheduler", "RankScheduler", "RoundRobin", "Rows",
+    "BatchSpec", "SplitDimension", "register_split", "split",
     "BatchTuning", "SimpleScheduler", "WorkerError", "tune_batch_size",
     "reordering", "check", "compare", "dry_run", "fits", "load",
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Timeline", "Inputs",
     "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "DryRunError",
     "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",
+    "SplitTensorError",
 }  # fmt: skip
 
 

@@ -34,6 +34,7 @@ FLOORS = {
     "bench": 5,
     "demo": 5,
     "cli": 5,
+    "split": 2,
     "__main__": 5,
     "__init__": 5,
 }

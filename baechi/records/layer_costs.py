@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, final
+from typing import Annotated, Any, Literal, final
 
 from baechi.records.attributes import AbstractAttributes
 
@@ -122,3 +122,16 @@ class LayerCosts(AbstractAttributes):
     reaches: Annotated[bool, "flag", "It reads what it was not given: in an object, in another module."] = (
         False
     )
+    splits: Annotated[
+        Mapping[str, Any] | None,
+        "record",
+        "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, and why "
+        "it is `refused`, if it is.",
+    ] = None
+    tile: Annotated[
+        Mapping[str, Any] | None,
+        "record",
+        "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
+        "and the axes along which weights are cut (`cuts`).",
+    ] = None
+    joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None

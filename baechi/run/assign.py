@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.binding import Binding, bind, binding_of, unbind
-from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer
+from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer, call_split_layer
 from baechi.run.compiled import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
@@ -26,9 +26,11 @@ from baechi.run.recompute import call_plainly, call_recomputed
 from baechi.run.runtime import Reorder, Runtime
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
+from baechi.run.tiled import drop_tiles, make_tiles, tiled_of
 from baechi.run.weights.loading import unwatch_loading, watch_loading
 from baechi.run.weights.match import has_weights, match_weights, modules_of, weights_of
 from baechi.run.weights.move import flatten_recurrent, move
+from baechi.run.weights.pieces import in_pieces, join_weights, split_weights
 from baechi.run.whole import hook, unhook
 from baechi.torchlib.modules.compiled import bring_back
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
@@ -68,10 +70,12 @@ def assign(
         BaechiError: the model, or a part of it, is distributed already.
     """
     refuse_distributed(model)
-    planned, weights = match_weights(model, plan), weights_of(model)
-    stateful = [name for name, module in modules_of(model).items() if any(True for _ in module.buffers())]
+    planned, weights, modules = match_weights(model, plan), weights_of(model), modules_of(model)
+    stateful = [name for name, module in modules.items() if any(True for _ in module.buffers())]
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)
-    move(weights, planned, runtime.backend, optimizer)
+    tiles = make_tiles(plan, modules)
+    split_weights(weights, runtime.cuts, planned, runtime.backend, optimizer)
+    move(in_pieces(weights, runtime.cuts), planned, runtime.backend, optimizer)
     runtime.settled = not any(weight.is_meta for weight in weights.values())
     if isinstance(runtime.backend, TorchDevices):
         flatten_recurrent(model)
@@ -83,8 +87,8 @@ def assign(
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     runtime.microbatches = microbatches
-    if len(plan.devices_used) > 1 or microbatches is not None:
-        _wrap(model, runtime, planned)
+    if len(plan.devices_used) > 1 or microbatches is not None or tiles:
+        _wrap(model, runtime, planned, tiles)
     else:
         hook(model)
         _wrap_recomputed(model, plan)
@@ -111,6 +115,7 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
         if binding is None or leave(module, binding.runtime):
             restore_forward(module)
             bring_back(module)
+        drop_tiles(module)
         unbind(module)
     uncompile(model, binding.runtime.blocks if binding is not None else ())
     unhook(model)
@@ -120,6 +125,7 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     vars(model).pop(DEVICE_MAP, None)
     weights = weights_of(model)
     optimizer = binding.runtime.optimizer() if binding is not None else None
+    join_weights(weights, optimizer)
     move(weights, dict.fromkeys(weights, device), TorchDevices((device,)), optimizer)
     for weight in weights.values():
         remove_mark(weight)
@@ -212,10 +218,17 @@ def _wrap_recomputed(model: nn.Module, plan: Plan) -> None:
             replace_forward(modules[name], functools.partial(call_recomputed, call_plainly, ""))
 
 
-def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
-    modules = modules_of(model)
+def _wrap(
+    model: nn.Module, runtime: Runtime, planned: dict[str, str], tiles: Mapping[str, nn.Module]
+) -> None:
+    modules = {**modules_of(model), **tiles}
     devices = _layer_devices(runtime.plan, modules, planned)
     wrapped: set[int] = set()
+    for name, module in modules.items():
+        if tiled_of(module) is not None and id(module) not in wrapped:
+            wrapped.add(id(module))
+            bind(module, Binding(runtime, name))
+            _replace(module, runtime, name, "", call_split_layer)
     for name, device in devices.items():
         if id(modules[name]) not in wrapped:
             wrapped.add(id(modules[name]))
@@ -234,9 +247,7 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str]) -> None:
             _replace(module, runtime, name, device, call_fused_stack if fused else call_root)
     set_compiled_aside([module for name, module in modules.items() if name != ROOT], layers)
     watch_compile()
-    together = (
-        len(set(devices.values())) == 1
-    )  # functional ops lie elsewhere; a map of one entry says nothing
+    together = len(set(devices.values())) == 1  # functional ops lie elsewhere; a map of one says nothing
     refuse_moves(model, together=together)
     setattr(model, DEVICE_MAP, devices if together else runtime.plan.to_device_map())
 
@@ -267,7 +278,7 @@ def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str,
     own = _devices_below(planned)
     for name, module in modules.items():
         inside = not layers.isdisjoint(_above(name))
-        if name in devices or inside or next(module.children(), None) is not None:
+        if name in devices or inside or next(module.children(), None) is not None or tiled_of(module):
             continue
         if len(own.get(name, ())) == 1:
             devices[name] = next(iter(own[name]))

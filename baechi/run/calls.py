@@ -15,6 +15,7 @@ from baechi.run.pipeline.call import call_pipelined
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
+from baechi.run.tiled import run_tiles
 from baechi.run.weights.settle import settled
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
@@ -78,6 +79,21 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
                     return result
             return run_layer(module, runtime, glue, binding.seat, args, kwargs)
     return _call(module, args, kwargs, functools.partial(_in_step, module, runtime, binding.seat))
+
+
+@uncompiled
+def call_split_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run the tiles of a split layer, and join what they return.
+
+    Args:
+        module: the layer.
+        *args, **kwargs: as the model's code passed them.
+
+    Returns:
+        What the layer returns; on the inputs' device if called outside a step, unless outputs stay.
+    """
+    runtime = _binding(module).runtime
+    return _call(module, args, kwargs, functools.partial(run_tiles, module, runtime))
 
 
 @uncompiled

@@ -32,6 +32,7 @@ from baechi.run.step.call_sites import CallSites, moves_of
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
+from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
 
@@ -126,6 +127,11 @@ class Runtime:
             }
             facts = self.layers[name] = LayerFacts(module, name, device, here, **flags)
         return facts
+
+    @cached_property
+    def cuts(self) -> dict[str, Cut]:
+        """Where the weights of split layers are cut."""
+        return cuts_of(self.plan.graph)
 
     @cached_property
     def order(self) -> LaunchOrder:

@@ -21,6 +21,7 @@ from baechi.run.pipeline.microbatches import Loss
 from baechi.run.runtime import Reorder
 from baechi.run.weights.match import weights_of
 from baechi.simulate.pipeline import OrderLike
+from baechi.split.spec import Layers
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import (
     Compile,
@@ -41,6 +42,7 @@ from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
 from baechi.verbs.request import Request, fulfil
+from baechi.verbs.split.asked import asked_to_split, refuse_layers_with
 
 ClusterLike = Cluster | str | Path
 MaxMemory = Mapping[int | str, int | str]
@@ -69,7 +71,7 @@ def distribute(
     compile: Compile | None = None,
     microbatches: Number | None = None,
     loss: Loss | None = None,
-    split: Split | None = None,
+    split: Layers | Split | None = None,
     loss_weights: LossWeights | None = None,
     order: OrderLike = "auto",
     verify: bool = True,
@@ -113,8 +115,10 @@ def distribute(
             backward; `backward()` hands the gradients over.
         loss: with `microbatches`, from what the model returns and the call's `target`, the loss. Unless
             given, the model returns it: a scalar, `.loss` or `["loss"]`; else `backward()` runs backward.
-        split: with `microbatches`, by input's name, the dimension that is split, or None for an input that
-            goes whole. Others are split along the leading dimension if they share the batch's size.
+        split: layers to split over several devices, by name: a number of tiles, a dimension with one
+            (`{"head": {"out": 4}}`), or a `BatchSpec`; `"auto"` splits what fits nowhere. With
+            `microbatches`, by input's name, the dimension that is split, or None for an input that goes
+            whole; others are split along the leading dimension if they share the batch's size.
         loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, or a function of
             their inputs; unless given, a few rows of the first batch tell.
         order: with `microbatches`, the order of their tasks; see `pipeline`.
@@ -140,7 +144,9 @@ def distribute(
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
     trained, options = instance_of(optimizer), compile_options(compile)
-    splitting = splitting_of(microbatches, plan, loss, split, loss_weights, order)
+    layers, inputs_split = asked_to_split(split, model, microbatches=microbatches is not None)
+    splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order)
+    refuse_layers_with(layers, plan=plan, microbatches=microbatches)
     if isinstance(plan, Pipeline) and splitting is not None:
         with run_room.blocks_compiled(model, options):
             return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained)
@@ -194,6 +200,7 @@ def distribute(
         optimizer,
         reorder,
         options,
+        layers,
         verify,
         verbose,
     )

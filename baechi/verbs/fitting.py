@@ -30,12 +30,16 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.layer_costs import LayerCosts
+from baechi.records.plan import Plan
+from baechi.split.spec import Layers
 from baechi.units import format_bytes
 from baechi.verbs.batches import batch_on_meta, batch_size, resized_batch
 from baechi.verbs.given import Optimizer, check_owner, name_of, tell_unused
-from baechi.verbs.judging import PlaceWithin, Run, judged, runner
+from baechi.verbs.judging import judged, runner
 from baechi.verbs.planning import placed
 from baechi.verbs.profiling import Names, default_cluster, profile
+from baechi.verbs.split.asked import asked_to_split
+from baechi.verbs.split.verb import plan_as_split
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +91,7 @@ def fits(
     effort: Effort = 0,
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
+    split: Layers | None = None,
     verify: bool = True,
     verbose: bool | None = None,
 ) -> Fit:
@@ -103,6 +108,7 @@ def fits(
         effort: how long each placement is searched for; see `place`.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
+        split: layers that are split, or `"auto"`, as `distribute` takes it.
         verify: whether dry runs decide (`dry_run`), else simulated peaks do.
         verbose: whether to show progress on the standard error; on a terminal only unless given.
 
@@ -115,6 +121,7 @@ def fits(
         ValueError: an unknown optimizer, or a device without rates.
     """
     given = Inputs.of(inputs)
+    layers, _ = asked_to_split(split, model, microbatches=False)
     devices = default_cluster() if cluster is None else Cluster.parse(cluster)
     devices = devices.with_memory(max_memory) if max_memory is not None else devices
     check_owner(optimizer, model.parameters(), type(model).__name__)
@@ -133,7 +140,12 @@ def fits(
 
     def refusal_of(graph: LayerGraph, batch: Inputs | None) -> PlacementError | None:
         run = runner(model, [batch], optimizer) if verify and batch is not None else None
-        return _refusal(devices, functools.partial(place_with, graph), run)
+
+        def plan_for(graph: LayerGraph) -> Plan:
+            place_within = functools.partial(place_with, graph)
+            return place_within(devices) if run is None else judged(devices, place_within, run)
+
+        return _refusal(functools.partial(plan_as_split, graph, layers, devices, plan_for))
 
     size = batch_size(given)
     with verbosity(verbose), progress("trying batches"):
@@ -160,7 +172,7 @@ def graph_fits(
         Yes or no, and the bytes that are short; a graph does not say what another batch would take.
     """
     place_with = functools.partial(placed, graph, placer="auto", optimizer=name_of(optimizer), effort=effort)
-    refusal = _refusal(cluster, place_with, None)
+    refusal = _refusal(functools.partial(place_with, cluster))
     return _answer(refusal, None, None)
 
 
@@ -170,10 +182,10 @@ def _answer(refusal: PlacementError | None, size: int | None, largest: int | Non
     return Fit(False, size, refusal.short_bytes, largest, str(refusal).split("\n")[0])
 
 
-def _refusal(cluster: Cluster, place_within: PlaceWithin, run: Run | None) -> PlacementError | None:
-    """Why nothing is placed; None if something is. Dry runs judge, if there is something to run."""
+def _refusal(make_plan: Callable[[], Plan]) -> PlacementError | None:
+    """Why nothing is placed; None if something is."""
     try:
-        place_within(cluster) if run is None else judged(cluster, place_within, run)
+        make_plan()
     except PlacementError as error:
         return error
     return None

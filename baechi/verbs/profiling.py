@@ -16,6 +16,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.run import refuse_distributed
+from baechi.split.noting import note_splits
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.verbs.batches import part_of_batch
@@ -105,6 +106,7 @@ def profile(
             with progress("measuring"):
                 measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
+        note_splits(graph, model)
         if measured:
             graph.graph["measured"] = True
         else:

@@ -19,9 +19,11 @@ from baechi.records.plan import Plan
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
 from baechi.run.runtime import Reorder
+from baechi.split.spec import Layers
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import Run, checked, judged, runner
 from baechi.verbs.planning import with_optimizer
+from baechi.verbs.split.verb import plan_as_split
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Request:
         optimizer: the optimizer, or its name.
         reorder: see `distribute`.
         compile: what `torch.compile` is given for the repeated blocks; None compiles none.
+        layers: which layers are split; None for none.
         verify: see `distribute`.
         verbose: see `distribute`.
     """
@@ -53,6 +56,7 @@ class Request:
     optimizer: Optimizer
     reorder: Reorder
     compile: Mapping[str, Any] | None
+    layers: Layers | None
     verify: bool
     verbose: bool | None
 
@@ -78,14 +82,18 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
 
 
 def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan:
-    graph = request.profile_with(model, examples=examples)
+    graph, layers = request.profile_with(model, examples=examples), request.layers
     run = runner(model, examples, request.optimizer, request.reorder)
-    if request.device_map is not None:
-        noted = with_optimizer(graph, request.optimizer_name)
-        place = functools.partial(_by_hand, request, run)
-        return placed_with(noted, request.recompute, place, quick=place, together=False)
-    place_within = functools.partial(request.place_with, graph)
-    return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
+
+    def plan_for(graph: LayerGraph) -> Plan:
+        if request.device_map is not None:
+            by_hand = functools.partial(_by_hand, request, run)
+            return placed_with(graph, request.recompute, by_hand, quick=by_hand, together=False)
+        place_within = functools.partial(request.place_with, graph)
+        return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
+
+    noted = with_optimizer(graph, request.optimizer_name)
+    return plan_as_split(noted, layers, request.cluster, plan_for)
 
 
 def _by_hand(request: Request, run: Run, graph: LayerGraph) -> Plan:

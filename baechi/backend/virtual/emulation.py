@@ -36,6 +36,7 @@ from baechi.torchlib.private.modes import (
     push_dispatch_mode,
 )
 from baechi.torchlib.private.operators import composite_kernel, with_views_and_writes_noted
+from baechi.torchlib.split_tensors.tensor import SplitTensor
 
 
 class Emulation(UntracedDispatchMode):
@@ -154,6 +155,8 @@ class Emulation(UntracedDispatchMode):
 
     @uncompiled
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if SplitTensor in types:  # which runs it piece by piece; then each piece comes by
+            return NotImplemented
         emulator = self.emulator
         if current.at_work() is not emulator or func.namespace == "prim":  # `prim` only asks
             return func(*args, **(kwargs or {}))

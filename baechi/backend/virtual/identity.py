@@ -8,7 +8,7 @@ torch's fused kernels round differently where one is on.)
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from baechi.torchlib.private.patches import (
     THREAD_RUN,
 )
 from baechi.torchlib.private.tensors import TensorBase
+from baechi.torchlib.split_tensors.tensor import pieces_beside
 from baechi.torchlib.tensors.storage import mark_of
 
 
@@ -163,12 +164,16 @@ class Identity:
             return
         for group in optimizer.param_groups:
             for weight in group["params"]:
-                place = self._place(weight)
                 beside = state_beside(optimizer, weight)
                 beside += [weight.grad] if weight.grad is not None else []
-                for tensor in beside if place is not None else ():
-                    if mark_of(tensor) is None:
-                        self._backend.move_weights([tensor], str(place))
+                for piece, others in pieces_beside(weight, beside):
+                    self._adopt(piece, others)
+
+    def _adopt(self, weight: torch.Tensor, beside: Sequence[torch.Tensor]) -> None:
+        place = self._place(weight)
+        for tensor in beside if place is not None else ():
+            if mark_of(tensor) is None:
+                self._backend.move_weights([tensor], str(place))
 
     def _factory(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:

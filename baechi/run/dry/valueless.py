@@ -16,6 +16,8 @@ from baechi.errors import DryRunError
 from baechi.run.weights.match import weights_of
 from baechi.torchlib.fakes.kernels import keeps_values, valueless_like
 from baechi.torchlib.private.modules import buffer_table
+from baechi.torchlib.split_tensors.cutting import join_in_place
+from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.tensors.pytree import map_tensors
 from baechi.torchlib.tensors.swap_memory import exchange
 
@@ -46,7 +48,10 @@ def valueless_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for tensor, data in exchanged:
             tensor.grad = None
-            exchange(tensor, data)
+            if isinstance(tensor, SplitTensor):
+                join_in_place(tensor, data)
+            else:
+                exchange(tensor, data)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         for table, found in zip(tables, buffers, strict=True):

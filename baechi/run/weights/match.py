@@ -8,6 +8,8 @@ from torch import nn
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
+from baechi.run.weights.pieces import in_pieces
+from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 
 
@@ -41,15 +43,19 @@ def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
     Raises:
         PlanError: the plan is of another model: modules, classes, weights or their bytes differ.
     """
-    weights, modules = weights_of(model), modules_of(model)
+    whole, modules = weights_of(model), modules_of(model)
     faults = list(_module_faults(plan, modules))
+    cuts = cuts_of(plan.graph)
+    faults += _cut_faults(cuts, whole)
+    weights = whole if faults else in_pieces(whole, cuts)
     planned: dict[str, str] = {}
     for node in plan.graph.placed():
         names = _weights_of_node(plan, node, weights)
         absent = [name for name in names if name not in weights]
         faults += [f"the plan's weight {name} (of {node}) is not in the model" for name in absent]
         planned.update({name: plan.device_of[node] for name in names})
-        if not absent and plan.graph.costs(node).weights is not None:
+        costs = plan.graph.costs(node)
+        if not absent and costs.weights is not None and costs.tile is None:
             faults += _size_faults(plan, node, [weights[name] for name in names])
     faults += [f"the model's weight {name} is not in the plan" for name in weights if name not in planned]
     if faults:
@@ -91,7 +97,12 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
     """The plan's layers that the model lacks, or has as another class."""
     faults = []
     for node, costs in plan.graph.placed_costs():
-        if costs.kind != "layer":
+        if costs.kind != "layer" or costs.joins is not None:
+            continue
+        if costs.tile is not None:
+            name = costs.tile["of"]
+            if name not in modules:
+                faults.append(f"the plan's split layer {name} is not in the model")
             continue
         name = plan.graph.module_of(node)
         module = modules.get(name)
@@ -100,6 +111,15 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
         elif costs.type is not None and type(module).__name__ != costs.type:
             faults.append(f"layer {name} is a {type(module).__name__}, the plan has a {costs.type}")
     return faults
+
+
+def _cut_faults(cuts: Mapping[str, Cut], weights: Mapping[str, torch.Tensor]) -> list[str]:
+    """Weights that are not as long as the pieces that a plan cuts them into."""
+    return [
+        f"{name} has the shape {tuple(weights[name].shape)}: the plan cuts {sum(sizes)} along axis {axis}"
+        for name, (axis, sizes) in cuts.items()
+        if name in weights and weights[name].shape[axis] != sum(sizes)
+    ]
 
 
 def _size_faults(plan: Plan, node: str, weights: list[torch.Tensor]) -> list[str]:

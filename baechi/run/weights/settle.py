@@ -12,6 +12,7 @@ from baechi.run.binding import Binding
 from baechi.run.runtime import Runtime
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import move
+from baechi.run.weights.pieces import all_pieces, in_pieces, split_weights
 
 
 def settled(module: nn.Module, binding: Binding) -> Runtime:
@@ -39,17 +40,23 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         prefix = "" if binding.name == ROOT else f"{binding.name}."
         weights = {f"{prefix}{name}": weight for name, weight in weights_of(module).items()}
         _refuse_meta(weights)
-        planned = planned_devices(runtime.plan, weights)
-        misplaced = {
-            name: weight
-            for name, weight in weights.items()
-            if name in planned and _is_misplaced(runtime.backend, weight, planned[name])
-        }
-        move(misplaced, planned, runtime.backend)
+        cuts = runtime.cuts
+        planned = planned_devices(runtime.plan, in_pieces(weights, cuts))
+        split_weights(weights, cuts, planned, runtime.backend, runtime.optimizer())
+        grads = {name: weights[name].grad for name in cuts if name in weights}
+        made = {name: grad for name, grad in grads.items() if grad is not None}
+        for tensors in (in_pieces(weights, cuts), in_pieces(made, cuts)):
+            misplaced = {
+                name: tensor
+                for name, tensor in tensors.items()
+                if name in planned and _is_misplaced(runtime.backend, tensor, planned[name])
+            }
+            move(misplaced, planned, runtime.backend)
         runtime.settled = binding.name == ROOT
     if new_session:
-        tensors = weights_of(module).values()
-        runtime.backend.count([*tensors, *[t.grad for t in tensors if t.is_leaf and t.grad is not None]])
+        held = weights_of(module).values()
+        grads_held = [t.grad for t in held if t.is_leaf and t.grad is not None]
+        runtime.backend.count(all_pieces([*held, *grads_held]))
         if binding.name == ROOT:
             runtime.session = runtime.backend.session
     return runtime

@@ -142,6 +142,13 @@ PARALLEL_CALL = _place(DistributedDataParallel, "forward", "refuse emulated devi
 TENSOR_SET = _place(torch.Tensor, "set_", "bring what is set to where a tensor lies")
 """No mode sees it. Without it torch refuses what lies on another device."""
 
+OPTIMIZER_LOADS = _place(
+    torch.optim.Optimizer,
+    "_process_value_according_to_param_policy",
+    "cut optimizer state of weights in pieces as it is loaded",
+)
+"""Without it, such state goes whole to the device of the first piece, and is cut before the next step."""
+
 MODULE_COMPILE = _place(torch.nn.Module, "compile", "compile parts of a model that is distributed already")
 """It is public, so that every torch has it."""
 

@@ -60,6 +60,17 @@ map_only: Callable[..., Any] = named(
     "torch.utils._pytree.tree_map_only", "compute the values that models decide by (`mask.all()`)"
 )
 
+LIST_TYPES: tuple[list[type], ...] = tuple(
+    [
+        named(path, "let optimizers and clipping take weights in pieces in lists", [])
+        for path in (
+            "torch.optim.optimizer._foreach_supported_types",
+            "torch.utils._foreach_utils._foreach_supported_types",
+        )
+    ]
+)
+"""The classes of tensors whose optimizers treat all weights in one call, where they may choose."""
+
 SPARSE_PARTS = ("_indices", "_values")
 """What a sparse COO tensor is made of, as it is: `indices()` and `values()` want it coalesced."""
 

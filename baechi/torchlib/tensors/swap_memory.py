@@ -9,6 +9,7 @@ to a gradient that is gone, so it raises.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,7 +43,31 @@ def exchange(tensor: torch.Tensor, data: torch.Tensor) -> None:
         _swap(tensor, data)
 
 
-def _swap(tensor: torch.Tensor, data: torch.Tensor) -> None:
+def exchange_kind(
+    tensor: torch.Tensor, data: torch.Tensor, kind: type[torch.Tensor], attributes: Mapping[str, Any]
+) -> None:
+    """Put memory of another kind behind a tensor, such as pieces on several devices: its class changes.
+
+    The gradient of a leaf is gone afterwards.
+
+    Args:
+        tensor: a weight, a gradient, or part of an optimizer's state.
+        data: with the same shape and dtype; nothing else uses it.
+        kind: the class that the tensor has from now on.
+        attributes: those that it gets; those without a value (None) it loses.
+
+    Raises:
+        BaechiError: the tensor was computed from others.
+    """
+    _swap(tensor, data, kind, attributes)
+
+
+def _swap(
+    tensor: torch.Tensor,
+    data: torch.Tensor,
+    kind: type[torch.Tensor] | None = None,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     if not tensor.is_leaf:
         raise BaechiError(
             f"a tensor of shape {tuple(tensor.shape)} that was computed from others ({tensor.grad_fn}) "
@@ -53,10 +78,24 @@ def _swap(tensor: torch.Tensor, data: torch.Tensor) -> None:
     before = torch.autograd.graph.get_gradient_edge(tensor).node if was_used else None
     where, old = tensor.device, _detached(data, tensor.requires_grad)
     swap_implementation(tensor, old)
+    if kind is not None:
+        _exchange_kind(tensor, old, kind, attributes)
     set_hook_tables(old, (None, None))
     set_hook_tables(tensor, hooks)
     if before is not None:
         _end(before, tensor, where)
+
+
+def _exchange_kind(
+    tensor: torch.Tensor, old: torch.Tensor, kind: type[torch.Tensor], attributes: Mapping[str, Any]
+) -> None:
+    """Class and attributes go with the implementation; a graph may still refer to the old one."""
+    tensor.__class__, old.__class__ = kind, type(tensor)
+    for name, value in attributes.items():
+        if name in vars(tensor):
+            setattr(old, name, vars(tensor).pop(name))
+        if value is not None:
+            setattr(tensor, name, value)
 
 
 def _detached(data: torch.Tensor, requires_grad: bool) -> torch.Tensor:

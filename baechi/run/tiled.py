@@ -1,0 +1,136 @@
+"""Split layers: their tiles are made when a plan is assigned, and run in place of the layer's `forward`.
+
+    head(x)   ──▶   tile 0(x, weight[0]) on cpu:0 ──┐
+                    tile 1(x, weight[1]) on cpu:1 ──┴──▶ join ──▶ output
+
+Tiles and joins are layers like any others: they wait, launch and transfer as the plan says. They have no
+weights of their own, so the model's modules, keys and parameters are those that it had.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.errors import PlanError
+from baechi.records.plan import Plan
+from baechi.run.runtime import Runtime
+from baechi.split.dimension import SplitDimension, rule_of
+from baechi.split.tiles import Join, Tile, tiles_of
+from baechi.torchlib.split_tensors.gradients import pieces_of
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+_TILED = "_baechi_tiled"
+
+
+@dataclass
+class Tiled:
+    """What runs in place of a split layer's `forward`.
+
+    Args:
+        tiles: in order.
+        join: makes the output of theirs.
+        weights: names of the layer's weights, in the order in which tiles take them.
+        dimension: along which the layer is split.
+    """
+
+    tiles: Sequence[Tile]
+    join: Join
+    weights: Sequence[str]
+    dimension: SplitDimension
+
+
+def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """Make the tiles and joins that a plan has.
+
+    Args:
+        plan: the plan.
+        modules: the model's modules by qualified name.
+
+    Returns:
+        Tiles and joins by the names that the plan has for them.
+
+    Raises:
+        PlanError: no rule splits such a layer in this process.
+    """
+    made: dict[str, nn.Module] = {}
+    for _, costs in plan.graph.placed_costs():
+        if costs.tile is None or costs.tile["number"] or f"{costs.tile['of']}[0]" in made:
+            continue
+        name = costs.tile["of"]
+        layer = modules[name]
+        rule = rule_of(type(layer))
+        if rule is None:
+            raise PlanError(
+                f"the plan splits {name}, a {type(layer).__name__}: no rule does that in this process; call "
+                "baechi.register_split as when the plan was made"
+            )
+        dimension = rule.dims[costs.tile["dimension"]]
+        tiles = tiles_of(layer, rule, costs.tile["dimension"], tuple(costs.tile["sizes"]))
+        tiled = Tiled(tiles, Join(dimension), tuple(rule.weights), dimension)
+        layer.__dict__[_TILED] = tiled
+        made |= {f"{name}[{number}]": tile for number, tile in enumerate(tiles)}
+        made[f"{name}[join]"] = tiled.join
+    return made
+
+
+def tiled_of(module: nn.Module) -> Tiled | None:
+    """What runs in place of a layer's `forward`; None if it is not split.
+
+    Args:
+        module: any module.
+    """
+    tiled: Tiled | None = module.__dict__.get(_TILED)
+    return tiled
+
+
+def drop_tiles(module: nn.Module) -> None:
+    """Undo `make_tiles`.
+
+    Args:
+        module: any module.
+    """
+    module.__dict__.pop(_TILED, None)
+
+
+def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) -> Any:
+    """Run the tiles of a layer, and join what they return.
+
+    Args:
+        module: the layer.
+        runtime: its runtime; a step is open.
+        *args, **kwargs: the layer's input.
+
+    Raises:
+        TypeError: it is given anything but one tensor.
+    """
+    tiled = tiled_of(module)
+    assert tiled is not None
+    given = [*args, *kwargs.values()]
+    if len(given) != 1 or not isinstance(given[0], torch.Tensor):
+        raise TypeError(
+            f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
+            "it out of split="
+        )
+    with runtime.aside():
+        pieces = [_pieces(getattr(module, name, None), len(tiled.tiles)) for name in tiled.weights]
+    takes, outputs = tiled.dimension.takes, []
+    for number, tile in enumerate(tiled.tiles):
+        own = [piece[number] for piece in pieces]
+        while own[-1] is None:
+            del own[-1]
+        x = given[0]
+        if takes is not None:
+            x = x.narrow(takes, tile.share.start, tile.share.stop - tile.share.start)
+        tile.training = module.training
+        outputs.append(tile(x, *own))
+    return tiled.join(*outputs)
+
+
+def _pieces(weight: torch.Tensor | None, tiles: int) -> Sequence[torch.Tensor | None]:
+    """What of a weight each tile is given: a piece; a whole weight goes to the first."""
+    if isinstance(weight, SplitTensor):
+        return pieces_of(weight)
+    return [weight, *[None] * (tiles - 1)]

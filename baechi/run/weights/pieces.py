@@ -1,0 +1,117 @@
+"""Weights of split layers: which are cut, where their pieces go, and back to wholes.
+
+    head.weight (one Parameter)    ──▶    head.weight[0] on cpu:0    head.weight[1] on cpu:1    ...
+
+Pieces have names for plans only. From outside there is one parameter, under the name that it had.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from baechi.backend import AbstractBackend
+from baechi.split.cuts import Cut
+from baechi.torchlib.fakes.valueless import is_valueless, made_valueless
+from baechi.torchlib.modules.optimizer_state import state_beside
+from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.split_tensors.cutting import cut, join_in_place, split_in_place
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+
+def in_pieces(weights: Mapping[str, torch.Tensor], cuts: Mapping[str, Cut]) -> dict[str, torch.Tensor]:
+    """Weights by the names that plans have for them: pieces in place of those that are cut.
+
+    Args:
+        weights: by qualified name.
+        cuts: where they are cut, or are going to be.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, weight in weights.items():
+        if name not in cuts:
+            found[name] = weight
+            continue
+        axis, sizes = cuts[name]
+        pieces = weight.pieces if isinstance(weight, SplitTensor) else weight.detach().split(sizes, axis)
+        found.update({f"{name}[{number}]": piece for number, piece in enumerate(pieces)})
+    return found
+
+
+def split_weights(
+    weights: Mapping[str, torch.Tensor],
+    cuts: Mapping[str, Cut],
+    planned: Mapping[str, str],
+    backend: AbstractBackend,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """Cut whole weights, with gradients and optimizer state, each piece on its device.
+
+    Args:
+        weights: by qualified name; those in pieces stay as they are.
+        cuts: where they are cut.
+        planned: the device of each piece.
+        backend: the devices.
+        optimizer: an optimizer made before.
+    """
+    for name, (axis, sizes) in cuts.items():
+        weight = weights.get(name)
+        if weight is None or isinstance(weight, SplitTensor):
+            continue
+        devices = [planned[f"{name}[{number}]"] for number in range(len(sizes))]
+        place = functools.partial(_placed, backend, devices)
+        grad = weight.grad
+        beside = [value for value in _beside(weight, optimizer) if not isinstance(value, SplitTensor)]
+        with without_dispatch_modes():
+            made = cut(weight, sizes, axis, place)
+            parts = [cut(value, sizes, axis, place) for value in beside]
+        for value, pieces in zip(beside, parts, strict=True):
+            split_in_place(value, pieces)
+        split_in_place(weight, made)
+        weight.grad = grad
+
+
+def _placed(backend: AbstractBackend, devices: list[str], view: torch.Tensor, number: int) -> torch.Tensor:
+    """A piece of its own, on its device; one on `meta` stays there."""
+    if is_valueless(view):
+        made = made_valueless(torch.empty(view.shape, dtype=view.dtype))
+    else:
+        made = view.clone(memory_format=torch.contiguous_format)
+    return made if made.is_meta else backend.move_weights([made], devices[number])[0]
+
+
+def join_weights(weights: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer | None) -> None:
+    """Make weights in pieces, their gradients and optimizer state, plain tensors on the host.
+
+    Args:
+        weights: by qualified name.
+        optimizer: an optimizer made before.
+    """
+    for weight in weights.values():
+        if isinstance(weight, SplitTensor):
+            grad = weight.grad
+            for value in _beside(weight, optimizer):
+                if isinstance(value, SplitTensor):
+                    join_in_place(value, value.on_host())
+            whole = torch.cat(weight.pieces, weight.axis) if weight.pieces[0].is_meta else weight.on_host()
+            join_in_place(weight, whole)
+            weight.grad = grad
+
+
+def _beside(weight: torch.Tensor, optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
+    """The gradient and the optimizer state of a weight, as far as they have its shape."""
+    state = [] if optimizer is None else state_beside(optimizer, weight)
+    found = [value for value in [weight.grad, *state] if value is not None and value.shape == weight.shape]
+    return list({id(value): value for value in found}.values())
+
+
+def all_pieces(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Tensors, and the pieces of those that lie in pieces.
+
+    Args:
+        tensors: weights and gradients.
+    """
+    for tensor in tensors:
+        if isinstance(tensor, SplitTensor):
+            yield from tensor.pieces
+        else:
+            yield tensor

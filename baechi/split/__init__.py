@@ -1,0 +1,6 @@
+"""Layers in tiles: what a layer larger than a device is rewritten into, before it is placed.
+
+In:    a layer graph, and which layers are split, along which dimension, into which sizes.
+Out:   a layer graph whose split layers are tiles and a join, nodes like any others.
+Start: `dimension`, then `spec`, `rewrite`; `tiles` is what runs.
+"""

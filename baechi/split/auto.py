@@ -1,0 +1,81 @@
+"""Split what fits nowhere, as little as needed.
+
+    no placement ──▶ the layer whose tiles are largest gets one tile more ──▶ placed? ──▶ the plan
+                            ▲                                                   │ no
+                            └───────────────────────────────────────────────────┘
+
+A layer larger than every device begins with as many tiles as its bytes ask for. Nothing here needs torch.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from baechi.cost.memory import footprints
+from baechi.errors import PlacementError, PlanError, note
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+from baechi.split.rewrite import sizes_of, split
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 6
+"""Maximum number of ways to split that are placed."""
+
+
+def split_as_needed(graph: LayerGraph, cluster: Cluster, plan_for: Callable[[LayerGraph], Plan]) -> Plan:
+    """Place a graph; if nothing fits, split its largest layers until something does.
+
+    Args:
+        graph: the layer graph.
+        cluster: the devices.
+        plan_for: places a graph, or raises `PlacementError`.
+
+    Returns:
+        A plan, of the graph itself if it can be placed.
+
+    Raises:
+        PlacementError: nothing fits, however the layers are split.
+    """
+    try:
+        return plan_for(graph)
+    except PlacementError as error:
+        refused = error
+    largest_bytes = max([device.memory_bytes for device in cluster.devices], default=0)
+    sizes = dict(_splittable(graph))
+    numbers: dict[str, int] = {}
+    for _ in range(_ATTEMPTS if largest_bytes else 0):
+        tile_bytes = {name: size / numbers.get(name, 1) for name, size in sizes.items()}
+        name = max(tile_bytes, key=lambda layer: tile_bytes[layer], default=None)
+        if name is None:
+            break
+        least = -(-int(sizes[name]) // largest_bytes)
+        numbers[name] = numbers[name] + 1 if name in numbers else max(2, least)
+        try:
+            plan = plan_for(split(graph, numbers))
+        except (PlacementError, ValueError) as error:
+            refused = error if isinstance(error, PlacementError) else refused
+            continue
+        logger.info("split, since nothing else fits: %s", _listed(numbers))
+        return plan
+    if numbers:
+        note(refused, f"split into tiles ({_listed(numbers)}) it does not fit, either")
+    raise refused
+
+
+def _listed(numbers: dict[str, int]) -> str:
+    return ", ".join([f"{name} into {number}" for name, number in numbers.items()])
+
+
+def _splittable(graph: LayerGraph) -> Iterator[tuple[str, float]]:
+    """The layers that own weights and can be split, and the bytes that each holds for good."""
+    table = footprints(graph)
+    for name, costs in graph.placed_costs():
+        module = graph.module_of(name)
+        if costs.param_bytes and costs.splits is not None and not costs.splits["refused"] and name == module:
+            try:
+                sizes_of(graph, module)
+                split(graph, {module: 2})
+            except (PlanError, ValueError):
+                continue
+            yield module, table[name].permanent_bytes

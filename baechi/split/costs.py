@@ -1,0 +1,152 @@
+"""The costs of tiles and joins, from those of the layer that is split."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from baechi.records.graph import LayerGraph
+from baechi.split.dimension import rule_named
+from baechi.split.spec import Tiling
+
+_SHARED = (
+    "backward_flops", "backward_moved_bytes", "backward_rise_bytes", "flops",
+    "forward_temp_bytes", "moved_bytes", "temp_bytes",
+)  # fmt: skip
+"""Amounts of which each tile has its share."""
+
+_SAME = ("kernels", "backward_kernels", "host_forward_s", "host_backward_s", "dtype")
+_TIMES = ("forward_s", "backward_s", "spread_s")
+_OF_OUTPUT = (
+    "held_bytes", "held_until", "lasting_bytes", "lent_bytes", "losses", "output_bytes", "passing_bytes",
+    "returned", "upstream_grad_bytes",
+)  # fmt: skip
+
+
+def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dict[str, Any]:
+    """The attributes of a tile's node.
+
+    Args:
+        graph: the graph before.
+        name: the call of the layer that is split.
+        tiling: how it is split.
+        number: which tile.
+    """
+    data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
+    how = rule_named(str(costs.type)).dims[tiling.dimension]
+    share = tiling.sizes[number] / sum(tiling.sizes)
+    made: dict[str, Any] = {
+        "kind": "layer",
+        "module": f"{module}[{number}]",
+        "type": "Tile",
+        "tile": {
+            "of": module,
+            "dimension": tiling.dimension,
+            "sizes": list(tiling.sizes),
+            "number": number,
+            "cuts": {
+                weight: axis for weight, axis in how.cuts.items() if weight in (costs.splits or {})["shapes"]
+            },
+        },
+    }
+    made |= {key: data[key] * share for key in _SHARED if data.get(key)}
+    made |= {key: data[key] for key in _SAME if key in data}
+    made |= {key: times(data[key], share) for key in _TIMES if key in data}
+    for key in ("param_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes"):
+        if data.get(key) is not None:
+            made[key] = _weight_bytes(data[key], costs.splits or {}, how.cuts, share, first=number == 0)
+    output = share if how.join == "cat" else 1
+    for key in ("output_bytes", "upstream_grad_bytes"):
+        made[key] = graph.amount(name, key) * output
+    kept = max(0.0, costs.saved_bytes - costs.lent_bytes)
+    if kept:
+        made["saved_bytes"] = kept * share
+    weights = [_piece(weight, module, how.cuts, number) for weight in costs.weights or ()]
+    if costs.weights is not None:
+        made["weights"] = [weight for weight in weights if weight]
+    if tiling.devices is not None:
+        made["pin"] = tiling.devices[number]
+    return made
+
+
+def _weight_bytes(
+    whole: float, splits: Mapping[str, Any], cuts: Mapping[str, int], share: float, *, first: bool
+) -> float:
+    """A tile's share of weights' bytes: of those that are cut its part, of others all or nothing."""
+    elements = {weight: _product(shape) for weight, shape in splits["shapes"].items()}
+    cut = sum([count for weight, count in elements.items() if weight in cuts])
+    cut_bytes = whole * cut / max(1, sum(elements.values()))
+    return round(cut_bytes * share + (whole - cut_bytes if first else 0))
+
+
+def _product(shape: Any) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _piece(weight: str, module: str, cuts: Mapping[str, int], number: int) -> str:
+    """The name of a tile's piece of a weight, which may be another module's (a tie); empty if it has none."""
+    owner, _, local = weight.rpartition(".")
+    if owner == module and local not in cuts:
+        return weight if number == 0 else ""
+    return f"{weight}[{number}]"
+
+
+def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
+    """The attributes of a join's node.
+
+    Args:
+        graph: the graph before.
+        name: the call of the layer that is split.
+        tiling: how it is split.
+    """
+    data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
+    adds = rule_named(str(costs.type)).dims[tiling.dimension].join == "sum"
+    kernels = max(1, len(tiling.sizes) - 1) if adds else 1
+    moved_bytes = costs.output_bytes * (3 * kernels if adds else 2)
+    part = moved_bytes / costs.moved_bytes if costs.moved_bytes else 0.0
+    made: dict[str, Any] = {"kind": "layer", "module": f"{module}[join]", "type": "Join", "joins": module}
+    made |= {key: data[key] for key in (*_OF_OUTPUT, "dtype") if key in data}
+    made |= {"kernels": kernels, "moved_bytes": moved_bytes, "weights": []}
+    if "forward_s" in data:
+        made["forward_s"] = times(data["forward_s"], min(1.0, part))
+    if "host_forward_s" in data and costs.kernels:
+        made["host_forward_s"] = costs.host_forward_s / costs.kernels * kernels
+    if graph.training and not adds:
+        made |= {"backward_kernels": len(tiling.sizes), "backward_moved_bytes": 2 * costs.output_bytes}
+        if "forward_s" in data:
+            made["backward_s"] = times(data["forward_s"], min(1.0, part))
+    if costs.lent_bytes:
+        made["saved_bytes"] = min(costs.saved_bytes, costs.lent_bytes)
+    if tiling.base is not None:
+        made["pin"] = tiling.base
+    return made
+
+
+def times(seconds: Any, share: float) -> Any:
+    """Seconds, one number or by kind of device, times a share.
+
+    Args:
+        seconds: as a node has them.
+        share: a factor.
+    """
+    if isinstance(seconds, Mapping):
+        return {kind: value * share for kind, value in seconds.items()}
+    return (seconds or 0) * share
+
+
+def part_of_edge(edge: dict[str, Any], share: float, part: str) -> None:
+    """Let an edge carry a slice of its tensor.
+
+    Args:
+        edge: its attributes.
+        share: how much of the tensor.
+        part: tells slices apart.
+    """
+    if edge.get("order_only"):
+        return
+    edge["bytes"] = edge.get("bytes", 0) * share
+    edge["tensor"] = f"{edge.get('tensor')}[{part}]"
+    edge["on_demand"] = True  # a view, which is sent when it is used
+    for key in ("parts", "copies"):
+        edge.pop(key, None)

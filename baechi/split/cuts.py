@@ -1,0 +1,31 @@
+"""Where a graph cuts the weights of split layers. Nothing here needs torch."""
+
+from typing import NamedTuple
+
+from baechi.records.graph import LayerGraph
+
+
+class Cut(NamedTuple):
+    """Where a weight is cut.
+
+    Args:
+        axis: along which axis.
+        sizes: how long each piece is.
+    """
+
+    axis: int
+    sizes: tuple[int, ...]
+
+
+def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
+    """By weight's name, where a graph cuts it.
+
+    Args:
+        graph: the layer graph of a plan.
+    """
+    cuts: dict[str, Cut] = {}
+    for _, costs in graph.placed_costs():
+        tile = costs.tile or {}
+        for weight, axis in tile.get("cuts", {}).items():
+            cuts[f"{tile['of']}.{weight}"] = Cut(axis, tuple(tile["sizes"]))
+    return cuts

@@ -1,0 +1,55 @@
+"""Which nodes share a device when layers of their group are split.
+
+A group is held together by ties (the tiles of tied layers go on sharing a device, piece by piece), and by
+what follows an output (that goes with the join).
+"""
+
+from collections.abc import Mapping
+
+import networkx as nx
+
+from baechi.records.graph import LayerGraph
+
+
+def regrouped(
+    before: LayerGraph, made: LayerGraph, tiles: Mapping[str, list[str]], heads: Mapping[str, str]
+) -> None:
+    """Set the groups of tiles, joins, and of what was in a group with their layers.
+
+    Args:
+        before: the graph with the layers.
+        made: the graph with their tiles; its groups are changed.
+        tiles: by node that is split, its tiles.
+        heads: by node that is split, its join.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in before.placed():
+        group = before.nodes[name].get("colocate")
+        if group is not None:
+            groups.setdefault(group, []).append(name)
+    for group, members in groups.items():
+        if any(member in tiles for member in members):
+            _tiles_together(made, group, [tiles[member] for member in members if member in tiles])
+            _others_together(made, group, members, tiles, heads)
+    for name, parts in tiles.items():  # a layer without a group of its own
+        for number, tile in enumerate(parts):
+            made.nodes[tile].setdefault("colocate", f"{name}[{number}]")
+
+
+def _tiles_together(made: LayerGraph, group: str, split: list[list[str]]) -> None:
+    for parts in split:
+        for number, tile in enumerate(parts):
+            made.nodes[tile]["colocate"] = f"{group}[{number}]"
+
+
+def _others_together(
+    made: LayerGraph, group: str, members: list[str], tiles: Mapping[str, list[str]], heads: Mapping[str, str]
+) -> None:
+    """What follows an output, one op after the other, goes with the join."""
+    rest = [heads.get(member, member) for member in members]
+    beside: nx.Graph[str] = nx.Graph(made.subgraph(rest).to_undirected(as_view=True).edges())
+    beside.add_nodes_from(rest)
+    for component in nx.connected_components(beside):
+        first = next(member for member in rest if member in component)
+        for member in component:
+            made.nodes[member]["colocate"] = f"{group}/{first}"

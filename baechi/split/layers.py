@@ -1,0 +1,116 @@
+"""The rules for torch's own layers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from baechi.split.dimension import Share, SplitDimension, SplitRule, add_rule
+
+
+def linear(
+    options: Mapping[str, Any],
+    dimension: str,
+    share: Share,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """A tile of a `Linear`."""
+    del options, dimension, share
+    return F.linear(x, weight, bias)
+
+
+def embedding(
+    options: Mapping[str, Any], dimension: str, share: Share, indices: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor:
+    """A tile of an `Embedding`: along `num_embeddings`, rows of other tiles are zeros."""
+    padding = options["padding_idx"]
+    if dimension == "dim":
+        return F.embedding(indices, weight, padding)
+    local = indices - share.start
+    inside = torch.ones_like(local, dtype=torch.bool)
+    # an index below 0, or beyond the last row, reaches the kernel of the first or last tile, which refuses it
+    if not share.is_first:
+        inside &= local >= 0
+    if not share.is_last:
+        inside &= local < weight.shape[0]
+    own = padding is not None and share.start <= padding < share.stop
+    rows = F.embedding(torch.where(inside, local, 0), weight, padding - share.start if own else None)
+    return torch.where(inside.unsqueeze(-1), rows, 0.0)
+
+
+def convolution(
+    options: Mapping[str, Any],
+    dimension: str,
+    share: Share,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """A tile of a `Conv1d`, `Conv2d` or `Conv3d`."""
+    del dimension, share
+    padding = options["padding"]
+    if options["padding_mode"] != "zeros":
+        x = F.pad(x, options["_reversed_padding_repeated_twice"], mode=options["padding_mode"])
+        padding = 0
+    convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[weight.dim() - 3]
+    made: torch.Tensor = convolve(x, weight, bias, options["stride"], padding, options["dilation"])
+    return made
+
+
+def _embedding_refuses(layer: Any) -> str:
+    unusual = {
+        "max_norm": layer.max_norm,
+        "sparse": layer.sparse,
+        "scale_grad_by_freq": layer.scale_grad_by_freq,
+    }
+    found = [f"{name}={value}" for name, value in unusual.items() if value]
+    return f"tiles do not do what {', '.join(found)} asks for" if found else ""
+
+
+def _convolution_refuses(layer: Any) -> str:
+    return f"tiles would cut through its {layer.groups} groups" if layer.groups > 1 else ""
+
+
+def _convolution_rule(axes: int) -> SplitRule:
+    channels = -(axes + 1)
+    return SplitRule(
+        {
+            "out_channels": SplitDimension({"weight": 0, "bias": 0}, "cat", channels),
+            "in_channels": SplitDimension({"weight": 1}, "sum", takes=channels),
+        },
+        ("weight", "bias"),
+        convolution,
+        ("stride", "padding", "dilation", "padding_mode", "_reversed_padding_repeated_twice"),
+        _convolution_refuses,
+    )
+
+
+add_rule(
+    "torch.nn.modules.linear.Linear",
+    SplitRule(
+        {
+            "out": SplitDimension({"weight": 0, "bias": 0}, "cat"),
+            "in": SplitDimension({"weight": 1}, "sum", takes=-1),
+        },
+        ("weight", "bias"),
+        linear,
+    ),
+)
+add_rule(
+    "torch.nn.modules.sparse.Embedding",
+    SplitRule(
+        {
+            "num_embeddings": SplitDimension({"weight": 0}, "sum"),
+            "dim": SplitDimension({"weight": 1}, "cat"),
+        },
+        ("weight",),
+        embedding,
+        ("padding_idx",),
+        _embedding_refuses,
+    ),
+)
+for _axes in (1, 2, 3):
+    add_rule(f"torch.nn.modules.conv.Conv{_axes}d", _convolution_rule(_axes))

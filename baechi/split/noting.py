@@ -1,0 +1,39 @@
+"""Note on a layer graph which of its layers can be split, so that splitting needs no model."""
+
+from torch import nn
+
+from baechi.records.graph import LayerGraph
+from baechi.split.dimension import rule_of
+
+
+def note_splits(graph: LayerGraph, model: nn.Module) -> None:
+    """Note the shapes of weights of layers that a rule splits, their ties, and why one cannot be split.
+
+    Args:
+        graph: a captured graph of the model.
+        model: the model.
+    """
+    names: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(weight), []).append(name)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for node, costs in graph.placed_costs():
+        layer = modules.get(graph.module_of(node))
+        rule = None if layer is None or costs.kind != "layer" or costs.unread else rule_of(type(layer))
+        if layer is None or rule is None:
+            continue
+        own = dict(layer.named_parameters())
+        unknown = [name for name in own if name not in rule.weights]
+        refused = (
+            f"its rule does not know its weights {', '.join(unknown)}" if unknown else rule.refuses(layer)
+        )
+        prefix = f"{graph.module_of(node)}."
+        tied = {
+            name: [other for other in names[id(weight)] if other != f"{prefix}{name}"]
+            for name, weight in own.items()
+        }
+        graph.nodes[node]["splits"] = {
+            "shapes": {name: list(weight.shape) for name, weight in own.items()},
+            "tied": {name: others for name, others in tied.items() if others},
+            "refused": refused,
+        }

@@ -1,0 +1,192 @@
+"""A layer graph whose layers are split: tiles and a join in place of a layer.
+
+              head                     head[0] ──┐
+    mid ──▶ 128,000 x 4,096   >>   mid ┼ head[1] ──┼─▶ head[join] ──▶ cross_entropy
+                                       └ head[2] ──┘
+
+A tile has its share of the layer's bytes and seconds; a join has the layer's output. Dry runs, and runs, show
+what they really take. Layers that share a weight are split together, and tiles that share a piece of it share
+a device. Nothing here needs torch.
+"""
+
+from collections.abc import Mapping
+
+from baechi.errors import PlanError
+from baechi.records.graph import LayerGraph
+from baechi.split.costs import join_costs, part_of_edge, tile_costs
+from baechi.split.dimension import rule_named
+from baechi.split.groups import regrouped
+from baechi.split.spec import LayerSpec, Tiling, tiling_of
+
+
+def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
+    """Split layers of a graph.
+
+    Args:
+        graph: the layer graph; `profile` notes which of its layers can be split.
+        layers: by layer's name, how it is split; see `spec`.
+
+    Returns:
+        A new graph.
+
+    Raises:
+        PlanError: a layer is not there, or cannot be split; the reason is said.
+        ValueError: a malformed spec.
+    """
+    tilings: dict[str, Tiling] = {}
+    for name, spec in layers.items():
+        tiling = tiling_of(spec, sizes_of(graph, name), name)
+        for module, own in _with_ties(graph, name, tiling).items():
+            if (
+                tilings.setdefault(module, own).sizes != own.sizes
+                or tilings[module].dimension != own.dimension
+            ):
+                raise PlanError(
+                    f"{module} is to be split in two ways: as it says, and as a layer that shares its weight"
+                )
+    return _rewritten(graph, tilings)
+
+
+def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
+    """By dimension along which a layer can be split, how long it is.
+
+    Args:
+        graph: the layer graph.
+        layer: the layer's name.
+
+    Raises:
+        PlanError: it is not there, or cannot be split; the reason is said.
+    """
+    calls = _calls(graph, layer)
+    if not calls:
+        raise PlanError(f"the graph has no layer {layer!r} to split{_within(graph, layer)}")
+    costs = graph.costs(calls[0])
+    if costs.tile is not None or costs.joins is not None:
+        raise PlanError(f"{layer} is a tile already: split its layer into smaller tiles instead")
+    if costs.splits is None:
+        raise PlanError(
+            f"{layer} ({costs.type}) cannot be split: no rule says how (baechi.register_split adds one)"
+        )
+    if costs.splits["refused"]:
+        raise PlanError(f"{layer} ({costs.type}) cannot be split: {costs.splits['refused']}")
+    shapes, dims = costs.splits["shapes"], rule_named(str(costs.type)).dims
+    found = {}
+    for dim, how in dims.items():
+        weight, axis = next((weight, axis) for weight, axis in how.cuts.items() if weight in shapes)
+        found[dim] = int(shapes[weight][axis])
+    return found
+
+
+def _within(graph: LayerGraph, layer: str) -> str:
+    below = [
+        graph.module_of(name) for name in graph.placed() if graph.module_of(name).startswith(f"{layer}.")
+    ]
+    above = [name for name in map(graph.module_of, graph.placed()) if layer.startswith(f"{name}.")]
+    if below:
+        return f": it has layers inside ({', '.join(dict.fromkeys(below[:3]))}); name one of these"
+    return f": it is inside {above[0]}, which is one layer" if above else ""
+
+
+def _calls(graph: LayerGraph, layer: str) -> list[str]:
+    return [
+        name
+        for name, costs in graph.placed_costs()
+        if costs.kind == "layer" and not costs.unread and graph.module_of(name) == layer
+    ]
+
+
+def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> dict[str, Tiling]:
+    """The tiling of a layer, and those of layers that share a weight which it cuts."""
+    found, waiting = {layer: tiling}, [layer]
+    while waiting:
+        module = waiting.pop()
+        costs = graph.costs(_calls(graph, module)[0])
+        assert costs.splits is not None
+        cuts = rule_named(str(costs.type)).dims[found[module].dimension].cuts
+        for weight, axis in cuts.items():
+            for other in costs.splits["tied"].get(weight, ()):
+                owner, _, local = other.rpartition(".")
+                if owner in found:
+                    _check_same_axis(graph, module, owner, found[owner], local, axis)
+                    continue
+                found[owner] = Tiling(
+                    _dimension(graph, module, owner, local, axis), tiling.sizes, tiling.devices
+                )
+                waiting.append(owner)
+    return found
+
+
+def _check_same_axis(graph: LayerGraph, one: str, other: str, tiling: Tiling, weight: str, axis: int) -> None:
+    kind = str(graph.costs(_calls(graph, other)[0]).type)
+    if rule_named(kind).dims[tiling.dimension].cuts.get(weight) != axis:
+        raise PlanError(f"{one} and {other} share a weight, and are to be split along different axes of it")
+
+
+def _dimension(graph: LayerGraph, layer: str, owner: str, weight: str, axis: int) -> str:
+    """The dimension of a tied layer that cuts an axis of the weight that it shares."""
+    if not _calls(graph, owner):
+        raise PlanError(
+            f"{layer} cannot be split: it shares its weight with {owner or 'the model itself'}, which is no "
+            "layer that runs"
+        )
+    sizes_of(graph, owner)
+    for dim, how in rule_named(str(graph.costs(_calls(graph, owner)[0]).type)).dims.items():
+        if how.cuts.get(weight) == axis:
+            return dim
+    raise PlanError(
+        f"{layer} cannot be split: {owner}, which shares its weight, cannot be split along that axis"
+    )
+
+
+def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
+    made = LayerGraph()
+    made.graph.update(graph.graph)
+    heads: dict[str, str] = {}  # by node that is split: its join
+    tiles: dict[str, list[str]] = {}
+    for name, data in graph.nodes(data=True):
+        module = graph.module_of(name)
+        tiling = (
+            tilings.get(module) if data.get("kind", "layer") == "layer" and not data.get("unread") else None
+        )
+        if tiling is None:
+            made.add_node(name, **data)
+            continue
+        call = name[len(module) :]
+        tiles[name] = [f"{module}[{number}]{call}" for number in range(len(tiling.sizes))]
+        heads[name] = f"{module}[join]{call}"
+        for number, tile in enumerate(tiles[name]):
+            made.add_node(tile, **tile_costs(graph, name, tiling, number))
+        made.add_node(heads[name], **join_costs(graph, name, tiling))
+    _rename(made, heads)
+    for source, target, data in graph.edges(data=True):
+        for reader in tiles.get(target, [target]):
+            made.add_edge(heads.get(source, source), reader, **data)
+    for name, parts in tiles.items():
+        _edges_inside(graph, made, name, parts, heads[name], tilings[graph.module_of(name)])
+    regrouped(graph, made, tiles, heads)
+    return LayerGraph.from_networkx(made)
+
+
+def _rename(made: LayerGraph, heads: Mapping[str, str]) -> None:
+    """What names a node that is split names its join."""
+    for _, data in made.nodes(data=True):
+        for attribute in ("held_until", "follows"):
+            if data.get(attribute) in heads:
+                data[attribute] = heads[data[attribute]]
+        if data.get("twin") in heads:
+            del data["twin"]
+
+
+def _edges_inside(
+    graph: LayerGraph, made: LayerGraph, name: str, parts: list[str], head: str, tiling: Tiling
+) -> None:
+    how = rule_named(str(graph.costs(name).type)).dims[tiling.dimension]
+    total, start = sum(tiling.sizes), 0
+    for tile, size in zip(parts, tiling.sizes, strict=True):
+        if how.takes is not None:
+            for source in list(made.predecessors(tile)):
+                edge = made.edges[source, tile]
+                part_of_edge(edge, size / total, f"{start}:{start + size}")
+        start += size
+        share = size / total if how.join == "cat" else 1
+        made.add_edge(tile, head, bytes=graph.amount(name, "output_bytes") * share, tensor="0", unsaved=True)

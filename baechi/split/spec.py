@@ -1,0 +1,164 @@
+"""How users say what is split: a number of tiles, a dimension with one, or a `BatchSpec`.
+
+    {"head": 4}                                        four tiles along the first dimension
+    {"head": {"out": 4}}                               four tiles along "out"
+    {"head": BatchSpec({"out": 8192}, [0, 1])}         tiles of 8192, on devices 0, 1, 0, 1, ...
+
+Nothing here needs torch.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+logger = logging.getLogger(__name__)
+
+DeviceName = int | str
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """Tiles of a given size, and on which devices they lie.
+
+    Args:
+        batch_sizes: by dimension, how long a tile is; the last one may be shorter.
+        device_matrix: devices (names, or places in the cluster) of the tiles, repeated as often as needed and
+            cut off; the placer chooses where it is None.
+        base_device: the device where outputs are joined; the placer chooses where it is None.
+
+    Raises:
+        ValueError: no dimension, or more than one; or a size below 1.
+    """
+
+    batch_sizes: Mapping[str, int]
+    device_matrix: Sequence[DeviceName] | None = None
+    base_device: DeviceName | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.batch_sizes) != 1:
+            raise ValueError(
+                f"batch_sizes is {dict(self.batch_sizes)}: a layer is split along one dimension; name one"
+            )
+        ((dim, size),) = self.batch_sizes.items()
+        _check_number(size, f"the size of a tile along {dim!r}")
+        object.__setattr__(self, "batch_sizes", MappingProxyType(dict(self.batch_sizes)))
+        if self.device_matrix is not None:
+            object.__setattr__(self, "device_matrix", tuple(_flat(self.device_matrix)))
+            if not self.device_matrix:
+                raise ValueError("device_matrix is empty: name a device, or leave it out")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchSpec, (dict(self.batch_sizes), self.device_matrix, self.base_device)
+
+    def broadcast_device_matrix(self, tiles: int) -> tuple[DeviceName, ...] | None:
+        """The device of each tile; None where the placer chooses.
+
+        Args:
+            tiles: how many there are.
+        """
+        if self.device_matrix is None:
+            return None
+        idle = self.device_matrix[tiles:]
+        if idle:
+            logger.warning("%d tiles leave devices idle: %s", tiles, ", ".join(map(str, idle)))
+        devices = self.device_matrix
+        return tuple([devices[number % len(devices)] for number in range(tiles)])
+
+
+LayerSpec = int | Mapping[str, int] | BatchSpec | Sequence[BatchSpec]
+
+Layers = Literal["auto"] | Mapping[str, LayerSpec]
+"""Which layers are split: what fits nowhere, or each as it is said."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How one layer is split.
+
+    Args:
+        dimension: its name.
+        sizes: how long each tile is.
+        devices: of each tile, as a user named it; None where the placer chooses.
+        base: the device where outputs are joined, or None.
+    """
+
+    dimension: str
+    sizes: tuple[int, ...]
+    devices: tuple[DeviceName, ...] | None = None
+    base: DeviceName | None = None
+
+
+def tiling_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Tiling:
+    """How a layer is split, as a user says it.
+
+    Args:
+        spec: what the user said.
+        sizes: by dimension of the layer, how long it is.
+        layer: its name, for messages.
+
+    Raises:
+        ValueError: an unknown dimension, or a number of tiles that cannot be.
+    """
+    if isinstance(spec, BatchSpec):
+        ((dim, batch),) = spec.batch_sizes.items()
+        size = _size(dim, sizes, layer)
+        cut = tuple([min(batch, size - start) for start in range(0, size, batch)])
+        return Tiling(dim, cut, spec.broadcast_device_matrix(len(cut)), spec.base_device)
+    if isinstance(spec, Mapping):
+        if len(spec) != 1:
+            raise ValueError(
+                f"{layer} is to be split along {', '.join(spec) or 'nothing'}: name one dimension"
+            )
+        ((dim, number),) = spec.items()
+    elif isinstance(spec, Sequence):
+        return _nested(list(spec), sizes, layer)
+    else:
+        dim, number = next(iter(sizes)), spec
+    _check_number(number, f"the number of tiles of {layer}")
+    size = _size(dim, sizes, layer)
+    if number > size:
+        raise ValueError(f"{layer} is {size} long along {dim!r}: it cannot be split into {number} tiles")
+    few, more = divmod(size, number)
+    return Tiling(dim, tuple([few + (index < more) for index in range(number)]))
+
+
+def _nested(specs: list[Any], sizes: Mapping[str, int], layer: str) -> Tiling:
+    """Specs one inside the other: the inner tiles lie where the outer one does, unless they say otherwise."""
+    if not specs or not all(isinstance(spec, BatchSpec) for spec in specs):
+        raise ValueError(f"{layer}: a list of specs has to be one of BatchSpec, and not empty")
+    outer = tiling_of(specs[0], sizes, layer)
+    if len(specs) == 1:
+        return outer
+    found: list[int] = []
+    devices: list[DeviceName | None] = []
+    for place, size in enumerate(outer.sizes):
+        inner = _nested(specs[1:], {outer.dimension: size}, layer)
+        found += inner.sizes
+        own = outer.devices[place] if outer.devices is not None else None
+        devices += inner.devices if inner.devices is not None else [own] * len(inner.sizes)
+    named = tuple([device for device in devices if device is not None])
+    return Tiling(outer.dimension, tuple(found), named if len(named) == len(found) else None, outer.base)
+
+
+def _size(dim: str, sizes: Mapping[str, int], layer: str) -> int:
+    if dim not in sizes:
+        raise ValueError(f"{layer} has no dimension {dim!r} to split along: it has {', '.join(sizes)}")
+    return sizes[dim]
+
+
+def _check_number(number: object, what: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{what} is {number!r}: it has to be a whole number of at least 1")
+
+
+def _flat(devices: Any) -> list[DeviceName]:
+    """The devices of a list, of a list of lists, or of an array."""
+    if isinstance(devices, (str, int)):
+        return [devices]
+    if hasattr(devices, "tolist"):
+        devices = devices.tolist()
+    if hasattr(devices, "type") and hasattr(devices, "index") and not isinstance(devices, (list, tuple)):
+        return [str(devices)]  # a torch.device
+    return [device for part in devices for device in _flat(part)]

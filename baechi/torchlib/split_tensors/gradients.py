@@ -1,0 +1,73 @@
+"""What autograd records between a weight in pieces and the work on each piece.
+
+    forward    weight ──▶ pieces_of ──▶ piece 0 ──▶ work on device 0
+                               └──────▶ piece 1 ──▶ work on device 1
+    backward   weight.grad ◀── joined ◀── gradient 0, gradient 1: in pieces, each on its device
+
+Each function is the other's backward, so gradients can be differentiated again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+
+def pieces_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
+    """The pieces of a tensor, differentiable if it is.
+
+    Args:
+        tensor: a tensor in pieces.
+    """
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        made: tuple[torch.Tensor, ...] = _Pieces.apply(tensor)  # type: ignore[no-untyped-call]
+        return made
+    return tuple([piece.detach() for piece in tensor.pieces])
+
+
+def joined(pieces: Sequence[torch.Tensor], axis: int) -> SplitTensor:
+    """Tensors as one tensor in pieces, differentiable if they are.
+
+    Args:
+        pieces: alike but for their sizes along the axis.
+        axis: the axis.
+    """
+    made: SplitTensor = _Joined.apply(axis, *pieces)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Pieces(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(tensor)  # so that a write to it before backward raises
+        ctx.set_materialize_grads(False)
+        return tuple([piece.detach() for piece in tensor.pieces])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        if all(grad is None for grad in grads):
+            return None
+        (tensor,) = ctx.saved_tensors
+        pairs = zip(grads, tensor.pieces, strict=True)
+        filled = [torch.zeros_like(piece) if grad is None else grad for grad, piece in pairs]
+        return joined(filled, tensor.axis)
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, axis: int, *pieces: torch.Tensor) -> SplitTensor:
+        made = SplitTensor([piece.detach() for piece in pieces], axis)
+        ctx.like = made.sizes, [piece.device for piece in pieces], made.axis
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
+        if grad is None:
+            return (None,) * (1 + len(ctx.like[0]))
+        if isinstance(grad, SplitTensor):
+            return (None, *pieces_of(grad))
+        sizes, devices, axis = ctx.like
+        cut = grad.split(sizes, axis)
+        return (None, *[one.to(device) for one, device in zip(cut, devices, strict=True)])

@@ -1,0 +1,80 @@
+"""`to`, `cpu` and `.data = ...` of a tensor in pieces."""
+
+from typing import Any
+
+import torch
+
+from baechi.torchlib.private.tensors import swap_implementation
+from baechi.torchlib.split_tensors.gradients import joined, pieces_of
+from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
+
+
+def moved(tensor: SplitTensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """What `tensor.to(...)` returns.
+
+    Args:
+        tensor: a tensor in pieces.
+        *args, **kwargs: as `Tensor.to` takes them.
+
+    Raises:
+        SplitTensorError: it would go to one device that is not the host.
+    """
+    device, dtype = _target(args, kwargs)
+    host = device is not None and device.type == "cpu" and device.index is None
+    first = tensor.pieces[0].device
+    stays = device is None or (device == first and not host)
+    recorded = tensor.requires_grad and torch.is_grad_enabled()
+    if stays:
+        if dtype is None or dtype == tensor.dtype:
+            return tensor.clone() if kwargs.get("copy") else tensor
+        pieces = pieces_of(tensor) if recorded else tensor.pieces
+        cast = [piece.to(dtype) for piece in pieces]
+        return joined(cast, tensor.axis) if recorded else tensor.like(cast)
+    if not host:
+        refuse(f"moving to {device}", tensor)
+    whole = _whole(tensor) if recorded else tensor.on_host()
+    return whole if dtype is None else whole.to(dtype)
+
+
+def _whole(tensor: SplitTensor) -> torch.Tensor:
+    return torch.cat([piece.cpu() for piece in pieces_of(tensor)], tensor.axis)
+
+
+def _target(args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:
+    """The device and the dtype among the arguments of `to`."""
+    given = [*args, kwargs.get("device"), kwargs.get("dtype"), kwargs.get("other")]
+    device: torch.device | None = None
+    dtype: torch.dtype | None = None
+    for value in given:
+        if isinstance(value, torch.Tensor):
+            device, dtype = value.device, value.dtype
+        elif isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (str, torch.device)) or (
+            isinstance(value, int) and not isinstance(value, bool)
+        ):
+            device = torch.device(value)
+    return device, dtype
+
+
+def set_data(tensor: SplitTensor, value: torch.Tensor) -> None:
+    """What `tensor.data = value` does.
+
+    Args:
+        tensor: a tensor in pieces.
+        value: in pieces, or whole; it is cut then.
+
+    Raises:
+        SplitTensorError: a whole value of another shape.
+    """
+    if isinstance(value, SplitTensor):
+        if value.dtype != tensor.dtype or value.shape != tensor.shape:
+            other = SplitTensor(value.pieces, value.axis).requires_grad_(tensor.requires_grad)
+            swap_implementation(tensor, other)
+        tensor.pieces, tensor.axis = [piece.detach() for piece in value.pieces], value.axis
+        return
+    if value.shape != tensor.shape:
+        refuse(f"setting .data to a tensor of shape {tuple(value.shape)} of", tensor)
+    with torch.no_grad():
+        cut = tensor.beside(value.detach().to(tensor.dtype))
+        tensor.pieces = [piece.clone(memory_format=torch.contiguous_format) for piece in cut]

@@ -1,0 +1,60 @@
+"""What optimizers of torch must know of weights in pieces: lists take them, state lies beside them.
+
+weight in pieces, state whole    load_state_dict before the split    the state is cut before the next step
+weight whole, state in pieces    after the model was restored        the state is joined before it
+load_state_dict                  whole tensors from a file           each is cut as it is read
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from baechi.torchlib.private.patches import OPTIMIZER_LOADS
+from baechi.torchlib.private.tensors import LIST_TYPES
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+_DENSE = torch.contiguous_format
+
+
+@cache
+def teach_optimizers() -> None:
+    """Let optimizers of this process take weights in pieces; done once, when the first weight is cut."""
+    for types in LIST_TYPES:
+        types.append(SplitTensor)
+    register_optimizer_step_pre_hook(_settle_state)
+    OPTIMIZER_LOADS.put(staticmethod(_loaded_value))
+
+
+def _settle_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Before a step: state lies as its weight does."""
+    del args, kwargs
+    for weight, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == weight.shape:
+                state[key] = _as_weight(weight, value)
+
+
+def _as_weight(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, SplitTensor):
+        if isinstance(weight, SplitTensor):
+            return value
+        whole: torch.Tensor = value.on_host().to(weight.device)
+        return whole
+    if not isinstance(weight, SplitTensor) or not value.dim():
+        return value
+    views = zip(value.split(weight.sizes, weight.axis), weight.pieces, strict=True)
+    return weight.like([view.clone(memory_format=_DENSE).to(piece.device) for view, piece in views])
+
+
+def _loaded_value(
+    param: torch.Tensor, value: torch.Tensor, param_id: int, param_groups: Any, key: Any = None
+) -> torch.Tensor:
+    """State that `Optimizer.load_state_dict` has read: cut at once, so that no device holds the whole."""
+    if isinstance(param, SplitTensor) and value.shape == param.shape:
+        floating = param.is_floating_point() and key != "step"
+        return _as_weight(param, value.to(dtype=param.dtype) if floating else value)
+    original: Any = OPTIMIZER_LOADS.original
+    read: torch.Tensor = getattr(original, "__func__", original)(param, value, param_id, param_groups, key)
+    return read

@@ -1,0 +1,60 @@
+"""What `distribute(split=)` asks for: layers in tiles, or inputs in microbatches."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from torch import nn
+
+from baechi.split.spec import Layers
+
+
+def asked_to_split(
+    split: Any, model: nn.Module, *, microbatches: bool
+) -> tuple[Layers | None, Mapping[str, int | None] | None]:
+    """What `distribute(split=)` asks for: layers in tiles, or inputs in microbatches.
+
+    Args:
+        split: as `distribute` takes it.
+        model: the model, whose modules are the layers.
+        microbatches: whether a step is split into microbatches.
+
+    Returns:
+        Layers and how they are split, then inputs and their dimensions; None for each that is not asked for.
+
+    Raises:
+        ValueError: a name is of no layer, or it is something else.
+    """
+    if split is None or split == "auto":
+        return split, None
+    if not isinstance(split, Mapping):
+        raise ValueError(f"split is {split!r}: it takes 'auto', or a dict such as {{'head': 4}}, by layer")
+    modules = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    unknown = [name for name in split if name not in modules]
+    if not unknown and split:
+        return split, None
+    if microbatches or not split:
+        return None, split
+    close = get_close_matches(str(unknown[0]), modules, n=1)
+    hint = f": is it {close[0]!r}?" if close else "; inputs are split with microbatches: say how many"
+    raise ValueError(f"split names {unknown[0]!r}, which is no layer of this {type(model).__name__}{hint}")
+
+
+def refuse_layers_with(layers: Layers | None, *, plan: object, microbatches: object) -> None:
+    """Raise if layers are to be split together with what excludes that.
+
+    Args:
+        layers: which layers are split.
+        plan: a plan that was made before.
+        microbatches: into how many parts a step is split.
+
+    Raises:
+        ValueError: they exclude each other.
+    """
+    if layers is not None and plan is not None:
+        raise ValueError("a plan says which layers are split: leave split= out, or the plan")
+    if layers is not None and microbatches is not None:
+        raise ValueError(
+            "layers are not split where a step is split into microbatches: leave out microbatches=, or the "
+            "layers of split="
+        )

@@ -1,0 +1,140 @@
+"""Split layers of a graph, and say how classes of layers are split. Nothing here needs torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+from baechi.split.auto import split_as_needed
+from baechi.split.dimension import Compute, SplitDimension, SplitRule, add_rule, key_of
+from baechi.split.rewrite import split as rewritten
+from baechi.split.spec import BatchSpec, DeviceName, Layers, LayerSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def split(
+    graph: LayerGraph, name: str, spec: LayerSpec, *, cluster: Cluster | str | None = None
+) -> LayerGraph:
+    """Split a layer of a graph into tiles, before it is placed.
+
+    Layers that share a weight with it are split alike. Each tile is a node like any other, which a placer
+    places, and so is the join of their outputs.
+
+    Args:
+        graph: the layer graph; it is not changed.
+        name: the layer's qualified name.
+        spec: a number of tiles along the layer's first dimension; a dimension with a number of tiles, such as
+            `{"out": 4}`; a `BatchSpec`, or a list of them, one inside the other.
+        cluster: the devices, where the spec gives them by number.
+
+    Returns:
+        A new graph.
+
+    Raises:
+        PlanError: there is no such layer, or it cannot be split; the reason is said.
+        ValueError: a malformed spec, or a device that the cluster does not have.
+    """
+    return with_layers_split(graph, {name: spec}, None if cluster is None else Cluster.parse(cluster))
+
+
+def with_layers_split(
+    graph: LayerGraph, layers: Mapping[str, LayerSpec], cluster: Cluster | None
+) -> LayerGraph:
+    """Split layers of a graph.
+
+    Args:
+        graph: the layer graph.
+        layers: by name, how each is split.
+        cluster: the devices, where specs give them by number.
+
+    Raises:
+        PlanError, ValueError: see `split`.
+    """
+    return rewritten(graph, {name: _located(spec, cluster) for name, spec in layers.items()})
+
+
+def plan_as_split(
+    graph: LayerGraph,
+    layers: Layers | None,
+    cluster: Cluster,
+    plan_for: Callable[[LayerGraph], Plan],
+) -> Plan:
+    """A plan of a graph whose layers are split as a user asked.
+
+    Args:
+        graph: the layer graph; its optimizer is noted on it.
+        layers: by name, how each is split; `"auto"` splits what fits nowhere; None nothing.
+        cluster: the devices.
+        plan_for: places a graph.
+
+    Raises:
+        PlacementError: nothing fits.
+        PlanError, ValueError: see `split`.
+    """
+    if layers is None:
+        return plan_for(graph)
+    if isinstance(layers, Mapping):
+        return plan_for(with_layers_split(graph, layers, cluster))
+    return split_as_needed(graph, cluster, plan_for)
+
+
+def _located(spec: LayerSpec, cluster: Cluster | None) -> LayerSpec:
+    """A spec with names of devices in place of their numbers."""
+    if isinstance(spec, BatchSpec):
+        matrix = spec.device_matrix
+        named = None if matrix is None else [_name_of(device, cluster) for device in matrix]
+        base = None if spec.base_device is None else _name_of(spec.base_device, cluster)
+        return replace(spec, device_matrix=named, base_device=base)
+    if isinstance(spec, Sequence):
+        return [_one(_located(one, cluster)) for one in spec]
+    return spec
+
+
+def _one(spec: LayerSpec) -> BatchSpec:
+    if not isinstance(spec, BatchSpec):
+        raise ValueError(f"{spec!r} is in a list of specs: each of them has to be a BatchSpec")
+    return spec
+
+
+def _name_of(device: DeviceName, cluster: Cluster | None) -> str:
+    if cluster is None:
+        if isinstance(device, int):
+            raise ValueError(f"device {device} is a number in a cluster: give cluster=, or its name")
+        return device
+    names = cluster.names
+    if isinstance(device, int) and 0 <= device < len(names):
+        return names[device]
+    if device not in names:
+        raise ValueError(f"{device!r} is no device: the cluster has {', '.join(names)}")
+    return str(device)
+
+
+def register_split(
+    kind: "type[nn.Module]",
+    dims: Mapping[str, SplitDimension],
+    compute: Compute,
+    *,
+    weights: Sequence[str],
+    options: Sequence[str] = (),
+    refuses: Callable[[Any], str] = lambda layer: "",
+) -> None:
+    """Say how layers of a class are split; where the class has a rule already, this one replaces it.
+
+    Args:
+        kind: a class of layers that take one tensor and return one. Subclasses need rules of their own.
+        dims: by name, along what they can be split; the first one is taken where none is named.
+        compute: `compute(options, dimension, share, x, *weights)`, a tile's output. `share` says which part
+            of the dimension it is (`start`, `stop`, `size`). It must be a function of a module, so that
+            models can be pickled.
+        weights: names of their parameters, in the order in which `compute` takes them.
+        options: names of attributes that `compute` needs.
+        refuses: from a layer to why it cannot be split; empty if it can.
+
+    Raises:
+        ValueError: the dimensions do not go with the weights.
+    """
+    add_rule(key_of(kind), SplitRule(dict(dims), tuple(weights), compute, tuple(options), refuses))

@@ -1,0 +1,89 @@
+"""A model whose tied embedding and head fit on no device, split as little as needed."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from run.split.split_layers import TOLERANCE, Tied, twins, words
+from torch import nn
+
+import baechi
+
+WORDS = 4000
+
+
+class Large(Tied):
+    """Weight, gradient and Adam's state take 4 MiB; nothing else is large."""
+
+    def __init__(self) -> None:
+        super().__init__(WORDS, 32)
+
+
+def test_what_fits_nowhere_is_split() -> None:
+    """It is refused whole; split it trains as on one large device, with the peaks that were predicted."""
+    model, plain = twins(Large)
+    inputs = (words(2, 4, below=WORDS), words(2, 4, below=WORDS))
+    cluster = baechi.Cluster.virtual(4, memory="2.5MiB")
+    with pytest.raises(baechi.PlacementError, match="larger than every device"):
+        baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0)
+    assert baechi.fits(model, inputs, cluster, optimizer="adam", split="auto")
+    baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
+    plan = baechi.plan_of(model)
+    tiles = [costs.tile for _, costs in plan.graph.placed_costs() if costs.tile is not None]
+    assert {tile["of"] for tile in tiles} == {"embed", "head"} and len(plan.devices_used) > 2
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (model, plain)]
+    with cluster:
+        for _ in range(3):
+            losses = []
+            for network, optimizer in zip((model, plain), optimizers, strict=True):
+                optimizer.zero_grad()
+                loss = network(*inputs)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            assert losses[0] == pytest.approx(losses[1], abs=TOLERANCE)
+    assert baechi.last_step(model).peak_bytes == plan.timeline.peak_bytes
+
+
+def test_what_fits_stays_whole() -> None:
+    """Nothing is split without need."""
+    model, _ = twins(Tied)
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    baechi.distribute(model, (words(2, 5), words(2, 5)), cluster=cluster, split="auto", effort=0)
+    assert not baechi.plan_of(model).graph.says("tile")
+    assert type(model.head.weight) is nn.Parameter
+
+
+def test_what_cannot_be_split_enough() -> None:
+    """The error says what was tried."""
+    model, _ = twins(Large)
+    inputs = (words(2, 4, below=WORDS), words(2, 4, below=WORDS))
+    cluster = baechi.Cluster.virtual(2, memory="1MiB")
+    with pytest.raises(baechi.PlacementError) as caught:
+        baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
+    assert any("split into tiles (embed into" in line for line in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("split", "fault"),
+    [
+        ({"heat": 2}, "no layer of this Tied: is it 'head'"),
+        ({"labels": None}, "say how many"),
+        ("head", "takes 'auto'"),
+    ],
+)
+def test_mistakes(split: object, fault: str) -> None:
+    """A name that is none is told, with the one that it resembles."""
+    model, _ = twins(Tied)
+    with pytest.raises(ValueError, match=fault):
+        baechi.distribute(model, (words(2, 5), words(2, 5)), split=split)  # type: ignore[arg-type]
+
+
+def test_the_page_runs() -> None:
+    """The programs of the user's page do what it says."""
+    page = (Path(__file__).parents[3] / "docs/split.md").read_text()
+    for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        names: dict[str, object] = {}
+        exec(program, names)
+        assert baechi.plan_of(names["model"]).graph.says("tile")  # type: ignore[arg-type]

@@ -1,0 +1,68 @@
+"""Each layer that can be split, along each dimension: values and gradients are those of the whole layer."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from run.split.split_layers import TOLERANCE, Around, assert_same, split_on, twins, words
+from torch import nn
+
+import baechi
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str, int]] = {
+    "linear out": (lambda: nn.Linear(5, 12), (2, 3, 5), "out", 4),
+    "linear out, uneven": (lambda: nn.Linear(5, 11, bias=False), (3, 5), "out", 4),
+    "linear in": (lambda: nn.Linear(12, 5), (2, 3, 12), "in", 3),
+    "linear in, uneven": (lambda: nn.Linear(10, 5), (3, 10), "in", 4),
+    "linear, one row": (lambda: nn.Linear(7, 6), (7,), "out", 2),
+    "embedding rows": (lambda: nn.Embedding(12, 4), (), "num_embeddings", 3),
+    "embedding rows, padding": (lambda: nn.Embedding(13, 4, padding_idx=9), (), "num_embeddings", 4),
+    "embedding dim": (lambda: nn.Embedding(13, 7, padding_idx=2), (), "dim", 3),
+    "conv1d out": (lambda: nn.Conv1d(3, 7, 3, padding=1), (2, 3, 9), "out_channels", 3),
+    "conv1d in, unbatched": (lambda: nn.Conv1d(4, 3, 2), (4, 9), "in_channels", 2),
+    "conv2d out": (lambda: nn.Conv2d(2, 8, 3, stride=2, padding=1), (2, 2, 6, 7), "out_channels", 4),
+    "conv2d in": (
+        lambda: nn.Conv2d(5, 4, 3, padding=1, padding_mode="circular"), (2, 5, 6, 7), "in_channels", 3
+    ),
+    "conv2d same": (lambda: nn.Conv2d(3, 5, 3, padding="same", dilation=2), (2, 3, 6, 7), "out_channels", 2),
+    "conv3d in": (lambda: nn.Conv3d(4, 3, 2), (1, 4, 3, 4, 3), "in_channels", 4),
+    "conv3d out": (lambda: nn.Conv3d(2, 5, 2, bias=False), (1, 2, 3, 4, 3), "out_channels", 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_gradients(case: str) -> None:
+    """A split layer returns what the whole one does, and so do gradients of weights and inputs."""
+    layer, shape, dim, tiles = CASES[case]
+    model, plain = twins(lambda: Around(layer()))
+    given = torch.randn(shape, dtype=torch.float64) if shape else words(3, 4, below=11)
+    x, y = given.clone(), given.clone()
+    if shape:
+        x.requires_grad_()
+        y.requires_grad_()
+    size = baechi.profile(model, given, cluster=baechi.Cluster.virtual(2)).costs("layer").splits
+    assert size is not None
+    cluster = split_on(tiles, model, given, {"layer": {dim: tiles}}, placer="round-robin")
+    with cluster:
+        result = model(x)
+        (result * result).sum().backward()
+    expected = plain(y)
+    (expected * expected).sum().backward()
+    torch.testing.assert_close(result.detach().cpu(), expected.detach(), rtol=0, atol=TOLERANCE)
+    assert_same(model, plain)
+    if shape:
+        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=TOLERANCE)
+    weight = model.layer.weight
+    assert isinstance(weight, SplitTensor) and len(weight.pieces) == tiles
+    assert len({id(piece.untyped_storage()) for piece in weight.pieces}) == tiles
+    assert len(baechi.plan_of(model).devices_used) > 1
+
+
+def test_an_index_out_of_range_raises() -> None:
+    """Below the first row, or beyond the last one, an embedding in tiles raises as a whole one does."""
+    model, _ = twins(lambda: Around(nn.Embedding(12, 4)))
+    split_on(2, model, words(3, below=11), {"layer": {"num_embeddings": 3}}, placer="round-robin")
+    for index in (-2, 11, 40):  # the model adds one
+        with pytest.raises(IndexError, match="index out of range"):
+            model(torch.tensor([3, index]))

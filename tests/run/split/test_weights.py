@@ -1,0 +1,364 @@
+"""From outside a weight in pieces is one Parameter: what trains, copies, saves, loads it sees one tensor."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run.split.split_layers import TOLERANCE, Tied, assert_same, tied_on_devices, twins, words
+from safetensors.torch import load_file, save_file
+from torch import nn, optim
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import baechi
+from baechi.errors import SplitTensorError
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p, **k: optim.SGD(p, lr=0.1, momentum=0.9, **k),
+    "adam": lambda p, **k: optim.Adam(p, lr=0.1, amsgrad=True, **k),
+    "adamw": lambda p, **k: optim.AdamW(p, lr=0.1, **k),
+    "rmsprop": lambda p, **k: optim.RMSprop(p, lr=0.1, **k),
+    "adagrad": lambda p, **k: optim.Adagrad(p, lr=0.1, **k),
+    "nadam": lambda p, **k: optim.NAdam(p, lr=0.1, **k),
+    "radam": lambda p, **k: optim.RAdam(p, lr=0.1, **k),
+    "adamax": lambda p, **k: optim.Adamax(p, lr=0.1, **k),
+    "adadelta": lambda p, **k: optim.Adadelta(p, lr=0.1, **k),
+    "asgd": lambda p, **k: optim.ASGD(p, lr=0.1, **k),
+}
+
+
+def steps(model: nn.Module, inputs: Any, optimizer: torch.optim.Optimizer, count: int = 3) -> list[float]:
+    """Train, with clipped gradients; the losses."""
+    losses = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = model(*inputs)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name: str, foreach: bool) -> None:
+    """Steps are those of the whole weight; half of them on an emulated cluster, half without its clock."""
+    model, plain, cluster, inputs = tied_on_devices()
+    one, other = (OPTIMIZERS[name](m.parameters(), foreach=foreach) for m in (model, plain))
+    with cluster:
+        losses = steps(model, inputs, one)
+    losses += steps(model, inputs, one)
+    torch.testing.assert_close(losses, steps(plain, inputs, other, 6), rtol=0, atol=TOLERANCE)
+    assert_same(model, plain)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw", "adagrad"])
+def test_fused_optimizers(name: str) -> None:
+    """One native call a device does the same."""
+    model, plain, cluster, inputs = tied_on_devices()
+    one, other = (OPTIMIZERS[name](m.parameters(), fused=True) for m in (model, plain))
+    with cluster:
+        losses = steps(model, inputs, one)
+    torch.testing.assert_close(losses, steps(plain, inputs, other), rtol=0, atol=TOLERANCE)
+    assert_same(model, plain)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_optimizer_made_before(told: bool) -> None:
+    """State that exists when the weight is split goes on beside its pieces; `restore` makes it whole."""
+    model, plain = twins(Tied)
+    inputs = (words(2, 5), words(2, 5))
+    one, other = (optim.Adam(m.parameters(), lr=0.1) for m in (model, plain))
+    steps(model, inputs, one)
+    steps(plain, inputs, other)
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    spec = baechi.BatchSpec({"out": 21}, device_matrix=[0, 1])
+    baechi.distribute(
+        model, inputs, cluster=cluster, split={"head": spec}, effort=0, optimizer=one if told else None
+    )
+    assert one.param_groups[0]["params"][0] is model.embed.weight
+    with cluster:
+        steps(model, inputs, one)
+    steps(plain, inputs, other)
+    assert_same(model, plain)
+    for state in one.state.values():
+        assert all(isinstance(value, SplitTensor) or value.numel() < 41 for value in state.values())
+        break
+    baechi.restore(model)
+    steps(model, inputs, one)
+    steps(plain, inputs, other)
+    assert_same(model, plain)
+    assert type(model.head.weight) is nn.Parameter and not vars(model.head.weight)
+
+
+def test_it_is_the_same_parameter() -> None:
+    """Object, keys, shapes, ties and the module tree stay as they were, on the way there and back."""
+    model, _ = twins(Tied)
+    weight, names = model.head.weight, [name for name, _ in model.named_parameters()]
+    modules, keys = list(model.modules()), list(model.state_dict())
+    weight.note = "mine"
+    inputs = (words(2, 5), words(2, 5))
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    baechi.distribute(model, inputs, cluster=cluster, split={"embed": 2}, effort=0)
+    for _ in range(2):
+        assert model.head.weight is weight and model.embed.weight is weight and weight.note == "mine"
+        assert isinstance(weight, nn.Parameter) and weight.is_leaf and weight.requires_grad
+        assert weight.shape == (41, 6) and weight.dtype == torch.float64
+        assert [name for name, _ in model.named_parameters()] == names
+        assert list(model.modules()) == modules and list(model.state_dict()) == keys
+        if isinstance(weight, SplitTensor):
+            baechi.restore(model)
+    assert type(weight) is nn.Parameter
+
+
+def test_files() -> None:
+    """A checkpoint of a split model is a plain one, bit for bit, and loads on either side."""
+    model, plain, cluster, inputs = tied_on_devices()
+    steps(model, inputs, optim.SGD(model.parameters(), lr=0.1))
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    assert all(type(value) is torch.Tensor for value in saved.values())
+    assert (
+        saved["head.weight"].untyped_storage().data_ptr()
+        == saved["embed.weight"].untyped_storage().data_ptr()
+    )
+    plain.load_state_dict(saved)
+    assert torch.equal(plain.head.weight, model.head.weight.cpu())
+    steps(plain, inputs, optim.SGD(plain.parameters(), lr=0.1))
+    model.load_state_dict(plain.state_dict())
+    assert isinstance(model.head.weight, SplitTensor)
+    assert torch.equal(plain.head.weight, model.head.weight.cpu())
+    model.load_state_dict(model.state_dict())
+    plain.load_state_dict(model.state_dict())
+    with cluster:
+        assert model(*inputs).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
+
+
+def test_assigned_weights_are_split_again() -> None:
+    """`load_state_dict(assign=True)` puts whole weights into the model; its next call cuts them."""
+    model, plain, cluster, inputs = tied_on_devices()
+    steps(plain, inputs, optim.SGD(plain.parameters(), lr=0.1))
+    model.load_state_dict(copy.deepcopy(plain.state_dict()), assign=True)
+    with cluster:
+        assert model(*inputs).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
+    assert isinstance(model.head.weight, SplitTensor)
+
+
+def test_optimizer_state_in_files() -> None:
+    """An optimizer's state is saved whole and loaded in pieces; no device holds the whole in between."""
+    model, plain, cluster, inputs = tied_on_devices()
+    one, other = (optim.Adam(m.parameters(), lr=0.1) for m in (model, plain))
+    with cluster:
+        steps(model, inputs, one)
+    steps(plain, inputs, other)
+    file = io.BytesIO()
+    torch.save(one.state_dict(), file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    again, beside = (optim.Adam(m.parameters(), lr=0.1) for m in (model, plain))
+    again.load_state_dict(saved)
+    assert isinstance(again.state[model.head.weight]["exp_avg"], SplitTensor)
+    beside.load_state_dict(copy.deepcopy(saved))
+    again.load_state_dict(again.state_dict())
+    with cluster:
+        steps(model, inputs, again)
+    steps(plain, inputs, beside)
+    assert_same(model, plain)
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    """`baechi.load` fills the pieces; saving goes by a copy on the host."""
+    model, plain, _, inputs = tied_on_devices()
+    steps(plain, inputs, optim.SGD(plain.parameters(), lr=0.1))
+    state = {name: value.clone() for name, value in plain.state_dict().items()}
+    save_file(state, tmp_path / "model.safetensors")
+    baechi.load(model, tmp_path / "model.safetensors")
+    assert_same(model, plain, grads=False)
+    save_file(
+        {name: value.cpu() for name, value in model.state_dict().items() if name != "head.weight"},
+        tmp_path / "back.safetensors",
+    )
+    assert torch.equal(load_file(tmp_path / "back.safetensors")["embed.weight"], plain.embed.weight)
+
+
+def test_copies() -> None:
+    """A deep copy and a pickle have pieces of their own, train by themselves, and keep the tie."""
+    model, plain, cluster, inputs = tied_on_devices()
+    with cluster:
+        model(*inputs).backward()
+        copied = copy.deepcopy(model)
+    for other in (copied, pickle.loads(pickle.dumps(model))):
+        assert other.head.weight is other.embed.weight and other.head.weight is not model.head.weight
+        with cluster:
+            other.zero_grad()
+            assert other(*inputs).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
+            steps(other, inputs, optim.SGD(other.parameters(), lr=0.1))
+        assert isinstance(other.head.weight, SplitTensor)
+    assert_same(model, plain, grads=False)
+
+
+def test_averages() -> None:
+    """An exponential average of weights is one in pieces."""
+    model, plain, _, inputs = tied_on_devices()
+    averages = [AveragedModel(m, multi_avg_fn=get_ema_multi_avg_fn(0.9)) for m in (model, plain)]
+    for network, average in zip((model, plain), averages, strict=True):
+        optimizer = optim.SGD(network.parameters(), lr=0.1)
+        for _ in range(3):
+            steps(network, inputs, optimizer, 1)
+            average.update_parameters(network)
+    assert_same(averages[0].module, averages[1].module, grads=False)
+
+
+def test_hooks_and_gradients() -> None:
+    """Hooks on the weight fire once with the whole gradient; `autograd.grad` finds it, also twice."""
+    model, plain, cluster, inputs = tied_on_devices()
+    seen: dict[str, list[torch.Tensor]] = {"grad": [], "after": []}
+    model.head.weight.register_hook(lambda grad: seen["grad"].append(grad))
+    model.head.weight.register_post_accumulate_grad_hook(lambda weight: seen["after"].append(weight))
+    plain(*inputs).backward()
+    with cluster:
+        model(*inputs).backward()
+    assert len(seen["grad"]) == 1 and seen["after"] == [model.head.weight]
+    torch.testing.assert_close(seen["grad"][0].cpu(), plain.head.weight.grad, rtol=0, atol=TOLERANCE)
+    for network in (model, plain):
+        network.zero_grad()
+    found = []
+    for network in (model, plain):
+        (grad,) = torch.autograd.grad(network(*inputs), network.head.weight, create_graph=True)
+        (grad * grad).sum().backward()
+        found.append(grad.detach().cpu())
+    torch.testing.assert_close(*found, rtol=0, atol=TOLERANCE)
+    assert_same(model, plain)
+
+
+def test_scaled_gradients() -> None:
+    """A `GradScaler` unscales pieces, and skips a step where one of them is not finite."""
+    model, plain, _, inputs = tied_on_devices()
+    for network in (model, plain):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        optimizer = optim.SGD(network.parameters(), lr=0.1)
+        for number in range(3):
+            optimizer.zero_grad()
+            scaler.scale(network(*inputs)).backward()
+            if number == 1:
+                weight = network.head.weight.grad
+                (weight.pieces[2] if isinstance(weight, SplitTensor) else weight)[-1, 0] = torch.inf
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 4.0
+    assert_same(model, plain, grads=False)
+
+
+def test_frozen_and_filled() -> None:
+    """`requires_grad_`, `nn.init`, `zero_grad(set_to_none=False)`, accumulation, writes without history."""
+    model, plain, _, inputs = tied_on_devices()
+    for network in (model, plain):
+        weight = network.head.weight
+        torch.manual_seed(4)
+        nn.init.xavier_uniform_(weight)
+        nn.init.normal_(network.middle.weight)
+        with torch.no_grad():
+            weight.mul_(2).add_(torch.arange(6.0, dtype=torch.float64))
+            weight.data.clamp_(-1, 1)
+        network(*inputs).backward()
+        network(*inputs).backward()
+    assert_same(model, plain)
+    for network in (model, plain):
+        network.zero_grad(set_to_none=False)
+        network.head.weight.requires_grad_(False)
+        network(*inputs).backward()
+    assert_same(model, plain)
+
+
+def test_a_write_before_backward_is_seen() -> None:
+    """A weight that an optimizer wrote between forward and backward raises, as a whole one does."""
+    for foreach in (False, True):
+        model, _, _, inputs = tied_on_devices()
+        optimizer = optim.Adam(model.parameters(), lr=0.1, foreach=foreach)
+        steps(model, inputs, optimizer, 1)
+        loss = model(*inputs)
+        optimizer.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_a_second_save_has_the_new_values() -> None:
+    """What a file holds is what the weight is now, though the first file's tensors are alive."""
+    for foreach in (False, True):
+        model, _, _, inputs = tied_on_devices()
+        optimizer = optim.SGD(model.parameters(), lr=0.1, foreach=foreach)
+        first = pickle.loads(pickle.dumps(model.head.weight))
+        steps(model, inputs, optimizer, 1)
+        second = pickle.loads(pickle.dumps(model.head.weight))
+        assert not torch.equal(first, second) and torch.equal(second, model.head.weight.cpu())
+
+
+def test_a_graph_across_the_split_raises() -> None:
+    """A backward through the weight as it was before it was split, or joined, would lose its gradient."""
+    model, _ = twins(Tied)
+    inputs = (words(2, 5), words(2, 5))
+    loss = model(*inputs)
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    baechi.distribute(model, inputs, cluster=cluster, split={"head": 2}, effort=0)
+    with pytest.raises(baechi.BaechiError, match="before its model was distributed"):
+        loss.backward()
+    loss = model(*inputs)
+    baechi.restore(model)
+    with pytest.raises((baechi.BaechiError, RuntimeError)):
+        loss.backward()
+
+
+REFUSED: dict[str, Callable[[nn.Parameter], Any]] = {
+    "to one device": lambda w: w.to("meta"),
+    "rows": lambda w: w[3],
+    "flat": lambda w: w.view(-1),
+    "reshaped": lambda w: w.reshape(6, 41),
+    "transposed": lambda w: w.t(),
+    "product": lambda w: torch.zeros(2, 41, dtype=torch.float64) @ w,
+    "functional": lambda w: nn.functional.linear(torch.zeros(2, 6, dtype=torch.float64), w),
+    "looked up": lambda w: nn.functional.embedding(torch.zeros(2, dtype=torch.long), w),
+    "softmax": lambda w: w.softmax(-1),
+    "argmax": lambda w: w.argmax(-1),
+    "topk": lambda w: w.topk(2),
+    "row norms": lambda w: w.norm(dim=-1),
+    "larger": lambda w: w + torch.zeros(2, 41, 6, dtype=torch.float64),
+    "orthogonal": lambda w: nn.init.orthogonal_(w),
+    "shared memory": lambda w: w.share_memory_(),
+    "storage": lambda w: w.untyped_storage(),
+    "written into a whole": lambda w: torch.zeros(41, 6, dtype=torch.float64).add_(w.detach()),
+    "vector": lambda w: nn.utils.parameters_to_vector([w]),
+    "vmap": lambda w: torch.vmap(lambda row: row.sum())(w),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_with_a_cure(what: str) -> None:
+    """What would need the whole on one device says so, and what to do."""
+    model, _, _, _ = tied_on_devices()
+    with pytest.raises(SplitTensorError, match=r"lies in pieces.*leave its layer out of split="):
+        REFUSED[what](model.head.weight)
+
+
+@pytest.mark.parametrize("kind", ["LBFGS", "Adafactor", "Muon", "Rprop"])
+def test_optimizers_that_need_the_whole(kind: str) -> None:
+    """They raise at their first step, and change nothing before."""
+    model, plain, _, inputs = tied_on_devices()
+    optimizer = getattr(torch.optim, kind)([model.head.weight])
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(*inputs)
+        loss.backward()
+        return loss
+
+    with pytest.raises(SplitTensorError):
+        optimizer.step(closure)
+    assert_same(model, plain, grads=False)

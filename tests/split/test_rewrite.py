@@ -1,0 +1,105 @@
+"""Splitting a layer of a graph."""
+
+import pytest
+from run.split.split_layers import Around, Tied, twins, words
+from torch import nn
+
+import baechi
+from baechi import LayerGraph
+from baechi.errors import PlanError
+from baechi.split.rewrite import split as split_layers
+
+
+def tied_graph() -> LayerGraph:
+    model, _ = twins(Tied)
+    return baechi.profile(model, (words(2, 5), words(2, 5)), cluster=baechi.Cluster.virtual(2))
+
+
+def of_layer(layer: nn.Module, *shape: int) -> LayerGraph:
+    model, _ = twins(lambda: Around(layer))
+    given = (
+        words(*shape, below=5) if isinstance(layer, nn.Embedding) else nn.Parameter(words(*shape).double())
+    )
+    return baechi.profile(model, given, cluster=baechi.Cluster.virtual(2))
+
+
+def test_bytes_and_seconds_are_shared() -> None:
+    """Tiles together have the layer's weights and work; the join has its output. The graph stays."""
+    graph = tied_graph()
+    before = graph.to_json()
+    split = baechi.split(graph, "middle", {"in": 4})
+    assert graph.to_json() == before
+    tiles = [f"middle[{number}]" for number in range(4)]
+    for amount in ("param_bytes", "grad_bytes", "flops", "backward_flops"):
+        assert sum(split.amount(tile, amount) for tile in tiles) == pytest.approx(
+            graph.amount("middle", amount)
+        )
+    kind = next(iter(graph.costs("middle").forward_s))  # type: ignore[arg-type]
+    assert sum(split.seconds(t, "forward_s", kind) for t in tiles) == pytest.approx(
+        graph.seconds("middle", "forward_s", kind)
+    )
+    assert split.amount("middle[join]", "output_bytes") == graph.amount("middle", "output_bytes")
+    assert [split.edge_costs("embed", tile).bytes for tile in tiles] == [160, 160, 80, 80]
+    assert split.costs("middle[0]").weights == ["middle.weight[0]", "middle.bias"]
+    assert split.costs("middle[3]").weights == ["middle.weight[3]"]
+
+
+def test_ties_are_split_alike() -> None:
+    """Tiles of tied layers share a device, piece by piece; what follows an output goes with the join."""
+    for name, spec in (("head", {"out": 3}), ("embed", {"num_embeddings": 3})):
+        split = baechi.split(tied_graph(), name, spec)
+        groups = [set(members) for members in split.groups().values()]
+        assert [{f"embed[{number}]", f"head[{number}]"} in groups for number in range(3)] == [True] * 3
+        assert any({"head[join]", "glue:/cross_entropy#0"} <= group for group in groups)
+    assert LayerGraph.from_json(split.to_json()).to_json() == split.to_json()
+
+
+def test_every_call_is_split() -> None:
+    """A layer that is called twice is split at both calls, whose tiles share their devices."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: nn.Parameter) -> nn.Parameter:
+            return self.layer(self.layer(x).relu())  # type: ignore[no-any-return]
+
+    graph = baechi.profile(Twice().double(), words(3, 4).double(), cluster=baechi.Cluster.virtual(2))
+    split = baechi.split(graph, "layer", 2)
+    groups = split.groups().values()
+    assert {"layer[0]", "layer[0]#1"} in [set(members) for members in groups]
+    assert list(split.successors("layer[join]")) == ["glue:/relu#0"]
+
+
+def test_devices_are_pins() -> None:
+    """Tiles and joins of a spec with devices are pinned there; numbers need the cluster."""
+    cluster = baechi.Cluster.virtual(3)
+    spec = baechi.BatchSpec({"out": 2}, [2, 0], base_device="cpu:1")
+    split = baechi.split(tied_graph(), "middle", spec, cluster=cluster)
+    pins = {name: costs.pin for name, costs in split.placed_costs() if costs.pin}
+    assert pins == {"middle[0]": "cpu:2", "middle[1]": "cpu:0", "middle[2]": "cpu:2", "middle[join]": "cpu:1"}
+    plan = baechi.place(split, cluster, effort=0)
+    assert all(plan.device_of[name] == device for name, device in pins.items())
+    with pytest.raises(ValueError, match="give cluster="):
+        baechi.split(tied_graph(), "middle", spec)
+    with pytest.raises(ValueError, match="'cpu:9' is no device"):
+        baechi.split(tied_graph(), "middle", baechi.BatchSpec({"out": 2}, ["cpu:9"]), cluster=cluster)
+
+
+def test_what_cannot_be_split_says_why() -> None:
+    """Each refusal names the layer and the reason."""
+    graph = tied_graph()
+    for name, reason in (("tail", "no layer 'tail'"), ("glue:/relu#0", "no layer")):
+        with pytest.raises(PlanError, match=reason):
+            baechi.split(graph, name, 2)
+    with pytest.raises(PlanError, match="tile already"):
+        baechi.split(baechi.split(graph, "middle", 2), "middle[0]", 2)
+    with pytest.raises(PlanError, match=r"layer \(Conv2d\) cannot be split: .* 2 groups"):
+        baechi.split(of_layer(nn.Conv2d(2, 4, 1, groups=2), 2, 2, 3, 3), "layer", 2)
+    with pytest.raises(PlanError, match="max_norm=1"):
+        baechi.split(of_layer(nn.Embedding(9, 3, max_norm=1.0), 4), "layer", 2)
+    with pytest.raises(PlanError, match=r"LayerNorm\) cannot be split: no rule.*register_split"):
+        baechi.split(of_layer(nn.LayerNorm(4), 3, 4), "layer", 2)
+    with pytest.raises(PlanError, match="embed is to be split in two ways"):
+        split_layers(graph, {"head": {"out": 2}, "embed": {"dim": 2}})
