@@ -56,6 +56,4 @@ def dry_run(
     plan = plan.plan if isinstance(plan, Pipeline) else read_plan(plan)
     optimizer = plan.graph.graph.get("optimizer") if optimizer is None else optimizer
     given = Inputs.of(inputs)
-    return run_dry(
-        model, given, plan, optimizer=optimizer, steps=steps, reorder=reorder, microbatches=split
-    )
+    return run_dry(model, given, plan, optimizer=optimizer, steps=steps, reorder=reorder, microbatches=split)

@@ -6,7 +6,8 @@ is left out. The host is charged.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from rich.table import Table
@@ -70,11 +71,7 @@ class Row:
     @property
     def over_textbook(self) -> float:
         """The chosen step over the fastest of GPipe, 1F1B and interleaved, on the same stages."""
-        return max([1 / self._over(name) for name in TEXTBOOK if self.steps_s[name] is not None], default=1.0)
-
-    def body(self) -> dict[str, Any]:
-        """The row as JSON-able data."""
-        return asdict(self)
+        return max([1 / self._over(name) for name in TEXTBOOK if self.steps_s.get(name)], default=1.0)
 
     def _over(self, way: str) -> float:
         other_s, chosen_s = self.steps_s[way], self.steps_s["chosen"]
@@ -85,7 +82,7 @@ def emulated(*, quick: bool = False, full: bool = False) -> Iterator[Row]:
     """Place, order and run every model.
 
     Args:
-        quick: two small models on two devices.
+        quick: one small model on two devices, without a search.
         full: on all clusters, with 2 to 32 microbatches; else on four equal devices with 8.
 
     Yields:
@@ -93,11 +90,14 @@ def emulated(*, quick: bool = False, full: bool = False) -> Iterator[Row]:
     """
     numbers = (4,) if quick else _MANY if full else (_MICROBATCHES,)
     chosen = [(name, charged(one)) for name, one in clusters(quick=quick) if quick or full or name in USUAL]
-    for model, (module, inputs) in subjects(quick=quick):
-        for setting, cluster in chosen:
+    most = 1 if quick else None
+    for model, (module, inputs) in islice(subjects(quick=quick), most):
+        for setting, cluster in chosen[:most]:
             unsplit_s = _unsplit_s(module, inputs, cluster)
             for number in numbers:
-                yield _row(model, module, inputs, setting, cluster, number, unsplit_s)
+                yield _row(
+                    model, module, inputs, setting, cluster, number, unsplit_s, effort=0 if quick else 1
+                )
 
 
 def charged(cluster: Cluster) -> Cluster:
@@ -148,11 +148,11 @@ def _row(
     cluster: Cluster,
     number: int,
     unsplit_s: Mapping[str, float | None],
+    *,
+    effort: int,
 ) -> Row:
-    graph = profile(
-        module, inputs, cluster=cluster, training=True, source="estimate", microbatches=number
-    )
-    made = place(graph, cluster, microbatches=number, optimizer=OPTIMIZER)
+    graph = profile(module, inputs, cluster=cluster, training=True, source="estimate", microbatches=number)
+    made = place(graph, cluster, microbatches=number, optimizer=OPTIMIZER, effort=effort)
     ways = {name: pipeline(made.plan, number, name) for name in TEXTBOOK} | {"chosen": made}
     steps_s = {way: _step_s(module, inputs, one) for way, one in ways.items()}
     bound_s = shortest_pipeline_s(costs_of(made.plan), number)
