@@ -1,6 +1,7 @@
-"""The benches by name. A bench is a file here with a function `measure(quick=False) -> Figures`."""
+"""The benches by name. A bench is a module here with a function `measure(quick=False) -> Figures`."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 
 from baechi.bench.figures import Figures
@@ -10,7 +11,7 @@ BENCHES = {
     "batches": "the largest batch that trains, by placer and by accelerate's map",
     "distribute": "what distribute costs beside a plain forward and backward, and where it goes",
     "host": "what the runtime takes of the host for each thing it does",
-    "pipeline": "predicted steps in microbatches beside one device, the bound, and orders of the literature",
+    "pipeline": "emulated steps in microbatches beside one device, the bound, and orders of the literature",
     "placers": "how good placements are, and how long placing takes",
     "runtime": "what the runtime costs the host for each layer call",
     "steps": "emulated steps beside one device, and beside a plain device map",
@@ -18,20 +19,29 @@ BENCHES = {
 }
 
 
-def find(name: str) -> Callable[..., Figures]:
+LONGER = ("pipeline",)
+"""Those with a longer list: their `measure` takes `full`, too."""
+
+
+def find(name: str, *, full: bool = False) -> Callable[..., Figures]:
     """The bench of that name.
 
     Args:
         name: a key of `BENCHES`.
+        full: whether all of it is to be measured, which may take hours.
 
     Returns:
         A function that measures, `measure(quick=False)`.
 
     Raises:
-        ValueError: no bench has that name; it lists what there is.
+        ValueError: no bench has that name (it lists what there is), or it has no longer list.
     """
     if name not in BENCHES:
         known = "".join([f"\n  {known:12}{what}" for known, what in BENCHES.items()])
         raise ValueError(f"{f'there is no bench {name!r}' if name else 'say which bench'}; there are:{known}")
+    if full and name not in LONGER:
+        raise ValueError(
+            f"the bench {name!r} has no longer list, as {', '.join(LONGER)} has: leave out --full"
+        )
     measure: Callable[..., Figures] = import_module(f"baechi.bench.{name}").measure
-    return measure
+    return partial(measure, full=True) if full else measure

@@ -56,11 +56,12 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables as Markdown.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less, to see whether it works.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Measure the longer list of a bench.")] = False,
 ) -> None:
     """Measure what things cost, as figures of one run."""
     from baechi.bench.registry import find
 
-    measure = find(what)
+    measure = find(what, full=full)
     with progress(f"measuring {what}"):
         figures = measure(quick=quick)
     if as_json or markdown:

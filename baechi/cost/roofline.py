@@ -22,11 +22,13 @@ class Work:
         flops: arithmetic operations.
         moved_bytes: bytes read and written.
         kernels: operations launched.
+        memory_bound_bytes: the part of `moved_bytes` that kernels without arithmetic move.
     """
 
     flops: float
     moved_bytes: float
     kernels: float
+    memory_bound_bytes: float = 0.0
 
     @classmethod
     def of(cls, graph: LayerGraph, name: str, *, backward: bool) -> "Work":
@@ -38,13 +40,34 @@ class Work:
             backward: in backward, else in forward.
         """
         costs = graph.costs(name)
-        amounts = (costs.flops, costs.moved_bytes, costs.kernels)
+        amounts = (costs.flops, costs.moved_bytes, costs.kernels, costs.memory_bound_bytes)
         times = 1.0
         if backward and graph.graph.get("backward_captured", False):
-            amounts = (costs.backward_flops, costs.backward_moved_bytes, costs.backward_kernels)
+            amounts = (
+                costs.backward_flops,
+                costs.backward_moved_bytes,
+                costs.backward_kernels,
+                costs.backward_memory_bound_bytes,
+            )
         elif backward:
             times = float(BACKWARD_PER_FORWARD)
         return cls(*[times * amount for amount in amounts])
+
+    def seconds(self, device: Device, dtype: str) -> float:
+        """How long it takes at a device's peak rates.
+
+        Kernels run one after the other. So what a memory-bound kernel moves is not hidden behind the
+        arithmetic of another one.
+
+        Args:
+            device: who does it.
+            dtype: name of the dtype it computes in.
+
+        Raises:
+            ValueError: the device has no rate for what the layer does.
+        """
+        computing_s = layer_s(device, self.flops, self.moved_bytes - self.memory_bound_bytes, dtype)
+        return computing_s + layer_s(device, 0.0, self.memory_bound_bytes, dtype)
 
 
 def layer_s(device: Device, flops: float, moved_bytes: float, dtype: str = "float32") -> float:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from baechi.cost.roofline import Work, layer_s
+from baechi.cost.roofline import Work
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 
@@ -62,5 +62,4 @@ def _others(data: Mapping[str, Any], attribute: str) -> dict[str, float]:
 
 
 def _seconds(graph: LayerGraph, name: str, device: Device, backward: bool) -> float:
-    work = Work.of(graph, name, backward=backward)
-    return layer_s(device, work.flops, work.moved_bytes, graph.costs(name).dtype) / device.speed
+    return Work.of(graph, name, backward=backward).seconds(device, graph.costs(name).dtype) / device.speed

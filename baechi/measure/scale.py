@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from baechi.cost.roofline import Work, layer_s
+from baechi.cost.roofline import Work
 from baechi.records.datasheet import datasheet
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
@@ -117,7 +117,7 @@ def _guess(graph: LayerGraph, name: str, backward: bool, device: Device | None) 
     known = device is not None and device.flops_per_s and device.bytes_per_s
     sheet = device if device is not None and known else _HOST
     work = Work.of(graph, name, backward=backward)
-    return work.kernels, layer_s(sheet, work.flops, work.moved_bytes, graph.costs(name).dtype)
+    return work.kernels, work.seconds(sheet, graph.costs(name).dtype)
 
 
 _HOST = Device("this machine", **datasheet("CPU"))

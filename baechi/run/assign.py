@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -218,9 +218,7 @@ def _wrap_recomputed(model: nn.Module, plan: Plan) -> None:
             replace_forward(modules[name], functools.partial(call_recomputed, call_plainly, ""))
 
 
-def _wrap(
-    model: nn.Module, runtime: Runtime, planned: dict[str, str], tiles: Mapping[str, nn.Module]
-) -> None:
+def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str], tiles: dict[str, nn.Module]) -> None:
     modules = {**modules_of(model), **tiles}
     devices = _layer_devices(runtime.plan, modules, planned)
     wrapped: set[int] = set()

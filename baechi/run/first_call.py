@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from baechi.records.inputs import Inputs
+from baechi.run.whole import call_in_forward
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import replace_forward, restore_forward
 
@@ -43,4 +44,4 @@ def _first_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     except BaseException:
         plan_at_first_call(module, distribute)
         raise
-    return module.forward(*args, **kwargs)
+    return call_in_forward(module, args, kwargs)

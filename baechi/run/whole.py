@@ -35,6 +35,25 @@ def unhook(model: nn.Module) -> None:
     remove_forward_hooks(model, (_open, _close))
 
 
+def call_in_forward(model: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Call a model from within its own call, whose hooks have run already: with `hook`'s, if it has them.
+
+    Args:
+        model: the model.
+        args: positional arguments.
+        kwargs: keyword arguments.
+    """
+    if _open not in model._forward_pre_hooks.values():
+        return model.forward(*args, **kwargs)
+    lent_args, lent_kwargs = _open(model, args, kwargs)
+    result = None
+    try:
+        result = model.forward(*lent_args, **lent_kwargs)
+    finally:
+        result = _close(model, args, kwargs, result)
+    return result
+
+
 @uncompiled
 def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     binding = binding_of(module)

@@ -6,8 +6,11 @@ import torch
 from torch import nn
 
 from baechi.records.inputs import Inputs
+from baechi.records.pipeline import Pipeline
 from baechi.records.timeline import Timeline
 from baechi.run.dry.dry_run import dry_run as run_dry
+from baechi.run.pipeline.batch.shares import ROWS
+from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.runtime import Reorder
 from baechi.verbs.given import PlanLike, read_plan
 
@@ -15,7 +18,7 @@ from baechi.verbs.given import PlanLike, read_plan
 def dry_run(
     model: nn.Module,
     inputs: Any,
-    plan: PlanLike,
+    plan: PlanLike | Pipeline,
     *,
     optimizer: str | torch.optim.Optimizer | None = None,
     steps: int = 2,
@@ -32,7 +35,8 @@ def dry_run(
     Args:
         model: the model that the plan is for, on any device or `meta`; left exactly as found.
         inputs: as `distribute` takes them; one example.
-        plan: the plan, or its file. Its cluster may be emulated, real, or to plan for.
+        plan: the plan, or its file; or a pipeline, whose microbatches count by their rows. Its cluster may be
+            emulated, real, or to plan for.
         optimizer: its name, or an optimizer of this model; the one that the plan's graph notes, unless given.
         steps: how many steps run; the first one makes the optimizer's state.
         reorder: as `distribute` takes it.
@@ -47,6 +51,9 @@ def dry_run(
         BaechiError: the model is distributed already.
         ValueError: an unknown optimizer, or `steps` below 1.
     """
-    plan = read_plan(plan)
+    split = Microbatches(plan, weigh=ROWS.weigh) if isinstance(plan, Pipeline) else None
+    reorder = False if split is not None else reorder
+    plan = plan.plan if isinstance(plan, Pipeline) else read_plan(plan)
     optimizer = plan.graph.graph.get("optimizer") if optimizer is None else optimizer
-    return run_dry(model, Inputs.of(inputs), plan, optimizer=optimizer, steps=steps, reorder=reorder)
+    given = Inputs.of(inputs)
+    return run_dry(model, given, plan, optimizer=optimizer, steps=steps, reorder=reorder, microbatches=split)

@@ -18,10 +18,13 @@ from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, tell_uncompiled
+from baechi.run.pipeline.batch.splitting import rows_of
+from baechi.run.pipeline.walking import keeps_rows_apart
 from baechi.run.runtime import Reorder
 from baechi.split.spec import Layers
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import Run, checked, judged, runner
+from baechi.verbs.pipeline.offering import offer
 from baechi.verbs.planning import with_optimizer
 from baechi.verbs.split.verb import plan_as_split
 
@@ -76,9 +79,18 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
         plan = _planned(request, model, Inputs.each_of(inputs))
         assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
         tell_uncompiled(model)
-        say(lambda: summary(plan))
+        say(lambda: summary(plan) + _offered(request, plan, model, inputs))
     if logger.isEnabledFor(logging.INFO):  # steps may have to be simulated for it
         logger.info("%s", summary(plan))
+
+
+def _offered(request: Request, plan: Plan, model: nn.Module, inputs: Inputs | list[Inputs]) -> str:
+    """What microbatches would gain; nothing where they cannot run as the plan does, or rows are coupled."""
+    examples = Inputs.each_of(inputs)
+    if len(examples) > 1 or request.device_map is not None or request.layers is not None:
+        return ""
+    found = offer(plan, rows_of(model, examples[0], {}))
+    return f"; {found}" if found is not None and keeps_rows_apart(model, examples[0]) else ""
 
 
 def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan:

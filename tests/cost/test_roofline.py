@@ -41,6 +41,12 @@ def test_backward() -> None:
     assert Work.of(graph, "a", backward=True) == Work(50, 0, 3)
 
 
+def test_memory_bound_kernels_are_not_hidden() -> None:
+    """Arithmetic hides what its own kernels move; the others' bytes come on top."""
+    assert Work(40, 10, 2).seconds(DEVICE, "float32") == 4.0
+    assert Work(40, 10, 2, memory_bound_bytes=10).seconds(DEVICE, "float32") == 6.0
+
+
 @pytest.mark.parametrize(("flops", "moved_bytes", "what"), [(1, 0, "flops_per_s"), (0, 1, "bytes_per_s")])
 def test_no_rate(flops: float, moved_bytes: float, what: str) -> None:
     """A device without the rate that is needed is refused by name."""

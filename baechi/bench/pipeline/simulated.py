@@ -1,11 +1,11 @@
 """Predicted pipelines: every model on every cluster, with several numbers of microbatches."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 
-from baechi.bench.figures import Figures, table_of
+from baechi.bench.figures import table_of
 from baechi.bench.models.clusters import FULL, HALF
 from baechi.bench.pipeline.subjects import clusters, subjects
 from baechi.errors import PlacementError
@@ -46,16 +46,6 @@ class Row:
     over_textbook: float = 1.0
     order: str = "does not fit"
     placer: str = ""
-
-
-def measure(*, quick: bool = False) -> Figures:
-    """Predict, and show.
-
-    Args:
-        quick: two small models on two devices.
-    """
-    rows = list(simulated(quick=quick))
-    return Figures((table(rows),), [asdict(row) for row in rows])
 
 
 def simulated(*, quick: bool = False) -> Iterator[Row]:

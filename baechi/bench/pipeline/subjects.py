@@ -1,4 +1,4 @@
-"""The models that are pipelined, all on the `meta` device, and the clusters."""
+"""The models that are pipelined, each with its loss, all on the `meta` device, and the clusters."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +14,7 @@ from baechi import zoo
 from baechi.bench.models.clusters import FULL, HALF, LINKS
 from baechi.bench.models.small import Example, Maker, makers
 from baechi.records.cluster import Cluster
+from baechi.records.inputs import Inputs
 
 _BATCHES = {
     "transformer": 256,
@@ -91,6 +92,32 @@ class Skips(nn.Module):
         return x.square().mean()
 
 
+class WithLoss(nn.Module):
+    """A model that returns its loss and nothing else.
+
+    Args:
+        model: it returns an object with a loss, or scores of classes.
+        classifies: whether it returns scores; the loss is then the cross entropy of `labels`.
+    """
+
+    def __init__(self, model: nn.Module, *, classifies: bool) -> None:
+        super().__init__()
+        self.model, self.classifies = model, classifies
+
+    def forward(self, *inputs: torch.Tensor, labels: torch.Tensor, **named: Any) -> torch.Tensor:
+        """Call the model.
+
+        Args:
+            *inputs, **named: its inputs.
+            labels: the classes.
+        """
+        if self.classifies:
+            scores = self.model(*inputs, **named)
+            return nn.functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
+        loss: torch.Tensor = self.model(*inputs, labels=labels, **named).loss
+        return loss
+
+
 def subjects(*, quick: bool) -> Iterator[tuple[str, Example]]:
     """The models with their whole batches.
 
@@ -107,7 +134,15 @@ def subjects(*, quick: bool) -> Iterator[tuple[str, Example]]:
     if quick:
         return
     for name, maker in _makers():
-        yield name, maker(_BATCHES.get(name))
+        yield name, _with_loss(*maker(_BATCHES.get(name)))
+
+
+def _with_loss(model: nn.Module, inputs: Any) -> Example:
+    """The model returning its loss alone. CLIP's `labels` are not given: its loss needs none."""
+    if isinstance(inputs, dict):
+        return (WithLoss(model, classifies=False), inputs) if "labels" in inputs else (model, inputs)
+    labels = inputs[1] if len(inputs) > 1 else torch.zeros(len(inputs[0]), dtype=torch.long, device="meta")
+    return WithLoss(model, classifies=True), Inputs(*inputs, labels=labels)
 
 
 def _makers() -> Iterator[tuple[str, Maker]]:

@@ -33,7 +33,9 @@ class Draft:
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         reaches: whether it reads what it was not given: in an object, in another module.
         flops, moved_bytes: by dtype name.
-        backward_kernels, backward_flops, backward_moved_bytes: of its part of the backward.
+        memory_bound_bytes: the part of `moved_bytes` that operations without arithmetic move.
+        backward_kernels, backward_flops, backward_moved_bytes, backward_memory_bound_bytes: of its part of
+            the backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         backward_rise_bytes: what that part adds to what is there at most; None if unknown.
         delivered: storages of `made` that the model returns.
@@ -63,9 +65,11 @@ class Draft:
     reaches: bool = False
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
+    memory_bound_bytes: int = 0
     backward_kernels: int = 0
     backward_flops: int = 0
     backward_moved_bytes: int = 0
+    backward_memory_bound_bytes: int = 0
     backward_temp_bytes: int | None = None
     backward_rise_bytes: int | None = None
     delivered: set[int] = field(default_factory=set)
@@ -97,6 +101,7 @@ class Draft:
         self.kernels += homeless + op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
+        self.memory_bound_bytes += 0 if op.flops else op.moved_bytes
         self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))
         for use in op.makes:
             self.made.setdefault(use.storage.index, (use.storage, event))
@@ -123,6 +128,7 @@ class Draft:
             "kernels": self.kernels,
             "flops": sum(self.flops.values()),
             "moved_bytes": sum(self.moved_bytes.values()),
+            "memory_bound_bytes": self.memory_bound_bytes,
         }
         if training:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
@@ -140,6 +146,7 @@ class Draft:
             amounts["backward_kernels"] = self.backward_kernels
             amounts["backward_flops"] = self.backward_flops
             amounts["backward_moved_bytes"] = self.backward_moved_bytes
+            amounts["backward_memory_bound_bytes"] = self.backward_memory_bound_bytes
         attributes: dict[str, Any] = {"kind": self.kind, "module": self.module, "type": self.type}
         attributes |= {name: amount for name, amount in amounts.items() if amount > 0}
         if self.moved_bytes:

@@ -1,5 +1,6 @@
 """The model's own code, walked by one microbatch in its lane, or by a few rows in a plain step."""
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -8,13 +9,18 @@ from torch import nn
 
 from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.splitting import Parted
+from baechi.run.binding import binding_of
+from baechi.run.pipeline.batch.evidence import Evidence
+from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.runtime import Runtime
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.modules.intercept import original_forward
+from baechi.torchlib.tensors.pytree import tensors_in
+
+logger = logging.getLogger(__name__)
 
 TARGET = "target"
 """The keyword argument that a `loss=` function gets."""
@@ -93,6 +99,53 @@ def shares_of(
         return microbatches.weigh(parts)
     call = partial(_whole, model, runtime, microbatches.loss)
     return microbatches.evidence.shares(model, parts, inputs, call)
+
+
+def couples_rows(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether the rows of a batch are coupled, so that parts of it train something else.
+
+    Args:
+        model: a distributed model whose step is split; a few rows of the batch are run.
+        inputs: a batch.
+
+    Returns:
+        False also where nothing can be asked: the user says what parts count, or weights are not there yet.
+    """
+    binding = binding_of(model)
+    split: Microbatches | None = None if binding is None else binding.runtime.microbatches
+    if binding is None or split is None or split.weigh is not None or not _has_values(model, inputs):
+        return False
+    parts = parted(model, inputs, split.pipeline.microbatches, split.pipeline.split)
+    shares_of(model, binding.runtime, split, inputs, parts)
+    return split.evidence.couples
+
+
+def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether a few rows of a batch, in two parts, are known to give what they give together.
+
+    Args:
+        model: any model; the rows are run, in evaluation and without gradients.
+        inputs: a batch.
+
+    Returns:
+        False also where nothing can be asked: weights are not there yet, or the model fails on a few rows.
+    """
+    if not _has_values(model, inputs):
+        return False
+    evidence = Evidence({}, tells=False)
+    try:
+        evidence.shares(
+            model, parted(model, inputs, 2, {}), inputs, lambda rows: model(*rows.args, **rows.kwargs)
+        )
+    except Exception as error:  # the model's code may raise anything on another batch than its own
+        logger.debug("nothing is known of parts of a batch: the model fails on a few rows: %s", error)
+        return False
+    return not evidence.couples
+
+
+def _has_values(model: nn.Module, inputs: Inputs) -> bool:
+    given = [*model.parameters(), *model.buffers(), *tensors_in(inputs.args, inputs.kwargs)]
+    return not any(tensor.is_meta for tensor in given)
 
 
 def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:

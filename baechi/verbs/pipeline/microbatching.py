@@ -25,16 +25,16 @@ from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.report.summary import summary
-from baechi.run import assign, blocks_compiled, tell_uncompiled
+from baechi.run import assign, blocks_compiled, restore, tell_uncompiled
 from baechi.run.dry.dry_run import dry_run
 from baechi.run.pipeline.batch.shares import ROWS
 from baechi.run.pipeline.batch.splitting import Parted, parted, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.walking import TARGET
+from baechi.run.pipeline.walking import TARGET, couples_rows
 from baechi.units import format_bytes
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import Optimizer, Outputs, instance_of, name_of, with_outputs
-from baechi.verbs.pipeline.asked import Splitting
+from baechi.verbs.pipeline.asked import Number, Splitting
 from baechi.verbs.pipelining import pipeline as ordered
 from baechi.verbs.planning import Placer, place, resized, with_optimizer
 
@@ -106,8 +106,13 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
         ValueError: the batch cannot be split.
     """
     with verbosity(request.verbose), blocks_compiled(model, request.compile):
-        pipeline = _chosen(request, model, inputs)
+        pipeline = _chosen(request, model, inputs, request.splitting.microbatches)
         assign_pipeline(model, pipeline, request.splitting, request.optimizer)
+        if request.splitting.microbatches == "auto" and couples_rows(model, inputs):
+            logger.warning("the loss couples the rows of the batch, so microbatches='auto' is one: not split")
+            restore(model)
+            pipeline = _chosen(request, model, inputs, 1)
+            assign_pipeline(model, pipeline, request.splitting, request.optimizer)
         say(lambda: summary(pipeline.plan) if pipeline.microbatches == 1 else repr(pipeline))
 
 
@@ -134,15 +139,14 @@ def assign_pipeline(
     return tell_uncompiled(model)
 
 
-def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> Pipeline:
+def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs, number: Number) -> Pipeline:
     rows = rows_of(model, _without_target(request, inputs), request.splitting.split or {})
-    number = request.splitting.microbatches
     numbers = [number] if number != "auto" else [n for n in _NUMBERS if n <= max(1, rows or 1)]
     parts = {n: parted(model, inputs, n, request.splitting.split or {}) for n in numbers}
     graphs = {n: _graph(request, model, part, n) for n, part in parts.items()}
     budget = request.cluster
     for left in reversed(range(_DRY_RUNS)):
-        pipeline = _placed(request, graphs, budget)
+        pipeline = _placed(request, graphs, budget, number)
         if not request.verify or pipeline.microbatches == 1:
             return pipeline
         excess = _excess(request, model, inputs, pipeline)
@@ -158,8 +162,10 @@ def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> Pipel
     )
 
 
-def _placed(request: PipelineRequest, graphs: Mapping[int, LayerGraph], budget: Cluster) -> Pipeline:
-    number, splitting = request.splitting.microbatches, request.splitting
+def _placed(
+    request: PipelineRequest, graphs: Mapping[int, LayerGraph], budget: Cluster, number: Number
+) -> Pipeline:
+    splitting = request.splitting
     if request.device_map is not None:
         return _by_hand(request, graphs)
     made = place(

@@ -20,6 +20,7 @@ from baechi.run.pipeline.batch.joining import loss_in
 from baechi.run.pipeline.batch.shares import ROWS, Rule, rules_for
 from baechi.run.pipeline.batch.splitting import Parted, Split, parted, some_rows
 from baechi.torchlib.modules.as_found import left_as_found
+from baechi.torchlib.tensors.pytree import tensors_in
 
 logger = logging.getLogger(__name__)
 
@@ -41,16 +42,18 @@ class Evidence:
 
     Args:
         split: exceptions from how inputs are split.
+        tells: whether a loss that couples rows is logged.
 
     Attributes:
         rules: the rules; empty before the first batch.
-        coupled: the loss of a few rows, and the nearest that parts gave, if no rule gives it; else None.
+        couples: whether the rows of a batch are coupled: no rule gives the loss of a few rows, or, without a
+            loss, their outputs are others in parts.
     """
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split, *, tells: bool = True) -> None:
         self.rules: list[Rule] = []
-        self.coupled: tuple[float, float] | None = None
-        self._split = split
+        self.couples = False
+        self._split, self._tells = split, tells
 
     def shares(self, model: nn.Module, parts: Parted, inputs: Inputs, call: CallWhole) -> list[Any]:
         """What the losses of a batch's microbatches count.
@@ -84,10 +87,10 @@ class Evidence:
             self.rules = self.rules[-2:-1]  # one row says nothing: by rows
             return
         with _looking(model):
-            whole = loss_in(call(rows))
-            each = [loss_in(call(part)) for part in parts.parts]
+            result, results = call(rows), [call(part) for part in parts.parts]
+        whole, each = loss_in(result), [loss_in(one) for one in results]
         if whole is None or any(one is None for one in each):
-            self.rules = [ROWS]
+            self.rules, self.couples = [ROWS], not _same_rows(result, results, parts.rows)
             return
         expected = float(whole)
         given = [_sum(rule.weigh(parts), each) for rule in self.rules]
@@ -97,10 +100,10 @@ class Evidence:
             at_most = min(errors) + _ROUNDING * _step(whole) * scale
             self.rules = [r for r, error in zip(self.rules, errors, strict=True) if error <= at_most]
             return
-        self.rules = [ROWS]
+        self.rules, self.couples = [ROWS], True
         nearest = min(given, key=lambda one: abs(one - expected))
-        self.coupled = (expected, nearest)
-        logger.warning(
+        logger.log(
+            logging.WARNING if self._tells else logging.DEBUG,
             "the loss of %d rows is %.6g, and %.6g from two microbatches of them: it couples the rows of the "
             "batch, and microbatches train another objective. Use microbatches=1, or say how the parts count "
             "with loss_weights=",
@@ -117,6 +120,18 @@ def _looking(model: nn.Module) -> Iterator[None]:
         for module in model.modules():
             module.training = False
         yield
+
+
+def _same_rows(whole: Any, parts: list[Any], rows: tuple[int, ...]) -> bool:
+    """Whether outputs with a row for each row of the batch have the same rows in its parts."""
+    begun = [sum(rows[:number]) for number in range(len(rows))]
+    for part, first, count in zip(parts, begun, rows, strict=True):
+        for one, other in zip(tensors_in(whole), tensors_in(part), strict=False):
+            if one.is_floating_point() and one.dim() and len(one) == sum(rows) and len(other) == count:
+                near = _tolerance(one) * max(1.0, float(one.abs().max()))
+                if not torch.allclose(one.narrow(0, first, count), other, rtol=0, atol=near):
+                    return False
+    return True
 
 
 def _sum(shares: list[Any], losses: list[Any]) -> float:

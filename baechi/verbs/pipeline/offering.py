@@ -1,0 +1,102 @@
+"""What microbatches would gain, offered where a plan for the whole batch was chosen.
+
+    graph of the batch ──its rows divided──▶ graph of one microbatch ──cuts, orders──▶ a step
+
+No capture and no search of placements is needed for that, so it takes about a second at most.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Any
+
+from baechi.errors import PlacementError
+from baechi.records.graph import LayerGraph
+from baechi.records.layer_costs import LayerCosts
+from baechi.records.plan import Plan
+from baechi.verbs.pipelining import pipelined
+from baechi.verbs.planning import placed
+
+_NUMBERS = (8, 4, 2)
+"""The first of these that a batch has rows for is tried."""
+
+_ENOUGH = 1.2
+"""A step this many times as fast is worth a line."""
+
+_MOST_NODES = 2_000
+"""Larger graphs take longer than a line is worth."""
+
+_OF_WEIGHTS = {
+    "param_bytes", "buffer_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes",
+}  # fmt: skip
+"""These do not grow with the batch."""
+
+_GROW = [name for unit in ("bytes", "FLOP") for name in LayerCosts.amounts(unit) if name not in _OF_WEIGHTS]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A step in microbatches that is faster.
+
+    Args:
+        microbatches: how many.
+        step_s: its simulated step.
+        gain: how many times as fast it is as the chosen plan's.
+    """
+
+    microbatches: int
+    step_s: float
+    gain: float
+
+    def __str__(self) -> str:
+        return f"{self.gain:.1f} times as fast with microbatches={self.microbatches}"
+
+
+def offer(plan: Plan, rows: int | None) -> Offer | None:
+    """Simulate the step of a plan's model in microbatches.
+
+    Args:
+        plan: for the whole batch.
+        rows: how many rows the batch has; None if no tensor has any.
+
+    Returns:
+        What is gained; None if that is less than a fifth, or if the batch cannot be divided.
+    """
+    number = next((one for one in _NUMBERS if rows is not None and rows >= one), None)
+    if rows is None or number is None or len(plan.cluster) < 2 or len(plan.graph) > _MOST_NODES:
+        return None
+    graph = part_of(plan.graph, ceil(rows / number) / rows)
+    place_one = partial(placed, cluster=plan.cluster, placer="auto", optimizer=None, effort=0)
+    try:
+        made = pipelined({number: graph}, plan.cluster, place_one, effort=0)
+    except PlacementError:
+        return None
+    step_s = made.timeline.makespan_s
+    gain = plan.timeline.makespan_s / step_s if step_s else 1.0
+    return Offer(number, step_s, gain) if gain >= _ENOUGH else None
+
+
+def part_of(graph: LayerGraph, share: float) -> LayerGraph:
+    """The graph of a part of the batch: seconds, work and bytes grow with the rows, weights do not.
+
+    Args:
+        graph: of the whole batch.
+        share: of the rows.
+    """
+    part = LayerGraph.from_networkx(graph)
+    for _, costs in part.nodes(data=True):
+        for name in (*_GROW, "forward_s", "backward_s"):
+            if name in costs:
+                costs[name] = _times(share, costs[name])
+    for *_, costs in part.edges(data=True):
+        for name in ("bytes", "parts", "copies"):
+            if name in costs:
+                costs[name] = _times(share, costs[name])
+    return part
+
+
+def _times(share: float, amount: Any) -> Any:
+    if isinstance(amount, Mapping):
+        return {key: share * one for key, one in amount.items()}
+    return share * amount
