@@ -2,7 +2,8 @@
 
 Naive is what a plain device map does: layers in the code's order, and each copy when it is needed, on
 the streams that compute. Models have their published sizes, with batches that a CPU computes in
-seconds; the clocks are logical, so the table is the same on every machine.
+seconds; the clocks are logical, so the table is the same on every machine. All ways pay what this
+project's runtime takes of the host (`HostCosts.usual`); on one device that is its inputs and outputs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from baechi.bench.models.small import Maker, makers
 from baechi.bench.truth import emulated
 from baechi.errors import PlacementError, PlanError
 from baechi.records.cluster import HOST, Cluster
+from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.run.binding import binding_of
@@ -119,7 +121,7 @@ def steps(*, quick: bool = False) -> Iterator[Row]:
 
 
 def on_cpu(cluster: Cluster) -> Cluster:
-    """The same devices, emulated in this process.
+    """The same devices, emulated in this process, and a host that takes its time for the runtime's own work.
 
     Args:
         cluster: devices to plan for.
@@ -127,7 +129,7 @@ def on_cpu(cluster: Cluster) -> Cluster:
     new = {device.name: f"cpu:{number}" for number, device in enumerate(cluster.devices)} | {HOST: HOST}
     devices = tuple([replace(device, name=new[device.name]) for device in cluster.devices])
     links = {(new[a], new[b]): link for (a, b), link in cluster.links.items()}
-    return replace(cluster, devices=devices, links=links, emulated=True)
+    return replace(cluster, devices=devices, links=links, host=HostCosts.usual(), emulated=True)
 
 
 def table(rows: list[Row]) -> Table:

@@ -56,6 +56,7 @@ class IndexedGraph:
         returned: what the model returns, in its order.
         outputs_stay: whether that stays where it was made.
         releases: by layer, the layers whose outputs are released when it has run (`held_until`).
+        awaited: by layer, the layers whose values the host waits for before it reaches it.
         members: by group, its layers; groups are ordered by their first layer.
         group_of: by layer, its group.
     """
@@ -78,6 +79,7 @@ class IndexedGraph:
     returned: Sequence[Returned]
     outputs_stay: bool
     releases: Mapping[int, Sequence[int]]
+    awaited: Mapping[int, Sequence[int]]
     members: Sequence[Sequence[int]]
     group_of: Sequence[int]
 
@@ -139,7 +141,8 @@ class IndexedGraph:
             after=after,
             returned=returned,
             outputs_stay=graph.outputs_stay,
-            releases=_releases(costs, index),
+            releases=_by_node([layer.held_until for layer in costs], index),
+            awaited=_by_node([layer.awaited_before for layer in costs], index),
             members=members,
             group_of=group_of,
         )
@@ -241,11 +244,12 @@ def _graded(
     return graded
 
 
-def _releases(layers: Sequence[LayerCosts], index: dict[str, int]) -> dict[int, list[int]]:
+def _by_node(names: Sequence[str], index: dict[str, int]) -> dict[int, list[int]]:
+    """By layer, the layers whose attribute names it."""
     found: dict[int, list[int]] = {}
-    for layer, costs in enumerate(layers):
-        if costs.held_until in index:
-            found.setdefault(index[costs.held_until], []).append(layer)
+    for layer, name in enumerate(names):
+        if name in index:
+            found.setdefault(index[name], []).append(layer)
     return found
 
 

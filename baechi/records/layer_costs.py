@@ -108,6 +108,10 @@ class LayerCosts(AbstractAttributes):
         str, "node", "If variables hold its passing output beyond the last reader, the node until whose end."
     ] = ""
 
+    awaited_before: Annotated[
+        str, "node", "If the host waits for its values, the node that the model's code reaches next."
+    ] = ""
+
     returned: Annotated[
         Mapping[str, float] | None,
         "bytes, by place",

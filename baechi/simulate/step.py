@@ -13,7 +13,7 @@ from baechi.simulate.memory.forward import ForwardLedger
 from baechi.simulate.memory.recorder import Recorder
 from baechi.simulate.memory.watching import BackwardMemory, ForwardMemory, Memory
 from baechi.simulate.time.engine import Engine
-from baechi.simulate.time.host import Issued, at_once, go_back, issue_backward, issue_forward
+from baechi.simulate.time.host import ForwardHost, Issued, at_once, go_back, issue_backward
 from baechi.simulate.time.launch_order import launch_order
 from baechi.simulate.time.program import program
 from baechi.simulate.time.transfers import Transfer, backward_transfers, downloads, forward_transfers
@@ -108,7 +108,7 @@ def _play(stage: IndexedPlan, memory: Memory, recorder: Recorder | None = None) 
     watcher: Watcher = ForwardMemory(stage, memory, transfers)
     watcher = recorder.over(watcher) if recorder else watcher
     issued = at_once(stage, 0.0, transfers)
-    phases = [_forward(stage, transfers, issued, (machine, watcher), 0.0, recorder)]
+    phases = [_forward(stage, transfers, issued, (machine, watcher), recorder)]
     if stage.graph.training:
         watcher = BackwardMemory(stage, memory, transfers)
         watcher = recorder.over(watcher) if recorder else watcher
@@ -125,15 +125,15 @@ def _play_program(stage: IndexedPlan, memory: Memory) -> list[_Played]:
     order = launch_order(stage.indexed, stage.has_no_turn, stage.device_of, stage.place)
     stage = stage.with_plan(stage.device_of, order.places)
     transfers = forward_transfers(stage.indexed, stage.device_of, stage.place, stage.host)
-    instructions = program(stage, transfers)
-    issued, over_s = issue_forward(stage, 0.0, transfers, instructions, order.waited)
-    phases = [_forward(stage, transfers, issued, around, over_s)]
-    ledger = ForwardLedger(stage, memory, transfers, issued, phases[0].engine)
+    instructions = program(stage, transfers, order.awaited)
+    host = ForwardHost(stage, 0.0, transfers, instructions, order.waited)
+    phases = [_forward(stage, transfers, host.issued, around, host=host)]
+    ledger = ForwardLedger(stage, memory, transfers, host.issued, phases[0].engine)
     ledger.count(instructions, phases[0].end_s)
     if stage.graph.training:
         back = backward_transfers(stage.indexed, transfers, stage.device_of, stage.place, stage.host)
         # the host goes on when it has what the model returns; at once if that stays
-        on_s = over_s if stage.graph.outputs_stay else phases[0].end_s
+        on_s = host.now_s if stage.graph.outputs_stay else phases[0].end_s
         issued = issue_backward(stage, on_s, transfers, back, instructions)
         phases.append(_backward(stage, back, issued, around, phases[0].end_s))
         walker = BackwardLedger(stage, memory, ledger.kept, back, issued, phases[1].engine, on_s)
@@ -147,11 +147,12 @@ def _forward(
     transfers: list[Transfer],
     issued: Issued,
     around: tuple[Machine, Watcher],
-    over_s: float,
     recorder: Recorder | None = None,
+    host: ForwardHost | None = None,
 ) -> _Played:
-    engine = Engine(stage.seconds_of("forward"), issued, stage.queues, transfers, *around)
+    engine = Engine(stage.seconds_of("forward"), issued, stage.queues, transfers, *around, host)
     end_s = _run(stage, "forward", engine, 0.0, recorder)
+    over_s = host.now_s if host else 0.0
     returned = downloads(stage.indexed, stage.device_of, stage.host)
     end_s = max(end_s, _download(stage, engine, returned, around[0], over_s))
     return _Played("forward", [*transfers, *returned], engine, end_s)

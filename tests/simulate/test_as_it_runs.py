@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from run.dry.steps import ran
 from torch import Tensor, nn
 
 import baechi
@@ -74,3 +75,47 @@ def test_as_it_runs(build: Callable[[], nn.Module], batch: Tensor) -> None:
     assert run.makespan_s == pytest.approx(plan.timeline.makespan_s, rel=0.05)
     for name in cluster.names:
         assert run.peak_bytes[name] <= plan.timeline.peak_bytes[name] <= 1.15 * run.peak_bytes[name]
+
+
+class _Asks(nn.Module):
+    """The host asks for values behind a long kernel, and then issues many short ones elsewhere."""
+
+    def __init__(self, ask: Callable[[Tensor], object], *, on_device: bool = True) -> None:
+        super().__init__()
+        self.ask, self.on_device = ask, on_device
+        self.long = nn.Linear(512, 512)
+        self.short = nn.ModuleList([nn.Linear(8, 8) for _ in range(10)])
+
+    def forward(self, values: Tensor) -> Tensor:
+        left = self.long(values)
+        for _ in range(4):
+            self.ask(left if self.on_device else torch.ones(2) + torch.ones(2))
+        right = values[:4, :8]
+        for layer in self.short:
+            right = layer(right)
+        return left[:4, :8] * right
+
+
+@pytest.mark.parametrize(
+    ("ask", "on_device", "near"),
+    [
+        (lambda made: float(made.detach().sum()), True, 0.025),
+        (lambda made: float(made.sum()), False, 0.01),
+        (lambda made: made[made > 0], True, 0.01),
+        (lambda made: bool((made == made).all()), True, 0.01),
+        (lambda made: made[:1, 0].tolist(), True, 0.15),  # its copy takes the link, too
+    ],
+    ids=["item", "item on the host", "mask", "condition", "list"],
+)
+@pytest.mark.parametrize("way", ["inference", "sgd"])
+def test_the_host_waits_for_values(
+    ask: Callable[[Tensor], object], way: str, near: float, *, on_device: bool
+) -> None:
+    """What the code calls after it is issued when the values are there."""
+    torch.manual_seed(0)
+    model, batch = _Asks(ask, on_device=on_device).train(way != "inference"), torch.ones(128, 512)
+    cluster = baechi.Cluster.virtual(2, memory="1GiB", like="CPU")
+    graph = baechi.profile(model, batch, cluster=cluster, source="estimate")
+    plan = baechi.Plan.from_device_map(graph, cluster, {"": 1, "long": 0})
+    run = ran(model, (batch,), plan, way)
+    assert baechi.simulate(plan).makespan_s == pytest.approx(run.makespan_s, rel=near)

@@ -63,9 +63,10 @@ class Builder:
         waits = HostWaits(self.found)
         for number, event in enumerate(self.trace.events):
             if isinstance(event, Op):
+                waits.see(event)
                 self._op(event, number)
             elif isinstance(event, HostWait):
-                waits.note(number, [self.states[use.storage.index].writer for use in event.uses])
+                waits.note(number, event, self.states)
             else:
                 self._boundary(event, number)
         waits.order()

@@ -22,6 +22,7 @@ class Draft:
         escaped: storages of `made` that something outside of it reads or gets.
         held: storages of `made` that stay referenced after their last read, to the end of forward.
         held_until: the node during which the last of the others is released, if none of their readers.
+        awaited_before: if the host waits for its values, the node that the code reaches next.
         lent: those of `escaped` that autograd keeps for readers only, not for this node.
         returned: what the model returns of it: bytes, by the place among all that it returns.
         losses: those of them where backward begins.
@@ -54,6 +55,7 @@ class Draft:
     escaped: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
     held_until: str = ""
+    awaited_before: str = ""
     lent: set[int] = field(default_factory=set)
     returned: dict[str, int] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
@@ -155,6 +157,8 @@ class Draft:
             attributes["passing_bytes"] = _size(self.passing(training=training).values())
         if self.held_until:
             attributes["held_until"] = self.held_until
+        if self.awaited_before:
+            attributes["awaited_before"] = self.awaited_before
         if self.returned:
             attributes["returned"] = dict(self.returned)
         if training and self.moved_grad_bytes:

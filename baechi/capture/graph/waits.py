@@ -1,9 +1,11 @@
 """Where the host waits for values, nothing that the code calls later can start before they are there."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from baechi.capture.graph.drafted import Drafted
+from baechi.capture.graph.storage_state import StorageState
+from baechi.capture.watch.trace import HostWait, Op
 
 
 class HostWaits:
@@ -17,18 +19,32 @@ class HostWaits:
         self._found = found
         self._numbers: list[int] = []
         self._awaited: list[list[str]] = []
+        self._constants: set[int] = set()  # storages made of nothing: they are on the host
 
-    def note(self, number: int, names: Iterable[str | None]) -> None:
-        """Note a wait.
+    def see(self, op: Op) -> None:
+        """Note what an operation makes of constants alone.
+
+        Args:
+            op: the operation.
+        """
+        if all(use.storage.index in self._constants for use in op.reads):
+            self._constants.update([use.storage.index for use in op.makes])
+
+    def note(self, number: int, wait: HostWait, states: Mapping[int, StorageState]) -> None:
+        """Note a wait for values that nodes on devices made. These launch what brings the values, too.
 
         Args:
             number: of its event.
-            names: the nodes that made the values; others than those on devices are left out.
+            wait: the event.
+            states: by storage, which node wrote it.
         """
-        made = [name for name in dict.fromkeys(names) if name in self._found.drafts]
+        indexes = [use.storage.index for use in wait.uses if use.storage.index not in self._constants]
+        names = dict.fromkeys([states[index].writer for index in indexes])
+        made = [name for name in names if name in self._found.drafts]
         for draft in [self._found.drafts[name] for name in made]:
             if draft.last == number - 1:  # what it made is still there
                 draft.last = number
+            draft.kernels += wait.kernels
         awaited = [name for name in made if self._on_device(name)]
         if awaited:
             self._numbers.append(number)
@@ -37,6 +53,7 @@ class HostWaits:
     def order(self) -> None:
         """Let each node follow the last wait before it, unless something does that it depends on."""
         found = self._found
+        self._say_where()
         before: dict[str, list[str]] = {}
         for source, target in (*found.edges, *found.after):
             before.setdefault(target, []).append(source)
@@ -52,6 +69,17 @@ class HostWaits:
             for awaited in self._awaited[wait] if not since else ():
                 if awaited != name:
                     found.after.setdefault((awaited, name), True)
+
+    def _say_where(self) -> None:
+        """Note with each awaited node which node comes next in the code."""
+        firsts = {draft.first: draft for draft in reversed(self._found.drafts.values())}
+        following = sorted(firsts)
+        for number, names in zip(self._numbers, self._awaited, strict=True):
+            place = bisect_right(following, number)
+            if place < len(following):
+                for name in names:
+                    draft = self._found.drafts[name]
+                    draft.awaited_before = draft.awaited_before or firsts[following[place]].name
 
     def _on_device(self, name: str) -> bool:
         return name in self._found.drafts and name not in self._found.on_host

@@ -150,6 +150,10 @@ def _saver(watch: Watch) -> Any:
     return save
 
 
+_LIST = "tolist"
+"""A tensor with memory gives its values in one copy, which no dispatch mode sees; a fake one, one by one."""
+
+
 class _Functions(TorchFunctionMode):
     """Notes the torch function that the model's code calls. Functions called inside it are not noted."""
 
@@ -171,6 +175,8 @@ class _Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             watch.function = None
+            if name == _LIST and watch.call is not None:
+                watch.trace.events.append(HostWait(reads, kernels=1))
 
 
 def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch.device:
@@ -261,8 +267,9 @@ class _Operations(TorchDispatchMode):
         if makes or written:
             work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
             self._note(func, (reads, written, makes), (given, made), work)
-        if host_waits(facts, args):
-            watch.trace.events.append(HostWait(makes or reads))
+        if host_waits(facts, args) and not (watch.function is not None and watch.function.name == _LIST):
+            kernels = 0 if makes else int(is_kernel(func, args, kwargs))
+            watch.trace.events.append(HostWait(makes or reads, kernels))
         return result
 
     def _note(

@@ -176,9 +176,11 @@ class HostWait:
 
     Args:
         uses: the tensors whose values it waits for.
+        kernels: how many bring them; none where an operation did that is a tensor's own maker.
     """
 
     uses: tuple[Use, ...]
+    kernels: int
 
 
 @dataclass(frozen=True, slots=True)

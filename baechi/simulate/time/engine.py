@@ -7,9 +7,10 @@ so memory that is freed at a time can be allocated at that time.
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from math import inf
 
 from baechi.cost.machine import Machine
-from baechi.simulate.time.host import Issued
+from baechi.simulate.time.host import ForwardHost, Issued
 from baechi.simulate.time.transfers import Transfer
 from baechi.simulate.time.watcher import Watcher
 
@@ -24,6 +25,7 @@ class Engine:
         transfers: the phase's transfers; of those ready at the same time, the first one listed queues first.
         machine: the compute engines of the devices, and the channels between them.
         watcher: is told of each start and end.
+        host: issues more when values that it waits for are there; None if it never waits.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Engine:
         transfers: Sequence[Transfer],
         machine: Machine,
         watcher: Watcher,
+        host: ForwardHost | None = None,
     ) -> None:
         self.ran: list[tuple[int, float, float]] = []  # layer, start, end
         self.moved: list[tuple[int, float, float]] = []  # transfer, start, end
@@ -43,6 +46,8 @@ class Engine:
         self.transfers = transfers
         self._machine = machine
         self._watcher = watcher
+        self._host = host
+        self._ended = [False] * len(seconds)
         self._heap: list[tuple[float, int, int, Callable[[float, int], None], int]] = []
         self._counter = 0
         self._next = [0] * len(queues)
@@ -117,7 +122,8 @@ class Engine:
         layer = queue[place]
         first_s, last_s = self._issued.layers[layer]
         if first_s > now_s:
-            self._at(first_s, 2, self._start, device)
+            if first_s < inf:  # else when the host goes on
+                self._at(first_s, 2, self._start, device)
             return
         self._busy[device] = True
         self._next[device] += 1
@@ -136,6 +142,18 @@ class Engine:
         for number in self._gives[layer]:
             self._less_ungiven(now_s, number)
         self._at(now_s, 2, self._start, device)
+        self._ended[layer] = True
+        if self._host is not None and self._host.awaited == layer:
+            self._go_on(now_s, self._host)
+
+    def _go_on(self, now_s: float, host: ForwardHost) -> None:
+        """The host has the values that it waited for, and issues what follows."""
+        while host.awaited is not None and self._ended[host.awaited]:
+            for what, number in host.go_on(now_s):
+                if what == "launch":
+                    self._at(now_s, 2, self._start, self._device[number])
+                elif what == "depart" and not self._ungiven[number]:
+                    self._give(now_s, number)
 
     def _give(self, now_s: float, number: int) -> None:
         transfer = self.transfers[number]
@@ -144,7 +162,8 @@ class Engine:
             return
         asked_s = self._issued.transfers[number]
         if asked_s > now_s:
-            self._at(asked_s, 0, self._give, number)
+            if asked_s < inf:  # else when the host goes on
+                self._at(asked_s, 0, self._give, number)
             return
         start_s, end_s = self._machine.send(transfer.source, transfer.target, now_s, transfer.size_bytes)
         self._end_s[number] = end_s

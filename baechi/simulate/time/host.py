@@ -14,6 +14,7 @@ device. Where consumers lie on several devices, the producer's device issues som
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Protocol
 
 from baechi.cost.machine import issue_s
@@ -63,14 +64,10 @@ def _issued(stage: IndexedPlan, phase: Phase, start_s: float, transfers: Sequenc
     return replace(at_once(stage, start_s, transfers), last_parts=stage.last_parts[phase])
 
 
-def issue_forward(
-    stage: IndexedPlan,
-    start_s: float,
-    transfers: Sequence[Transfer],
-    instructions: Sequence[Instruction],
-    waited: Mapping[int, int],
-) -> tuple[Issued, float]:
+class ForwardHost:
     """The host's part of a forward, which begins when its first kernel or transfer has been issued.
+
+    It issues up to where the code asks for values; the engine says when they are there.
 
     Args:
         stage: the plan, in the order of launches.
@@ -79,26 +76,67 @@ def issue_forward(
         instructions: what the host does.
         waited: see `LaunchOrder`.
 
-    Returns:
-        When everything has been issued, and when the host has finished.
+    Attributes:
+        issued: when everything so far has been issued; infinitely late what has not.
+        now_s: the host's clock.
+        awaited: the layer whose end the host waits for; None if it does not.
     """
-    issued, launch_s = _issued(stage, "forward", start_s, transfers), stage.cluster.launch_s
-    host_s, device_of = stage.host_s["forward"], stage.device_of
-    newest = [_NO_LAYER] * stage.host
-    now_s, charges = start_s - launch_s, Charges(stage, transfers, waited)
-    for what, number in instructions:
-        now_s += charges.before((what, number))
-        if what == "launch":
-            issued.layers[number] = issue_s(now_s, host_s[number], launch_s)
-            now_s = issued.layers[number][1]
-            newest[device_of[number]] = number
-        elif what == "depart":
-            now_s = issued.transfers[number] = now_s + launch_s
-            issued.sequence.append(number)
-            transfer = transfers[number]
-            if transfer.producers and newest[transfer.source] != transfer.producers[0]:
-                issued.behind[number] = newest[transfer.source]
-    return issued, now_s
+
+    def __init__(
+        self,
+        stage: IndexedPlan,
+        start_s: float,
+        transfers: Sequence[Transfer],
+        instructions: Sequence[Instruction],
+        waited: Mapping[int, int],
+    ) -> None:
+        self.issued = _issued(stage, "forward", inf, transfers)
+        self.now_s = start_s - stage.cluster.launch_s
+        self.awaited: int | None = None
+        self._launch_s, self._host_s = stage.cluster.launch_s, stage.host_s["forward"]
+        self._charges = Charges(stage, transfers, waited)
+        self._newest = [_NO_LAYER] * stage.host
+        self._device_of = stage.device_of
+        self._program = iter(instructions)
+        self._follow(instructions, transfers)
+        self.go_on(self.now_s)
+
+    def _follow(self, instructions: Sequence[Instruction], transfers: Sequence[Transfer]) -> None:
+        """Note what each transfer is issued behind, which depends on no time."""
+        newest = [_NO_LAYER] * len(self._newest)
+        for what, number in instructions:
+            if what == "launch":
+                newest[self._device_of[number]] = number
+            elif what == "depart":
+                self.issued.sequence.append(number)
+                makers = transfers[number].producers
+                if makers and newest[transfers[number].source] != makers[0]:
+                    self.issued.behind[number] = newest[transfers[number].source]
+
+    def go_on(self, now_s: float) -> list[Instruction]:
+        """Issue until the code asks for values again, or ends.
+
+        Args:
+            now_s: when the values that it asked for are there.
+
+        Returns:
+            The instructions.
+        """
+        self.now_s, self.awaited = max(self.now_s, now_s), None
+        done: list[Instruction] = []
+        for what, number in self._program:
+            if what == "await":
+                self.awaited = self._newest[self._device_of[number]]
+                break
+            self.now_s += self._charges.before((what, number))
+            if what == "launch":
+                self.issued.layers[number] = issue_s(self.now_s, self._host_s[number], self._launch_s)
+                self.now_s = self.issued.layers[number][1]
+                self._newest[self._device_of[number]] = number
+            elif what == "depart":
+                self.now_s = self.issued.transfers[number] = self.now_s + self._launch_s
+            done.append((what, number))
+        return done
 
 
 def issue_backward(
@@ -165,6 +203,7 @@ def go_back(
     for what, number in reversed(instructions):
         if what == "launch":
             walker.launch(number)
+        if what in ("launch", "await"):
             continue
         way = ways.get((forward[number].tensor, forward[number].target))
         if way is not None and what == "arrive":

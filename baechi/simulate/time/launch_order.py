@@ -19,10 +19,12 @@ class LaunchOrder(NamedTuple):
     Args:
         places: by layer, its place in it.
         waited: by place, how many layers and functional ops began to wait since the launch before.
+        awaited: by place, the layers whose values the host waits for since the launch before.
     """
 
     places: Sequence[int]
     waited: Mapping[int, int]
+    awaited: Mapping[int, Sequence[int]]
 
 
 def launch_order(
@@ -43,9 +45,9 @@ def launch_order(
             in_code_order &= last[device] < place[layer]
             last[device] = place[layer]
     if in_code_order:  # no layer waits
-        return LaunchOrder(range(len(place)), {})
+        return LaunchOrder(range(len(place)), {}, indexed.awaited)
     launches = _Launches(indexed, has_no_turn, device_of, place)
-    return LaunchOrder(launches.walk(), launches.waited)
+    return LaunchOrder(launches.walk(), launches.waited, launches.awaited)
 
 
 class _Launches:
@@ -76,6 +78,7 @@ class _Launches:
                     self._after[before] = layer
                 last[device_of[layer]] = layer
         self.waited: dict[int, int] = {}
+        self.awaited: dict[int, list[int]] = {}
         self._place = [-1] * len(place)
         self._launched = 0
         self._missing: dict[int, int] = {}  # by waiting layer: inputs and turn that it still lacks
@@ -86,6 +89,8 @@ class _Launches:
         """By layer, its place in the order of launches."""
         source, place = self._indexed.source, self._place
         for layer, reads in enumerate(self._indexed.reads):
+            if layer in self._indexed.awaited:
+                self.awaited.setdefault(self._launched, []).extend(self._indexed.awaited[layer])
             makers = {source[tensor] for tensor in reads}
             makers.update(self._indexed.before[layer])
             needs = [maker for maker in makers if maker != FROM_HOST and place[maker] < 0]

@@ -3,27 +3,31 @@
     depart   send a tensor: on the source's send channel, after all kernels issued there so far
     arrive   let all later kernels of the consumer's device wait for the tensor
     launch   issue a layer's kernels
+    await    go on when all that was issued to a layer's device has run: the code asks for its values
 
 A tensor sent ahead departs right after its producer. Any other departs right before its first consumer on
 the target. It arrives right before that consumer. A model on one device gets all its inputs at the start.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.time.transfers import Transfer
 
-Instruction = tuple[Literal["launch", "depart", "arrive"], int]
+Instruction = tuple[Literal["launch", "depart", "arrive", "await"], int]
 """What the host does, and the index of the layer or of the forward transfer."""
 
 
-def program(stage: IndexedPlan, transfers: Sequence[Transfer]) -> list[Instruction]:
+def program(
+    stage: IndexedPlan, transfers: Sequence[Transfer], awaited: Mapping[int, Sequence[int]]
+) -> list[Instruction]:
     """What the host does in a forward.
 
     Args:
         stage: the plan, in the order of launches.
         transfers: what moves in forward.
+        awaited: see `LaunchOrder`.
     """
     indexed, place = stage.indexed, stage.place
     before: list[list[int]] = [[] for _ in place]
@@ -36,7 +40,8 @@ def program(stage: IndexedPlan, transfers: Sequence[Transfer]) -> list[Instructi
             if transfer.producers and indexed.ahead[transfer.tensor]:
                 after[transfer.producers[0]].append(number)
     instructions: list[Instruction] = []
-    for layer in sorted(range(len(place)), key=place.__getitem__):
+    for turn, layer in enumerate(sorted(range(len(place)), key=place.__getitem__)):
+        instructions += [("await", maker) for maker in awaited.get(turn, ())]
         for number in before[layer]:
             if not transfers[number].producers or not indexed.ahead[transfers[number].tensor]:
                 instructions.append(("depart", number))
