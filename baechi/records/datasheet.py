@@ -46,16 +46,19 @@ def usual_link(kind: str) -> Link:
 
 
 def known_kind(text: str) -> str:
-    """The kind that a text means: capitals and blanks do not matter.
+    """The kind that a text means: capitals, blanks and dashes do not matter.
 
     Args:
-        text: such as `"RTX 4090"` or `"a100-80gb"`.
+        text: such as `"RTX 4090"`, `"rtx4090"` or `"a100-80gb"`.
 
     Returns:
         The kind, such as `"RTX-4090"`; the text itself if there is no such datasheet.
     """
-    meant = "-".join(text.lower().split())
-    return next((kind for kind in known_kinds() if kind.lower() == meant), text)
+    return next((kind for kind in known_kinds() if _letters(kind) == _letters(text)), text)
+
+
+def _letters(text: str) -> str:
+    return "".join([letter for letter in text.lower() if letter.isalnum()])
 
 
 def _sheet(kind: str) -> dict[str, Any]:

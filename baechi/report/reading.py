@@ -23,6 +23,10 @@ Bound = Literal["nothing", "transfer", "host", "work", "serial"]
 
 _SERIAL = 0.8  # fraction of the critical path's compute time: serial if dependencies alone take that long
 
+_HOST_BESIDE = (
+    0.2  # fraction of the critical path: waiting for the host is told beside what bounds the step more
+)
+
 _WORTH_TELLING = 0.05  # fraction of the dependencies' time that reading values has to cost
 
 
@@ -103,9 +107,10 @@ def read(plan: Plan, timeline: Timeline, path: Sequence[Stretch] | None = None) 
         "work": _work,
         "serial": _serial,
     }[bound](sums, where)
+    also = _host_beside(sums, bound) + _values_read(plan, sums.dependencies_s)
     return Reading(
         bound, where, sums.compute_s, sums.transfer_s, sums.host_s, sums.dependencies_s,
-        why, _fullest(plan, timeline), change + _values_read(plan, sums.dependencies_s),
+        why, _fullest(plan, timeline), change + also,
     )  # fmt: skip
 
 
@@ -160,6 +165,16 @@ def _host(sums: _Path, where: str) -> tuple[str, str]:
         f"devices wait for kernels to be issued{_own_share(sums)}."
     )
     return why, "Faster with a larger batch, or with fewer and larger kernels; other devices would not help."
+
+
+def _host_beside(sums: _Path, bound: Bound) -> str:
+    """What devices wait for the host where something else bounds the step, as one more sentence."""
+    if bound in ("nothing", "host") or sums.host_s < _HOST_BESIDE * sums.total_s:
+        return ""
+    return (
+        f" For {sums.share(sums.host_s)} of its critical path devices wait for kernels to be issued: a "
+        "larger batch, or fewer and larger kernels, would help as well."
+    )
 
 
 def _own_share(sums: _Path) -> str:

@@ -212,3 +212,8 @@ def test_what_makes_no_sense_is_refused_at_once(arguments: Any, kind: Any, messa
 def test_a_model_without_weights_is_refused() -> None:
     with pytest.raises(FatalError, match="on `meta`"):
         baechi.dispatch(nn.Linear(1, 1, device="meta"), RoundRobin(2))(torch.ones(2, 1))
+
+
+def test_a_device_that_is_not_here_is_named() -> None:
+    with pytest.raises(FatalError, match="no device 'nowhere:0'"):
+        baechi.dispatch(mlp(), baechi.HybridScheduler(["cpu", "nowhere:0"], 2))(torch.ones(4, 8))

@@ -68,6 +68,16 @@ def test_host() -> None:
     assert found.bound == "host" and "larger batch" in found.change and found.host_s > found.compute_s
 
 
+def test_the_host_beside_what_bounds_the_step() -> None:
+    """Kernels a little shorter than what the host takes for them: that is told, though computing takes more."""
+    for forward_s, told in ((1.0, True), (9.0, False)):
+        nodes = {name: {"forward_s": forward_s, "host_forward_s": 1.5} for name in "abc"}
+        graph = graph_of(nodes, [("a", "b", 0), ("b", "c", 0)])
+        found = reading(Plan(graph, cluster_of(9, link=FREE, launch_s=1), everywhere(graph)))
+        assert found.bound == "serial"
+        assert ("of its critical path devices wait for kernels" in found.change) == told
+
+
 def test_the_runtimes_share() -> None:
     """Where the runtime's own work is charged, the reading says how much it is at most."""
     nodes = {name: {"forward_s": 0.1, "host_forward_s": 1} for name in "abc"}

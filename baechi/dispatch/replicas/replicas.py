@@ -30,7 +30,8 @@ class Replicas:
         targets: where replicas lie.
 
     Raises:
-        FatalError: the model has no weights yet (`meta`), or targets are emulated and real.
+        FatalError: the model has no weights yet (`meta`), a device is not here, or targets are emulated and
+            real.
     """
 
     def __init__(self, model: nn.Module, targets: Sequence[Target]) -> None:
@@ -147,7 +148,7 @@ def backend_for(targets: Sequence[Target]) -> AbstractBackend:
         targets: the targets.
 
     Raises:
-        FatalError: some are emulated, and some are not.
+        FatalError: some are emulated, and some are not; or a device is not here.
     """
     emulator = at_work()
     open_names = () if emulator is None else emulator.cluster.names
@@ -159,7 +160,23 @@ def backend_for(targets: Sequence[Target]) -> AbstractBackend:
             for target, one in zip(targets, emulated, strict=True)
         )
         raise FatalError(f"emulated and real devices do not mix: {kinds}")
-    return VirtualDevices(names) if any(emulated) else TorchDevices(names)
+    if any(emulated):
+        return VirtualDevices(names)
+    for name in names:
+        _refuse_missing(name)
+    return TorchDevices(names)
+
+
+def _refuse_missing(name: str) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch has one for each kind of device
+        kind = torch.accelerator.current_accelerator(check_available=True)
+        seen = f"{torch.accelerator.device_count()} of type {kind.type}" if kind is not None else "none"
+        raise FatalError(
+            f"there is no device {name!r} ({error}); torch sees {seen} beside the CPU. An emulated device is "
+            "given by its baechi.Cluster"
+        ) from error
 
 
 def _is_emulated(target: Target, open_names: Sequence[str]) -> bool:

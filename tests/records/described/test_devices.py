@@ -30,7 +30,13 @@ def test_kinds_and_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1xRTX-4090,2xa100-80gb", "1 x RTX 4090, 2 x A100 80GB", "1xrtx-4090,2XA100-80GB"]
+    "text",
+    [
+        "1xRTX-4090,2xa100-80gb",
+        "1xrtx4090,2xA10080GB",
+        "1 x RTX 4090, 2 x A100 80GB",
+        "1xrtx-4090,2XA100-80GB",
+    ],
 )
 def test_capitals_and_blanks_do_not_matter(text: str) -> None:
     """The kinds are those of the datasheets, however they were typed."""
