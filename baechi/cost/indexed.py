@@ -141,8 +141,8 @@ class IndexedGraph:
             after=after,
             returned=returned,
             outputs_stay=graph.outputs_stay,
-            releases=_by_node([layer.held_until for layer in costs], index),
-            awaited=_by_node([layer.awaited_before for layer in costs], index),
+            releases=_by_node([costs_of[name].held_until for name in names], index),
+            awaited=_by_node([costs_of[name].awaited_before for name in names], index),
             members=members,
             group_of=group_of,
         )

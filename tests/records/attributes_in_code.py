@@ -21,10 +21,15 @@ RAW = {
     "cost/indexed.py",
     "cost/recompute.py",
     "cost/transfer.py",
+    "split/costs.py",
+    "split/groups.py",
+    "split/noting.py",
+    "split/rewrite.py",
+    "verbs/pipeline/offering.py",
 }
 """The files that name attributes as strings: they write them, or look at edges in an inner loop."""
 
-TYPED = {"costs", "edge", "layers"}
+TYPED = {"costs", "costs_of", "edge", "layers"}
 """How variables of typed attributes, and sequences of them, are called."""
 
 _BY_NAME = {"amount", "total", "seconds", "says"}
