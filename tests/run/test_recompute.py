@@ -187,3 +187,22 @@ def test_what_cannot_run_again_is_refused() -> None:
         baechi.distribute(model, X, cluster=cluster, recompute="1")
     with pytest.raises(ValueError, match="made before"):
         baechi.distribute(model, X, plan="plan.json", recompute="1")
+
+
+class Caches(nn.Module):
+    """Computes with all that it was ever given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.cache = nn.Linear(8, 8), list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache.append(torch.tanh(self.layer(x)))
+        return torch.cat(self.cache).exp()
+
+
+def test_what_computes_something_else_is_told() -> None:
+    """By a dry run, before anything trains."""
+    model = nn.Sequential(nn.Linear(8, 8), Caches())
+    with pytest.raises(baechi.PlanError, match="does not compute the same"):
+        baechi.distribute(model, X, cluster=baechi.Cluster.virtual(1), recompute="1")

@@ -13,11 +13,12 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointError
 
 from baechi.backend import DeviceMemoryError
 from baechi.backend.virtual.emulation import Emulation
 from baechi.cost.optimizers import optimizer_costs
-from baechi.errors import BaechiError, DryRunError
+from baechi.errors import BaechiError, DryRunError, PlanError
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
@@ -60,7 +61,7 @@ def dry_run(
     Raises:
         DryRunError: the model's code needs values that are not known.
         BaechiError: the model is distributed already.
-        PlanError: the plan is of another model.
+        PlanError: the plan is of another model, or runs a module again that does not compute the same twice.
         ValueError: an unknown optimizer, or `steps` below 1.
     """
     refuse_distributed(model)
@@ -94,7 +95,7 @@ def _run(
             foreach = None if plan.cluster.emulated or _is_cpu(plan) else True
             return _stepped(model, inputs, emulated, optimizer, steps, foreach)
         except Exception as error:  # the model's code may raise anything on valueless tensors
-            explained = _explained(error)
+            explained = _explained(error, plan)
             raise explained from explained.__cause__
 
 
@@ -115,12 +116,18 @@ def _stepped(
         return emulation.timeline()
 
 
-def _explained(error: Exception) -> BaechiError:
+def _explained(error: Exception, plan: Plan) -> BaechiError:
     """What to raise for an error: our own as it is, else that missing values may be the cause."""
     line = line_of(error)
     _forget_frames(error)
     if isinstance(error, BaechiError):
         return error
+    if isinstance(error, CheckpointError) and plan.recompute:
+        return PlanError(
+            f"{', '.join(plan.recompute)}: one of these does not compute the same when it runs again. "
+            "Does it fill a cache (then config.use_cache = False helps), or count its calls? Leave it out of "
+            f"recompute. Torch says: {_first_line(error)}"
+        )
     where = f" at {line}" if line else ""
     explained = DryRunError(
         f"the model does not run without values ({type(error).__name__}{where}: {_first_line(error)}); "
