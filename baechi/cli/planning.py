@@ -89,7 +89,7 @@ def place(
 ) -> None:
     """Choose a device and an order for every layer, and say what that takes.
 
-    With --microbatches it is a pipeline, predicted and not run yet.
+    With --microbatches it is a pipeline.
 
     Example: baechi place zoo:inception-v3 --cluster 4xA100-80GB --optimizer adam -o plan.json
     """

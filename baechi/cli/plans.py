@@ -18,6 +18,8 @@ from baechi.cli.options import (
 )
 from baechi.cli.placing import plan_for
 from baechi.cli.targets import ZOO, shipped
+from baechi.records import files
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
@@ -33,7 +35,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 def report_command(
     plan: Annotated[
         str,
-        typer.Argument(metavar="PLAN|TARGET", help="A plan's file, or a graph or model to place first."),
+        typer.Argument(
+            metavar="PLAN|TARGET", help="A file of a plan or pipeline, or a graph or model to place first."
+        ),
     ],
     cluster: ClusterOption = USUAL,
     placer: PlacerOption = "auto",
@@ -64,7 +68,13 @@ def report_command(
       baechi report zoo:bert-large --cluster 2xRTX-4090-pcie --optimizer sgd --html report.html
 
       baechi report plan.json --json - | jq .reading
+
+      baechi report pipeline.json --html report.html
     """
+    pipeline = _pipeline(plan)
+    if pipeline is not None:
+        _report_pipeline(pipeline, measured, html, trace, as_json)
+        return
     loaded = _plan(plan, cluster, placer, optimizer, effort, max_memory)
     step = None if measured is None else Timeline.load(measured)
     wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
@@ -110,6 +120,26 @@ def compare_command(one: PlanFile, other: PlanFile, as_json: AsJson = False) -> 
         print(difference.to_json(), end="")
         return
     _show(difference.sentence, difference.tables())
+
+
+def _pipeline(text: str) -> Pipeline | None:
+    """The pipeline of a file; None if the text names none."""
+    return Pipeline.load(text) if files.holds(Pipeline.record_kind, text) else None
+
+
+def _report_pipeline(
+    pipeline: Pipeline, measured: str | None, html: str | None, trace: str | None, as_json: str | None
+) -> None:
+    if measured is not None or as_json is not None:
+        raise ValueError(
+            "of a pipeline there is text, --html and --trace; --measured and --json are of plans"
+        )
+    if html is not None:
+        _write(html, report.pipeline_to_html(pipeline))
+    if trace is not None:
+        _write(trace, report.to_trace(pipeline.timeline))
+    if html is None and trace is None:
+        Console().print(report.render_pipeline(pipeline))
 
 
 def _plan(

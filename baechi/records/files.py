@@ -61,6 +61,22 @@ def read(kind: str, path: str | Path) -> dict[str, Any]:
     return unpack(kind, text, str(path))
 
 
+def holds(kind: str, path: str | Path) -> bool:
+    """Whether a file begins as a record of a kind does, as `pack` writes it.
+
+    Args:
+        kind: what is asked for.
+        path: a path; where no file is, the answer is no.
+    """
+    if not Path(path).is_file():
+        return False
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
+        return f'"baechi": "{kind}"' in file.read(_HEAD)
+
+
+_HEAD = 100
+"""Characters within which a record says what it is."""
+
 _HINTS = {"cluster": "; devices are listed as in '2xA100-80GB' or '1xRTX-4090,1xRTX-3090'"}
 
 

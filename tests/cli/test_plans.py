@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from place.graphs import branches, chain, cluster_of
+from records.pipeline.chains import equal_chain
 from typer.testing import CliRunner, Result
 
 from baechi.cli import app
 from baechi.records import Plan, Timeline
 from baechi.report.facts import Facts
+from baechi.simulate.pipeline import ordered
 
 
 def run(*words: object) -> Result:
@@ -56,6 +58,19 @@ def test_report_to_standard_output(folder: Path) -> None:
     """A dash is the standard output, so that other programs can read it."""
     done = run("report", folder / "halves.json", "--json", "-")
     assert json.loads(done.stdout)["baechi"] == "report" and done.stderr == ""
+
+
+def test_report_on_a_pipeline(folder: Path) -> None:
+    """Text, or a page and a trace; what is of plans only is refused."""
+    file, page = folder / "pipeline.json", folder / "p.html"
+    ordered(equal_chain(2), 4).save(file)
+    done = run("report", file)
+    assert done.exit_code == 0 and "Memory against time" in done.output and "one device" in done.output
+    done = run("report", file, "--html", page, "--trace", folder / "p.trace")
+    assert done.exit_code == 0 and done.stdout == ""
+    assert page.read_text().startswith("<!doctype html>") and 'id="graph"' not in page.read_text()
+    done = run("report", file, "--measured", folder / "step.json")
+    assert done.exit_code == 2 and "--measured and --json are of plans" in done.stderr
 
 
 def test_simulate(folder: Path) -> None:

@@ -11,8 +11,8 @@ from baechi.report.facts import Facts
 from baechi.report.html.tree import tree
 from baechi.report.trace import AROUND
 
-_PHASES = ("forward", "backward", "other")
-_CAUSES: tuple[Cause, ...] = ("start", "data", "queue", "turn")
+PHASES = ("forward", "backward", "other")
+CAUSES: tuple[Cause, ...] = ("start", "data", "queue", "turn")
 
 
 def page_data(facts: Facts) -> dict[str, Any]:
@@ -39,7 +39,12 @@ def page_data(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _us(seconds: float) -> float:
+def us(seconds: float) -> float:
+    """Microseconds, to the nanosecond.
+
+    Args:
+        seconds: of a timeline.
+    """
     return round(seconds * 1e6, 3)
 
 
@@ -54,9 +59,9 @@ def _node(plan: Plan, name: str) -> dict[str, Any]:
     if name in plan.device_of:
         device = plan.cluster.device(plan.device_of[name])
         node["device"] = plan.cluster.names.index(device.name)
-        node["forward"] = _us(graph.seconds(name, "forward_s", device.kind, device.speed))
+        node["forward"] = us(graph.seconds(name, "forward_s", device.kind, device.speed))
         if graph.training:
-            node["backward"] = _us(graph.seconds(name, "backward_s", device.kind, device.speed))
+            node["backward"] = us(graph.seconds(name, "backward_s", device.kind, device.speed))
         node["weights"] = float(costs.param_bytes + costs.buffer_bytes)
         node["output"] = float(costs.output_bytes)
     return node
@@ -76,14 +81,13 @@ def _timeline(
 ) -> dict[str, Any]:
     """A timeline in rows; names that are no node's are put behind `names`."""
     plan = facts.plan
-    rows = _rows(plan, timeline)
-    numbers = {row: number for number, row in enumerate(rows)}
+    rows, row_of = numbered_rows(plan, timeline)
     places = {layer: place for place, layer in enumerate(names)}
     critical = {id(stretch.span) for stretch in path}
     causes = waits(plan, timeline)
     index = {id(span): number for number, span in enumerate(timeline.spans)}
     spans = []
-    for span in timeline.spans:
+    for number, span in enumerate(timeline.spans):
         cause, before = causes.get(id(span), ("start", None))
         layer = span.layer or AROUND
         if layer not in places:
@@ -91,30 +95,43 @@ def _timeline(
             names.append(layer)
         spans.append(
             [
-                numbers[_row(plan, span)],
+                row_of[number],
                 places[layer],
-                _us(span.start_s),
-                _us(span.end_s),
-                _PHASES.index(span.phase),
+                us(span.start_s),
+                us(span.end_s),
+                PHASES.index(span.phase),
                 span.size_bytes,
                 int(id(span) in critical),
                 span.where if span.kind == "transfer" else "",
-                _CAUSES.index(cause),
+                CAUSES.index(cause),
                 -1 if before is None else index[id(before)],
             ]
         )
     return {
         "name": name,
-        "step": _us(timeline.makespan_s),
-        "end": _us(max([span.end_s for span in timeline.spans], default=0.0)),
-        "rows": [{"device": _number(plan, device), "name": device, "what": what} for device, what in rows],
+        "step": us(timeline.makespan_s),
+        "end": us(max([span.end_s for span in timeline.spans], default=0.0)),
+        "rows": rows,
         "spans": spans,
         "peaks": [timeline.peak_bytes.get(device, 0) for device in plan.cluster.names],
         "live": [
-            [[_us(time_s), size] for time_s, size in timeline.live_bytes.get(device, ())]
+            [[us(time_s), size] for time_s, size in timeline.live_bytes.get(device, ())]
             for device in plan.cluster.names
         ],
     }
+
+
+def numbered_rows(plan: Plan, timeline: Timeline) -> tuple[list[dict[str, Any]], list[int]]:
+    """The rows of a timeline by device, and by span the number of its row.
+
+    Args:
+        plan: with the devices.
+        timeline: of it.
+    """
+    rows = _rows(plan, timeline)
+    numbers = {row: number for number, row in enumerate(rows)}
+    shown = [{"device": _number(plan, device), "name": device, "what": what} for device, what in rows]
+    return shown, [numbers[_row(plan, span)] for span in timeline.spans]
 
 
 def _number(plan: Plan, device: str) -> int:

@@ -39,7 +39,7 @@ function main() {
   if (DATA.timelines.length > 1) document.body.classList.add("measured");
   drawTimelines(part("timeline"));
   drawMemory(part("memory"));
-  const graph = new GraphPicture(part("graph"), document.querySelector("#graph .legend"));
+  const graph = part("graph") && new GraphPicture(part("graph"), document.querySelector("#graph .legend"));
   for (const button of document.querySelectorAll("button")) {
     const { zoom, fold, scale } = button.dataset;
     button.addEventListener("click", () => {
@@ -48,7 +48,7 @@ function main() {
       if (scale) graph.resize(Number(scale));
     });
   }
-  follow(graph);
+  if (graph) follow(graph);
   view.draw();
   let width = innerWidth;
   addEventListener("resize", () => {

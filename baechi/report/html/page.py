@@ -1,17 +1,14 @@
-"""The page: what the scripts do not draw, and everything put together."""
+"""The page of a plan: what the scripts do not draw, and everything put together."""
 
-import json
 from collections.abc import Iterable
-from html import escape
-from importlib.resources import files
-from string import Template
 
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.html.data import page_data
+from baechi.report.html.parts import Figure, colours, hues_of_devices, page, read
 from baechi.report.reading import Bound, Reading
-from baechi.report.tables import Table, tables
+from baechi.report.tables import tables
 from baechi.report.text import headline
 from baechi.units import format_bytes, format_seconds, format_share
 
@@ -24,8 +21,14 @@ _BOUNDS: dict[Bound, str] = {
     "work": "work",
     "serial": "dependencies",
 }
-_HUES = (255, 55, 150, 335, 205, 95, 300, 25)
-_GOLDEN_ANGLE = 137.5
+_LEGEND = {
+    "forward": "forward",
+    "backward": "backward",
+    "transfer": "transfer",
+    "other": "around the model",
+    "idle": "idle",
+    "critical": "on the critical path",
+}
 
 
 def to_html(plan: Plan, measured: Timeline | None = None) -> str:
@@ -39,70 +42,45 @@ def to_html(plan: Plan, measured: Timeline | None = None) -> str:
         HTML.
     """
     facts = Facts(plan, measured)
-    return Template(_file("page.html")).substitute(
-        title=escape(
-            f"{facts.model}: {len(plan.devices_used)} devices, {format_seconds(facts.step_s)} a step"
-        ),
-        style=_file("style.css") + _colours(len(plan.cluster)),
-        model=escape(facts.model),
-        headline=escape(headline(facts)),
-        figures="".join(_figures(facts)),
-        readings="".join(_readings(facts)),
-        tables="".join(_table(table) for table in tables(facts)),
-        data=_for_script(page_data(facts)),
-        script="\n".join(_file(name) for name in SCRIPTS),
+    return page(
+        title=f"{facts.model}: {len(plan.devices_used)} devices, {format_seconds(facts.step_s)} a step",
+        model=facts.model,
+        headline=headline(facts),
+        readings=_readings(facts),
+        figures=_figures(facts),
+        tables=tables(facts),
+        legend=_LEGEND,
+        style=colours("d", hues_of_devices(len(plan.cluster))),
+        layers=read("layers.html"),
+        data=page_data(facts),
+        scripts=SCRIPTS,
     )
 
 
-def _file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _for_script(data: object) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _colours(devices: int) -> str:
-    """A hue for each device; how light and strong it is depends on the theme."""
-    hues = [_HUES[n] if n < len(_HUES) else round(n * _GOLDEN_ANGLE) % 360 for n in range(devices)]
-    lines = [f"  --hue{number}: {hue};" for number, hue in enumerate(hues)]
-    rules = [
-        f".d{n} {{ --device: oklch(var(--light) var(--chroma) var(--hue{n})); }}" for n in range(devices)
-    ]
-    return "\n".join(["", ":root {", *lines, "}", *rules, ""])
-
-
-def _figures(facts: Facts) -> Iterable[str]:
+def _figures(facts: Facts) -> Iterable[Figure]:
     """The few figures that one looks for first."""
     fullest = max(facts.devices, key=lambda d: d.peak_bytes / d.limit_bytes if d.limit_bytes else 0.0)
-    shown: list[tuple[str, str, str]] = [
-        ("predicted step", format_seconds(facts.step_s), facts.plan.timeline.source)
-    ]
+    yield "predicted step", format_seconds(facts.step_s), facts.plan.timeline.source
     if facts.measured is not None:
         off = format_share(facts.measured.makespan_s - facts.step_s, facts.step_s)
-        shown.append(("measured step", format_seconds(facts.measured.makespan_s), f"{off} off"))
+        yield "measured step", format_seconds(facts.measured.makespan_s), f"{off} off"
     used = f"of {len(facts.devices)}"
     if facts.fewest_devices < len(facts.plan.devices_used):
         used += f"; as good with {facts.fewest_devices}"
-    shown += [*_against_one(facts), ("devices", str(len(facts.plan.devices_used)), used)]
+    yield from _against_one(facts)
+    yield "devices", str(len(facts.plan.devices_used)), used
     if facts.lower_bound_s:
-        shown.append(("lower bound", format_seconds(facts.lower_bound_s), "by dependencies"))
-    shown += [
-        (
-            f"fullest, {fullest.name}",
-            format_share(fullest.peak_bytes, fullest.limit_bytes),
-            f"{format_bytes(fullest.peak_bytes)} of {format_bytes(fullest.limit_bytes)}",
-        ),
-        ("bound by", _BOUNDS[facts.reading.bound], facts.reading.where),
-        ("cut edges", str(len(facts.cuts)), format_bytes(sum([cut.size_bytes for cut in facts.cuts]))),
-    ]
-    for name, value, note in shown:
-        yield f"<div><dt>{escape(name)}</dt><dd>{escape(value)} <small>{escape(note)}</small></dd></div>"
+        yield "lower bound", format_seconds(facts.lower_bound_s), "by dependencies"
+    yield (
+        f"fullest, {fullest.name}",
+        format_share(fullest.peak_bytes, fullest.limit_bytes),
+        f"{format_bytes(fullest.peak_bytes)} of {format_bytes(fullest.limit_bytes)}",
+    )
+    yield "bound by", _BOUNDS[facts.reading.bound], facts.reading.where
+    yield "cut edges", str(len(facts.cuts)), format_bytes(sum([cut.size_bytes for cut in facts.cuts]))
 
 
-def _against_one(facts: Facts) -> Iterable[tuple[str, str, str]]:
+def _against_one(facts: Facts) -> Iterable[Figure]:
     """How much faster than one device; or that none holds all layers."""
     one = facts.one_device
     if one is None or len(facts.plan.devices_used) < 2 or not facts.step_s:
@@ -114,32 +92,17 @@ def _against_one(facts: Facts) -> Iterable[tuple[str, str, str]]:
         yield "against one device", f"{one.step_s / facts.step_s:.2f} ×", alone
 
 
-def _readings(facts: Facts) -> Iterable[str]:
+def _readings(facts: Facts) -> Iterable[tuple[str, str]]:
     yield _reading("", facts.reading)
     measured = facts.measured_reading
     if measured is not None and (measured.bound, measured.where) == (
         facts.reading.bound,
         facts.reading.where,
     ):
-        yield f'<p class="reading">As measured: bound by the same. {escape(measured.fullest)}</p>'
+        yield "", f"As measured: bound by the same. {measured.fullest}"
     elif measured is not None:
         yield _reading("As measured: ", measured)
 
 
-def _reading(which: str, reading: Reading) -> str:
-    rest = f"{reading.fullest} {reading.change}"
-    return f'<p class="reading"><b>{escape(which + reading.why)}</b> {escape(rest)}</p>'
-
-
-def _table(table: Table) -> str:
-    def row(cells: Iterable[str], tag: str) -> str:
-        kinds = ["" if column in table.texts else ' class="figure"' for column in table.columns]
-        parts = [f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)]
-        return f"<tr>{''.join(parts)}</tr>"
-
-    drawn = ""
-    if table.rows:
-        head, body = row(table.columns, "th"), "".join(row(cells, "td") for cells in table.rows)
-        drawn = f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
-    note = f"<p class='note'>{escape(table.note)}</p>" if table.note else ""
-    return f"<section><h2>{escape(table.title)}</h2>{drawn}{note}</section>"
+def _reading(which: str, reading: Reading) -> tuple[str, str]:
+    return which + reading.why, f"{reading.fullest} {reading.change}"

@@ -6,6 +6,7 @@ const LINK = 9;
 const AXIS = 20;
 const PHASES = ["forward", "backward", "other"];
 const [ROW, NAME, START, END, PHASE, BYTES, CRITICAL, WHERE, CAUSE, WAITS] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+const [COLOUR, LABEL] = [10, 11]; // of a pipeline's spans: what they are told apart by
 const TURN = 3; // of CAUSE: backward begins when forward has ended
 
 /** The window of time that is shown, and who draws it. */
@@ -99,7 +100,7 @@ class TimelinePicture {
       const left = Math.max(GUTTER, this.x(span[START]));
       const right = Math.min(this.width, this.x(span[END]));
       const last = found[found.length - 1];
-      const same = (one) => [one[PHASE], one[CRITICAL], one[NAME] === view.chosen].join();
+      const same = (one) => [one[PHASE], one[CRITICAL], one[COLOUR], one[NAME] === view.chosen].join();
       const like = last && same(last.span) === same(span);
       if (like && right - left < 1 && left - last.right < 0.5) {
         last.right = Math.max(last.right, right);
@@ -113,14 +114,14 @@ class TimelinePicture {
     const kind = row.what ? "transfer" : PHASES[span[PHASE]];
     const width = Math.max(0.6, right - left - (right - left > 3 ? 0.6 : 0));
     const place = { x: left.toFixed(2), y: row.top, width: width.toFixed(2), height: row.height };
-    svg("rect", { class: `span ${kind} ${deviceClass(row.device)}`, ...place }, this.svg);
+    svg("rect", { class: `span ${kind} ${span[COLOUR] || deviceClass(row.device)}`, ...place }, this.svg);
     if (span[CRITICAL]) {
       svg("rect", { class: "critical", ...place, y: row.top + row.height - 2.5, height: 2.5 }, this.svg);
     }
     if (span[NAME] === view.chosen) svg("rect", { class: "chosen", ...place }, this.svg);
     if (row.what || many) return;
-    const text = fit(DATA.names[span[NAME]], width - 8);
-    svg("text", { class: kind === "forward" ? "on" : "in", x: left + 4, y: row.top + 14 }, this.svg, text);
+    const text = fit(span[LABEL] || DATA.names[span[NAME]], width - (span[LABEL] ? 2 : 8));
+    svg("text", { class: kind === "forward" ? "on" : "in", x: left + (span[LABEL] ? 2 : 4), y: row.top + 14 }, this.svg, text);
   }
 
   /** The row and span at a place of the picture. */
@@ -140,7 +141,9 @@ class TimelinePicture {
   lines(row, span) {
     const kind = row.what ? "transfer" : PHASES[span[PHASE]];
     const phase = row.what ? `, ${PHASES[span[PHASE]]}` : "";
-    const lines = [DATA.names[span[NAME]], `${kind}${phase} on ${row.what ? span[WHERE] : row.name}`];
+    const lane = span[COLOUR] && span[COLOUR][0] === "d"; // the row is a microbatch's
+    const label = span[COLOUR] ? [lane ? `on ${span[LABEL]}` : `microbatch ${span[LABEL]}`] : [];
+    const lines = [DATA.names[span[NAME]], `${kind}${phase} ${lane ? "of" : "on"} ${row.what ? span[WHERE] : row.name}`, ...label];
     lines.push(`${time(span[END] - span[START])}, from ${time(span[START])} to ${time(span[END])}`);
     if (row.what) lines.push(bytes(span[BYTES]));
     const node = DATA.nodes[span[NAME]];
@@ -236,7 +239,7 @@ function nodeBytes(node) {
 }
 
 function drawTimelines(parent) {
-  for (const timeline of DATA.timelines) {
+  for (const timeline of [...DATA.timelines, ...(DATA.lanes || [])]) {
     html("h3", {}, parent, `${timeline.name}: ${time(timeline.step)}`);
     const picture = new TimelinePicture(timeline, html("div", {}, parent));
     view.drawers.push(() => picture.draw());

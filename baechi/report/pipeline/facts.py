@@ -10,6 +10,8 @@ from typing import Literal
 
 from baechi.records.cluster import HOST
 from baechi.records.pipeline import OrderTried, Pipeline
+from baechi.report.fewer_devices import OneDevice
+from baechi.report.pipeline.one_device import on_one_device
 from baechi.units import format_bytes, format_seconds, format_share
 
 Bound = Literal["nothing", "host", "link", "work", "balance", "memory", "bubble", "waiting"]
@@ -82,6 +84,11 @@ class PipelineFacts:
                 )
             )
         return found
+
+    @cached_property
+    def one_device(self) -> OneDevice | None:
+        """All microbatches, one after the other, on the best device for that."""
+        return on_one_device(self.pipeline)
 
     @property
     def bubble(self) -> float:

@@ -33,6 +33,7 @@ def render_pipeline(pipeline: Pipeline) -> RenderableType:
     lines.add_row("why not faster?", Text(why))
     lines.add_row("what to change", Text(change))
     lines.add_row("bubble", Text(_shares(facts)))
+    lines.add_row("one device", Text(_against_one(facts)))
     shown = [devices(facts)]
     shown += [orders(facts), front(facts)] if pipeline.tried else []
     parts = [Text(headline(facts), style="bold"), "", lines, "", *map(render_table, shown)]
@@ -138,6 +139,16 @@ def picture(facts: PipelineFacts) -> str:
                     row[column] = letter
         lines.append(f"{device.name:{width}} {''.join(row)}")
     return "\n".join(lines)
+
+
+def _against_one(facts: PipelineFacts) -> str:
+    one = facts.one_device
+    if one is None:
+        return "layers are pinned to several."
+    if one.short_bytes:
+        return f"does not hold the step: {one.device} is short of {format_bytes(one.short_bytes)}."
+    times = f", {one.step_s / facts.step_s:.2f} times as long" if facts.step_s else ""
+    return f"takes {format_seconds(one.step_s)} for the same microbatches, one after the other{times}."
 
 
 def _shares(facts: PipelineFacts) -> str:

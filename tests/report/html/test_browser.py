@@ -1,27 +1,18 @@
 """The page in a real browser without a window: it draws, follows the pointer, folds, and loads nothing."""
 
 import re
-import shutil
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from place.graphs import cluster_of, graph_of
+from report.html.browsers import NEEDS_BROWSER
 from report.html.odd import ODD, measured_step, odd_plan
 
 from baechi import report
 from baechi.records import Plan
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FOUND = next((path for path in map(shutil.which, BROWSERS) if path), None)
-
-pytestmark = pytest.mark.skipif(
-    FOUND is None, reason=f"no browser: none of {', '.join(BROWSERS)} is installed"
-)
+pytestmark = NEEDS_BROWSER
 
 OVERLAPS = """() => {
   const drawn = [...document.querySelectorAll("#graph .node > .edge")];
@@ -55,37 +46,6 @@ CONTRAST = """() => {
     return (bright + 0.05) / (dark + 0.05);
   });
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        yield (launched := started.chromium.launch(executable_path=FOUND, args=["--no-sandbox"]))
-        launched.close()
-
-
-@pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Opens a page; at the end nothing may have gone wrong on it, and nothing else been asked for."""
-    wrong: list[str] = []
-    contexts = []
-
-    def opened(text: str, scheme: str = "light", width: int = 1280) -> Any:
-        file = tmp_path / "report.html"
-        file.write_text(text, encoding="utf-8")
-        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: request.url == file.as_uri() or wrong.append(request.url))
-        page.goto(file.as_uri())
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
 
 
 def many_blocks(blocks: int = 100) -> Plan:
