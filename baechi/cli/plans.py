@@ -18,6 +18,9 @@ from baechi.cli.options import (
 )
 from baechi.cli.placing import plan_for
 from baechi.cli.targets import ZOO, shipped
+from baechi.errors import RecordError
+from baechi.records.files import kind_in
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
@@ -33,7 +36,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 def report_command(
     plan: Annotated[
         str,
-        typer.Argument(metavar="PLAN|TARGET", help="A plan's file, or a graph or model to place first."),
+        typer.Argument(
+            metavar="PLAN|TARGET", help="A file of a plan or pipeline, or a graph or model to place first."
+        ),
     ],
     cluster: ClusterOption = USUAL,
     placer: PlacerOption = "auto",
@@ -53,7 +58,7 @@ def report_command(
     """Say why a plan's step is not faster, how full the devices are, where layers lie, what travels.
 
     Prints text, or writes the files that it is asked for (- is the standard output). What is no plan yet
-    is placed first, as `baechi place` does.
+    is placed first, as `baechi place` does. Of a pipeline --json writes the timeline.
 
     Examples:
 
@@ -65,6 +70,9 @@ def report_command(
 
       baechi report plan.json --json - | jq .reading
     """
+    if kind_in(plan) == Pipeline.record_kind:
+        _report_pipeline(Pipeline.load(plan), measured, html, trace, as_json)
+        return
     loaded = _plan(plan, cluster, placer, optimizer, effort, max_memory)
     step = None if measured is None else Timeline.load(measured)
     wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
@@ -73,6 +81,23 @@ def report_command(
             _write(file, _formed(form, loaded, step))
     if all(file is None for file, _ in wanted):
         Console().print(report.render(loaded, step))
+
+
+def _report_pipeline(
+    pipeline: Pipeline, measured: str | None, html: str | None, trace: str | None, as_json: str | None
+) -> None:
+    if measured is not None:
+        raise RecordError(
+            "a measured step is shown beside a plan, not beside a pipeline: leave out --measured"
+        )
+    if html is not None:
+        _write(html, report.pipeline_to_html(pipeline))
+    if trace is not None:
+        _write(trace, report.to_trace(pipeline.timeline))
+    if as_json is not None:
+        _write(as_json, pipeline.timeline.to_json())
+    if html is trace is as_json is None:
+        Console().print(report.render_pipeline(pipeline))
 
 
 def simulate_command(plan: PlanFile, as_json: AsJson = False) -> None:

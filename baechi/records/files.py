@@ -61,6 +61,20 @@ def read(kind: str, path: str | Path) -> dict[str, Any]:
     return unpack(kind, text, str(path))
 
 
+def kind_in(path: str | Path) -> str | None:
+    """The kind of the record in a file; None if it holds none, or there is no such file.
+
+    Args:
+        path: of any file.
+    """
+    try:
+        body = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        return None
+    found = body.get("baechi") if isinstance(body, dict) else None
+    return found if isinstance(found, str) else None
+
+
 _HINTS = {"cluster": "; devices are listed as in '2xA100-80GB' or '1xRTX-4090,1xRTX-3090'"}
 
 

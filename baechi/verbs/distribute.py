@@ -33,6 +33,7 @@ from baechi.verbs.given import (
     compile_options,
     instance_of,
     name_of,
+    opened,
     read_plan,
     tell_unused,
     with_outputs,
@@ -139,6 +140,7 @@ def distribute(
             that cannot be split, or arguments that exclude each other.
     """
     run_room.refuse_distributed(model)
+    plan = opened(plan)
     _check_choice(placer, device_map, plan, max_memory, recompute)
     check_outputs(outputs)
     name = name_of(optimizer)
@@ -226,7 +228,7 @@ def assign(
 
     Args:
         model: the model that the plan was made for.
-        plan: the plan, or the path of a file that `Plan.save` wrote; or a pipeline, whose steps are split.
+        plan: a plan, or a pipeline, whose steps are split; or the path of a file that either's `save` wrote.
         cluster: the devices to run on, or text that `Cluster.parse` reads; by default the plan's own if they
             are here, else all visible accelerators.
         reorder: see `distribute`.
@@ -243,6 +245,7 @@ def assign(
     """
     check_outputs(outputs)
     run_room.refuse_distributed(model)
+    plan = opened(plan)
     if isinstance(plan, Pipeline):
         check_owner(optimizer, model.parameters(), type(model).__name__)
         return assign_pipeline(model, here(plan, cluster, outputs), Splitting(plan.microbatches), optimizer)

@@ -4,9 +4,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from baechi.cost.optimizers import optimizer_costs, row_of
+from baechi.records.files import kind_in
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 
 if TYPE_CHECKING:
@@ -45,6 +47,20 @@ def read_plan(plan: PlanLike) -> Plan:
     raise TypeError(
         f"plan is of type {type(plan).__name__}: it takes a baechi.Plan or the path of a plan's file"
     )
+
+
+_Given = TypeVar("_Given")
+
+
+def opened(plan: _Given) -> _Given | Pipeline:
+    """What was given, or the pipeline in the file that was given; plans are read where they are used.
+
+    Args:
+        plan: a plan, a pipeline, the path of a file of either, or nothing.
+    """
+    if isinstance(plan, (str, Path)) and kind_in(plan) == Pipeline.record_kind:
+        return Pipeline.load(plan)
+    return plan
 
 
 def check_microbatches(microbatches: object) -> None:

@@ -69,7 +69,7 @@ def test_host() -> None:
 
 
 def test_the_host_beside_what_bounds_the_step() -> None:
-    """Kernels a little shorter than what the host takes for them: that is told, though computing takes more."""
+    """Kernels shorter than what the host takes for them: that is told, though computing takes more."""
     for forward_s, told in ((1.0, True), (9.0, False)):
         nodes = {name: {"forward_s": forward_s, "host_forward_s": 1.5} for name in "abc"}
         graph = graph_of(nodes, [("a", "b", 0), ("b", "c", 0)])

@@ -7,5 +7,6 @@ Start: `page`; `data` and `tree` are what the scripts read.
 """
 
 from baechi.report.html.page import to_html
+from baechi.report.html.pipeline_page import pipeline_to_html
 
-__all__ = ["to_html"]
+__all__ = ["pipeline_to_html", "to_html"]

@@ -1,6 +1,6 @@
 """What the page's pictures show, as data for its scripts: times in microseconds, sizes in bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from baechi.records.cluster import HOST
@@ -26,6 +26,17 @@ def page_data(facts: Facts) -> dict[str, Any]:
     timelines = [_timeline("predicted", facts, plan.timeline, facts.path, names)]
     if facts.measured is not None:
         timelines.append(_timeline("measured", facts, facts.measured, facts.measured_path, names))
+    return with_graph(plan, timelines, names)
+
+
+def with_graph(plan: Plan, timelines: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """Timelines, and the graph that they are of.
+
+    Args:
+        plan: of the graph.
+        timelines: for the scripts.
+        names: the nodes', then those that only timelines have.
+    """
     return {
         "devices": [
             {"name": device.name, "kind": device.kind, "limit": device.memory_bytes}
@@ -35,7 +46,7 @@ def page_data(facts: Facts) -> dict[str, Any]:
         "nodes": [_node(plan, name) for name in plan.graph],
         "edges": _edges(plan),
         "tree": tree(plan.graph, list(plan.graph), plan.device_of).body(),
-        "names": names,  # the nodes', then those that only timelines have
+        "names": names,
     }
 
 
@@ -74,25 +85,47 @@ def _edges(plan: Plan) -> list[list[float]]:
 def _timeline(
     name: str, facts: Facts, timeline: Timeline, path: Sequence[Stretch], names: list[str]
 ) -> dict[str, Any]:
-    """A timeline in rows; names that are no node's are put behind `names`."""
-    plan = facts.plan
+    """A timeline of a plan."""
+    critical = {id(stretch.span) for stretch in path}
+    causes = waits(facts.plan, timeline)
+    return in_rows(name, facts.plan, timeline, names, lambda span: span.layer or AROUND, causes, critical)
+
+
+def in_rows(
+    name: str,
+    plan: Plan,
+    timeline: Timeline,
+    names: list[str],
+    label: Callable[[Span], str],
+    causes: Mapping[int, tuple[Cause, Span | None]],
+    critical: Container[int] = (),
+) -> dict[str, Any]:
+    """A timeline in rows.
+
+    Args:
+        name: the timeline's.
+        plan: its devices.
+        timeline: any.
+        names: of the graph's nodes; labels that are no node's are put behind them.
+        label: of a span.
+        causes: by id of a span, what it waited for.
+        critical: ids of the spans on the critical path.
+    """
     rows = _rows(plan, timeline)
     numbers = {row: number for number, row in enumerate(rows)}
-    places = {layer: place for place, layer in enumerate(names)}
-    critical = {id(stretch.span) for stretch in path}
-    causes = waits(plan, timeline)
+    places = {one: place for place, one in enumerate(names)}
     index = {id(span): number for number, span in enumerate(timeline.spans)}
     spans = []
     for span in timeline.spans:
         cause, before = causes.get(id(span), ("start", None))
-        layer = span.layer or AROUND
-        if layer not in places:
-            places[layer] = len(names)
-            names.append(layer)
+        own = label(span)
+        if own not in places:
+            places[own] = len(names)
+            names.append(own)
         spans.append(
             [
                 numbers[_row(plan, span)],
-                places[layer],
+                places[own],
                 _us(span.start_s),
                 _us(span.end_s),
                 _PHASES.index(span.phase),

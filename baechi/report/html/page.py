@@ -1,7 +1,8 @@
 """The page: what the scripts do not draw, and everything put together."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -39,17 +40,57 @@ def to_html(plan: Plan, measured: Timeline | None = None) -> str:
         HTML.
     """
     facts = Facts(plan, measured)
+    title = f"{facts.model}: {len(plan.devices_used)} devices, {format_seconds(facts.step_s)} a step"
+    parts = Parts(
+        "plan", facts.model, title, headline(facts), _figures(facts), list(_readings(facts)), tables(facts)
+    )
+    return put_together(parts, page_data(facts), len(plan.cluster))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What stands on a page beside its pictures.
+
+    Args:
+        kind: `"plan"` or `"pipeline"`.
+        model: the model's name.
+        title: the page's.
+        headline: one sentence.
+        figures: name, value and note of each.
+        readings: paragraphs, as HTML.
+        tables: below the pictures.
+    """
+
+    kind: str
+    model: str
+    title: str
+    headline: str
+    figures: Sequence[tuple[str, str, str]]
+    readings: Sequence[str]
+    tables: Sequence[Table]
+
+
+def put_together(parts: Parts, data: object, devices: int) -> str:
+    """A page.
+
+    Args:
+        parts: its text.
+        data: of its pictures, for the scripts.
+        devices: how many devices have a colour.
+
+    Returns:
+        HTML.
+    """
     return Template(_file("page.html")).substitute(
-        title=escape(
-            f"{facts.model}: {len(plan.devices_used)} devices, {format_seconds(facts.step_s)} a step"
-        ),
-        style=_file("style.css") + _colours(len(plan.cluster)),
-        model=escape(facts.model),
-        headline=escape(headline(facts)),
-        figures="".join(_figures(facts)),
-        readings="".join(_readings(facts)),
-        tables="".join(_table(table) for table in tables(facts)),
-        data=_for_script(page_data(facts)),
+        kind=parts.kind,
+        title=escape(parts.title),
+        style=_file("style.css") + _colours(devices),
+        model=escape(parts.model),
+        headline=escape(parts.headline),
+        figures="".join(map(_figure, parts.figures)),
+        readings="".join(parts.readings),
+        tables="".join(_table(table) for table in parts.tables),
+        data=_for_script(data),
         script="\n".join(_file(name) for name in SCRIPTS),
     )
 
@@ -74,7 +115,12 @@ def _colours(devices: int) -> str:
     return "\n".join(["", ":root {", *lines, "}", *rules, ""])
 
 
-def _figures(facts: Facts) -> Iterable[str]:
+def _figure(figure: tuple[str, str, str]) -> str:
+    name, value, note = map(escape, figure)
+    return f"<div><dt>{name}</dt><dd>{value} <small>{note}</small></dd></div>"
+
+
+def _figures(facts: Facts) -> list[tuple[str, str, str]]:
     """The few figures that one looks for first."""
     fullest = max(facts.devices, key=lambda d: d.peak_bytes / d.limit_bytes if d.limit_bytes else 0.0)
     shown: list[tuple[str, str, str]] = [
@@ -98,8 +144,7 @@ def _figures(facts: Facts) -> Iterable[str]:
         ("bound by", _BOUNDS[facts.reading.bound], facts.reading.where),
         ("cut edges", str(len(facts.cuts)), format_bytes(sum([cut.size_bytes for cut in facts.cuts]))),
     ]
-    for name, value, note in shown:
-        yield f"<div><dt>{escape(name)}</dt><dd>{escape(value)} <small>{escape(note)}</small></dd></div>"
+    return shown
 
 
 def _against_one(facts: Facts) -> Iterable[tuple[str, str, str]]:
@@ -115,7 +160,7 @@ def _against_one(facts: Facts) -> Iterable[tuple[str, str, str]]:
 
 
 def _readings(facts: Facts) -> Iterable[str]:
-    yield _reading("", facts.reading)
+    yield _reading_of("", facts.reading)
     measured = facts.measured_reading
     if measured is not None and (measured.bound, measured.where) == (
         facts.reading.bound,
@@ -123,12 +168,21 @@ def _readings(facts: Facts) -> Iterable[str]:
     ):
         yield f'<p class="reading">As measured: bound by the same. {escape(measured.fullest)}</p>'
     elif measured is not None:
-        yield _reading("As measured: ", measured)
+        yield _reading_of("As measured: ", measured)
 
 
-def _reading(which: str, reading: Reading) -> str:
-    rest = f"{reading.fullest} {reading.change}"
-    return f'<p class="reading"><b>{escape(which + reading.why)}</b> {escape(rest)}</p>'
+def _reading_of(which: str, reading: Reading) -> str:
+    return paragraph(which + reading.why, f"{reading.fullest} {reading.change}")
+
+
+def paragraph(why: str, rest: str) -> str:
+    """A reading, as HTML.
+
+    Args:
+        why: why the step is not faster.
+        rest: what else is said.
+    """
+    return f'<p class="reading"><b>{escape(why)}</b> {escape(rest)}</p>'
 
 
 def _table(table: Table) -> str:

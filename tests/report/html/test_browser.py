@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from place.graphs import cluster_of, graph_of
+from records.pipeline.chains import equal_chain
 from report.html.odd import ODD, measured_step, odd_plan
 
 from baechi import report
 from baechi.records import Plan
+from baechi.simulate.pipeline import ordered
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -352,3 +354,12 @@ def test_odd_names_are_shown(open_page: Any) -> None:
     assert page.locator("h1").inner_text() == f"Model {ODD}".replace(
         "\u2028", page.locator("h1").inner_text()[-2]
     )
+
+
+def test_the_page_of_a_pipeline(open_page: Any) -> None:
+    """Its tasks are drawn, a task says its microbatch, and nothing is wrong on the page."""
+    page = open_page(report.pipeline_to_html(ordered(equal_chain(2), 3, "1f1b")), "dark", 800)
+    assert page.locator("#timeline .span.forward").count() == 6
+    assert "#0" in hover(page, "#timeline .span.forward")
+    assert not page.locator("#timeline .key.critical").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == 800

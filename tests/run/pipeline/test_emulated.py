@@ -1,6 +1,7 @@
 """Pipelines on the clocks of the emulated cluster, beside what was predicted, and beside dry runs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,6 +37,18 @@ def ran(pipeline: baechi.Pipeline) -> baechi.Timeline:
             model.zero_grad()
             model(X, Y)["loss"].backward()
         return pipeline.plan.cluster.emulation.timeline()
+
+
+def test_a_pipelines_file_is_taken_where_a_pipeline_is(tmp_path: Path) -> None:
+    """As `baechi place --microbatches 3 -o` wrote it."""
+    pipeline = planned(None, "gpipe")
+    pipeline.save(tmp_path / "pipeline.json")
+    for distributed in (
+        baechi.assign(seeded(Blocks), str(tmp_path / "pipeline.json")),
+        baechi.distribute(seeded(Blocks), plan=tmp_path / "pipeline.json"),
+    ):
+        with pipeline.plan.cluster:
+            assert torch.allclose(distributed(X, Y)["loss"], seeded(Blocks)(X, Y)["loss"])
 
 
 @pytest.mark.parametrize("order", ["1f1b", "gpipe"])
