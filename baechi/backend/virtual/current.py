@@ -34,7 +34,10 @@ def open_with(emulator: Emulator, mode: TorchDispatchMode) -> None:
         BaechiError: another one is.
     """
     if _open:
-        raise BaechiError("a cluster is emulated already: emulations do not nest")
+        raise BaechiError(
+            "a cluster is emulated already: emulations do not nest. baechi.check opens the "
+            "cluster itself: call it outside of `with cluster:`"
+        )
     _open.append((emulator, mode))
 
 

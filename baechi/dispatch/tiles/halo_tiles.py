@@ -13,7 +13,7 @@ from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Argume
 from baechi.dispatch.chunks.coupled import refuse_coupled, training_flags
 from baechi.dispatch.tiles.grid import Reach, Span, spans
 from baechi.dispatch.tiles.probe import Probe, extents_of, is_tiled
-from baechi.dispatch.tiles.reach import check_seam, reach_along
+from baechi.dispatch.tiles.reach import check_seam, reach_along, undivided
 from baechi.dispatch.tiles.stitch import AbstractStitch, Blend, Crop
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -71,7 +71,9 @@ class HaloTiles(AbstractChunks):
     def open(self, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractCall:
         arguments = args, kwargs
         extents = extents_of(arguments, self.dims)
-        if all(size >= extent for size, extent in zip(self.sizes, extents, strict=True)):
+        fits = all(size >= extent for size, extent in zip(self.sizes, extents, strict=True))
+        empty = any(is_tiled(t, extents, self.dims) and not t.numel() for t in tensors_in(arguments))
+        if fits or empty:
             return _Whole(arguments)
         reaches = self._reaches(subject, arguments, extents)
         grid = [spans(*one) for one in zip(extents, self.sizes, reaches, strict=True)]
@@ -90,7 +92,10 @@ class HaloTiles(AbstractChunks):
             refuse_coupled(model)
             probe = Probe(subject, arguments, self.dims)
             halo = None if self.halo == "auto" else self.halo
-            reaches = [reach_along(probe, axis, halo, self.stride) for axis in range(len(self.dims))]
+            reaches = [
+                undivided(probe, axis) if size >= extent else reach_along(probe, axis, halo, self.stride)
+                for axis, (size, extent) in enumerate(zip(self.sizes, extents, strict=True))
+            ]
             for dim, reach in zip(self.dims, reaches, strict=True):
                 logger.info(
                     "dimension %d: halo %d before and %d after, on a grid of %d (%s)",

@@ -49,6 +49,19 @@ def reach_along(probe: Probe, axis: int, halo: int | None, stride: int | None) -
     return _said(probe, axis, halo, stride or 1)
 
 
+def undivided(probe: Probe, axis: int) -> Reach:
+    """Along a dimension that is no longer than a tile nothing is cut, however far the model looks.
+
+    Args:
+        probe: runs the model.
+        axis: which of the probe's dimensions.
+    """
+    whole = probe.extents[axis]
+    outputs = probe.run([0] * len(probe.dims), _lengths(probe, axis, whole))
+    sizes = tuple([output.shape[probe.dims[axis]] for output in outputs])
+    return Reach(whole, sizes, 0, 0, whole, sizes)
+
+
 def _lengths(probe: Probe, axis: int, length: int) -> list[int]:
     """Of a plane that is long in one dimension only."""
     lengths = [min(extent, _ACROSS[len(probe.dims)]) for extent in probe.extents]

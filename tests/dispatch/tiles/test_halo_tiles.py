@@ -89,6 +89,34 @@ def test_one_to_three_dimensions(net: nn.Module, shape: tuple[int, ...], dims: t
         assert torch.equal(tiled(net, HaloTiles(8, dims=dims), x), net(x))
 
 
+class Centred(nn.Module):
+    """It looks at all of the first dimension of the plane, and at nothing else."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 5 - x.sum(-2, keepdim=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 70), (1, 1, 5, 70), (0, 1, 40, 40), (1, 40, 47)])
+def test_odd_planes(shape: tuple[int, ...]) -> None:
+    """Thin ones are divided along the other dimension alone; empty ones, and those without a batch, too."""
+    x = plane(*shape)
+    nets = [with_small_integers(C(1, 2, 5, padding=2)), *([Centred()] if shape[-2] < 16 else [])]
+    for net in nets:
+        with torch.no_grad():
+            assert torch.equal(tiled(net, HaloTiles(16), x), net(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Its kernels let NaN reach pixels that nothing else reaches, so it is no mark there."""
+    torch.manual_seed(0)
+    net = NETS["plain"]().to(dtype).eval()
+    x = torch.randn(1, 1, 44, 60).to(dtype)
+    with torch.no_grad():
+        found, expected = tiled(net, HaloTiles(16), x), net(x)
+    assert float((found - expected).abs().max()) <= 0.01 * float(expected.abs().max())
+
+
 def test_tiles_by_two_threads_with_an_argument_that_goes_whole() -> None:
     net, x = with_small_integers(NETS["several"]()), plane(1, 1, 40, 40)
     dispatched = baechi.dispatch(net, RoundRobin(2), chunks=HaloTiles(16), workers="thread")
