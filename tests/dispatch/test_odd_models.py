@@ -11,6 +11,7 @@ from torch import nn
 
 import baechi
 from baechi import FatalError, Rows
+from baechi.dispatch.merge.alone import Alone
 
 X = torch.randn(10, 8, generator=torch.Generator().manual_seed(0))
 Forward = Callable[..., Any]
@@ -111,6 +112,26 @@ def test_each_row_is_looked_at_once_and_never_where_out_says_it() -> None:
     called(forward, X, size=4, out="cat")
     assert sorted(set(seen)) == [2, 4]
     assert torch.equal(called(lambda f, x: x.cumsum(0), X, size=5, out=("cat", 0))[5:], X[5:].cumsum(0))
+
+
+def test_a_call_of_another_sort_is_looked_at_again() -> None:
+    """Words and numbers among the arguments may choose another path."""
+
+    def forward(layer: nn.Linear, x: torch.Tensor, how: str) -> Any:
+        return layer(x) if how == "by rows" else x.softmax(0)
+
+    dispatched = baechi.dispatch(Odd(forward), small(5))
+    with torch.no_grad():
+        dispatched(X, "by rows")
+        with pytest.raises(FatalError, match="row 4 has other values"):
+            dispatched(X, "together")
+
+
+def test_a_count_and_a_constant_look_alike_where_the_model_does_not_run() -> None:
+    """As in the caller of worker processes: a row alone runs without values there."""
+    alone = Alone({"scale": torch.empty((), device="meta")}, row=4, rows=1, chunk=5)
+    assert "look alike" in alone.contradicts(alone.result["scale"], torch.ones(()), None)
+    assert not alone.contradicts(torch.empty(1, 4, device="meta"), torch.ones(5, 4), 0)
 
 
 def test_lists_and_arrays_are_sliced_where_split_says_so() -> None:

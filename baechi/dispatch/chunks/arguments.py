@@ -15,6 +15,8 @@ from torch.nn.utils.rnn import PackedSequence
 from baechi.errors import FatalError
 from baechi.torchlib.tensors.pytree import tensors_in
 
+_PLAIN = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+
 
 def has_dim(tensor: torch.Tensor, dim: int) -> bool:
     """Whether a tensor has a dimension.
@@ -98,6 +100,20 @@ def items_in(value: Any) -> Iterator[Any]:
     )
     for one in inner:
         yield from items_in(one)
+
+
+def sort_of(value: Any, rows: int) -> Iterator[Any]:
+    """What is the same in calls that differ in their rows only.
+
+    Args:
+        value: an argument.
+        rows: how many rows its call has.
+    """
+    for item in items_in(value):
+        if isinstance(item, torch.Tensor):
+            yield item.dtype, tuple([-1 if extent == rows else extent for extent in item.shape])
+        else:
+            yield item if isinstance(item, _PLAIN) else type(item)
 
 
 def lists_cut(value: Any, rows: int, start: int, stop: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from baechi.dispatch.chunks.abstract import AbstractCall, AbstractChunks, Arguments, Subject
-from baechi.dispatch.chunks.arguments import check_argument, has_dim, lists_cut
+from baechi.dispatch.chunks.arguments import check_argument, has_dim, lists_cut, sort_of
 from baechi.dispatch.chunks.coupled import refuse_coupled, training_flags
 from baechi.dispatch.merge.alone import Alone
 from baechi.dispatch.merge.growth import result_of, shapes_of
@@ -105,9 +105,14 @@ class _RowsCall(AbstractCall):
         found = shapes_of(self._subject.model(), calls, values=self._subject.runs_here)
         return None if found is None else Shapes((found[0], found[1]), sizes)
 
+    def _sort(self) -> Any:
+        """What a model may go by, besides values: calls of one sort are compared with a row alone once."""
+        arguments = [(name, *sort_of(value, self.rows)) for name, value in self._named()]
+        return training_flags(self._subject.model()), tuple(arguments)
+
     def _alone(self, chunk: int) -> Alone | None:
         """What the model gives for the last row of the first chunk, or, if it has one, for two rows."""
-        if self._written() or training_flags(self._subject.model()) in self._subject.checked:
+        if self._written() or self._sort() in self._subject.checked:
             return None
         row, rows = (chunk - 1, 1) if chunk > 1 else (0, 2)
         model, call = self._subject.model(), self._sliced(row, row + rows)
@@ -175,7 +180,7 @@ class _RowsCall(AbstractCall):
         counts = [count for count, _ in parts]
         joiner = Joiner(counts, self._subject.out, self._shapes, functools.partial(self._alone, counts[0]))
         joined = joiner.join([part for _, part in parts])
-        self._subject.checked.add(training_flags(self._subject.model()))
+        self._subject.checked.add(self._sort())
         return joined
 
     def label(self, start: int, stop: int) -> str:

@@ -39,7 +39,7 @@ class Alone:
             part: what the first chunk has.
             dim: the dimension along which it grows; None if it does not.
         """
-        if type(found) is not type(part):
+        if not isinstance(found, torch.Tensor if isinstance(part, torch.Tensor) else type(part)):
             return ""
         if dim is None:
             if isinstance(part, torch.Tensor) and found.is_meta:
