@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from baechi.errors import SplitTensorError
+from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import TensorBase, make_wrapper
 
@@ -161,6 +162,7 @@ class SplitTensor(torch.Tensor):
         return BEHAVIOUR["write"](self).__reduce_ex__(protocol)
 
     @classmethod
+    @uncompiled
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         known: Callable[..., Any] | None = FUNCTIONS.get(func)
         if known is not None:
