@@ -48,7 +48,7 @@ def split_in_place(tensor: torch.Tensor, pieces: SplitTensor) -> None:
     """
     teach_optimizers()
     former = type(tensor)
-    attributes = {"pieces": pieces.pieces, "axis": pieces.axis, _FORMER: former}
+    attributes = {"pieces": pieces.pieces, "axis": pieces.axis, "lies": pieces.lies, _FORMER: former}
     if issubclass(former, nn.Parameter):
         attributes[_IS_PARAMETER] = True
     exchange_kind(tensor, pieces, SplitTensor, attributes)
@@ -63,5 +63,5 @@ def join_in_place(tensor: SplitTensor, whole: torch.Tensor) -> None:
     """
     parameter = isinstance(tensor, nn.Parameter)
     former = vars(tensor).get(_FORMER, nn.Parameter if parameter else torch.Tensor)
-    gone = dict.fromkeys(["pieces", "axis", _FORMER, _IS_PARAMETER])
+    gone = dict.fromkeys(["pieces", "axis", "lies", _FORMER, _IS_PARAMETER])
     exchange_kind(tensor, whole, former, gone)
