@@ -54,6 +54,17 @@ def split_in_place(tensor: torch.Tensor, pieces: SplitTensor) -> None:
     exchange_kind(tensor, pieces, SplitTensor, attributes)
 
 
+def refill(tensor: SplitTensor, pieces: Sequence[torch.Tensor]) -> None:
+    """Put other pieces behind a tensor, on any type of device.
+
+    Args:
+        tensor: a tensor in pieces.
+        pieces: one for each of its pieces, of the same sizes.
+    """
+    made = tensor.like(pieces)
+    exchange_kind(tensor, made, SplitTensor, {"pieces": made.pieces, "axis": made.axis, "lies": made.lies})
+
+
 def join_in_place(tensor: SplitTensor, whole: torch.Tensor) -> None:
     """Put a plain tensor behind one in pieces. The gradient of a leaf is gone afterwards.
 
