@@ -89,7 +89,7 @@ def test_compiled_code_keeps_gradients() -> None:
 
 
 def test_a_library_s_model(tmp_path: Path) -> None:
-    """GPT-2's own code, tied: trains, generates, and is saved from whole tensors on the host."""
+    """GPT-2's own code and layers, tied: trains, generates, and is saved from whole tensors on the host."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
@@ -101,7 +101,7 @@ def test_a_library_s_model(tmp_path: Path) -> None:
     ids = words(2, 6, below=97)
     batch = {"input_ids": ids, "labels": ids}
     spec = baechi.BatchSpec({"out": 33}, device_matrix=[0, 1, 2])
-    with split_on(3, model, batch, {"lm_head": spec}):
+    with split_on(3, model, batch, {"lm_head": spec, "transformer.h.0.mlp.c_fc": 3}):
         for network in (model, plain):
             optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
             network.train()(**batch).loss.backward()
