@@ -16,6 +16,9 @@ from baechi.run.binding import binding_of
 from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent
+from baechi.run.weights.pieces import in_pieces
+from baechi.torchlib.split_tensors.cutting import refill
+from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 from baechi.torchlib.tensors.swap_memory import exchange
 
@@ -46,12 +49,18 @@ def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Modul
     checkpoint, weights = Checkpoint(path), weights_of(model)
     loaded = {name: entry for name, entry in checkpoint.entries.items() if name in weights}
     _check(model, checkpoint, weights, loaded, strict=strict)
-    planned, backend, sharing = planned_devices(plan, weights), binding.runtime.backend, _sharing(weights)
+    planned = planned_devices(plan, in_pieces(weights, binding.runtime.cuts))
+    backend, sharing = binding.runtime.backend, _sharing(weights)
     with torch.no_grad():
         for name, value in checkpoint.tensors(loaded):
-            if weights[name].is_meta:
-                _make_room(sharing[storage_object(weights[name])], backend, planned[name])
-            weights[name].copy_(value)
+            weight = weights[name]
+            if weight.is_meta and isinstance(weight, SplitTensor):
+                places = [planned[f"{name}[{number}]"] for number in range(len(weight.pieces))]
+                pairs = zip(weight.pieces, places, strict=True)
+                refill(weight, [backend.room_for([piece], place)[0] for piece, place in pairs])
+            elif weight.is_meta:
+                _make_room(sharing[storage_object(weight)], backend, planned[name])
+            weight.copy_(value)
             del value  # release it before the next one is read, to hold one tensor on the host at a time
     if isinstance(backend, TorchDevices):
         flatten_recurrent(model)

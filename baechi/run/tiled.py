@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import PlanError
+from baechi.errors import PlanError, SplitTensorError
 from baechi.records.plan import Plan
 from baechi.run.runtime import Runtime
 from baechi.split.dimension import SplitDimension, rule_of
@@ -115,7 +115,7 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
             "it out of split="
         )
     with runtime.aside():
-        pieces = [_pieces(getattr(module, name, None), len(tiled.tiles)) for name in tiled.weights]
+        pieces = [_pieces(module, name, tiled) for name in tiled.weights]
     takes, outputs = tiled.dimension.takes, []
     for number, tile in enumerate(tiled.tiles):
         own = [piece[number] for piece in pieces]
@@ -129,8 +129,14 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
     return tiled.join(*outputs)
 
 
-def _pieces(weight: torch.Tensor | None, tiles: int) -> Sequence[torch.Tensor | None]:
+def _pieces(module: nn.Module, name: str, tiled: Tiled) -> Sequence[torch.Tensor | None]:
     """What of a weight each tile is given: a piece; a whole weight goes to the first."""
+    weight = getattr(module, name, None)
     if isinstance(weight, SplitTensor):
         return pieces_of(weight)
-    return [weight, *[None] * (tiles - 1)]
+    if weight is not None and name in tiled.dimension.cuts:
+        raise SplitTensorError(
+            f"{name} of a split {type(module).__name__} was replaced by a whole tensor of shape "
+            f"{tuple(weight.shape)}: write into it (copy_, load_state_dict), or call baechi.restore first"
+        )
+    return [weight, *[None] * (len(tiled.tiles) - 1)]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from baechi.cost.memory import footprints
-from baechi.errors import PlacementError, PlanError, note
+from baechi.errors import PlacementError, PlanError, SplitTensorError, note
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
@@ -53,8 +53,11 @@ def split_as_needed(graph: LayerGraph, cluster: Cluster, plan_for: Callable[[Lay
         numbers[name] = numbers[name] + 1 if name in numbers else max(2, least)
         try:
             plan = plan_for(split(graph, numbers))
-        except (PlacementError, ValueError) as error:
-            refused = error if isinstance(error, PlacementError) else refused
+        except PlacementError as error:
+            refused = error
+            continue
+        except (SplitTensorError, ValueError):  # other code reads its weight, or it is not that long
+            del sizes[name], numbers[name]
             continue
         logger.info("split, since nothing else fits: %s", _listed(numbers))
         return plan

@@ -1,4 +1,4 @@
-"""The rules for torch's own layers."""
+"""The rules for torch's own layers, and for one that GPT-2's code uses in their place."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +20,19 @@ def linear(
     """A tile of a `Linear`."""
     del options, dimension, share
     return F.linear(x, weight, bias)
+
+
+def transposed_linear(
+    options: Mapping[str, Any],
+    dimension: str,
+    share: Share,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """A tile of the linear layer of GPT-2's code, whose weight lies the other way round."""
+    del options, dimension, share
+    return F.linear(x, weight.T, bias)
 
 
 def embedding(
@@ -97,6 +110,17 @@ add_rule(
         },
         ("weight", "bias"),
         linear,
+    ),
+)
+add_rule(
+    "transformers.pytorch_utils.Conv1D",  # by name: nothing of that library is imported
+    SplitRule(
+        {
+            "out": SplitDimension({"weight": 1, "bias": 0}, "cat"),
+            "in": SplitDimension({"weight": 0}, "sum", takes=-1),
+        },
+        ("weight", "bias"),
+        transposed_linear,
     ),
 )
 add_rule(

@@ -12,6 +12,7 @@ a device. Nothing here needs torch.
 from collections.abc import Mapping
 
 from baechi.errors import PlanError
+from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.split.costs import join_costs, part_of_edge, tile_costs
 from baechi.split.dimension import rule_named
@@ -58,6 +59,8 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
         PlanError: it is not there, or cannot be split; the reason is said.
     """
     calls = _calls(graph, layer)
+    if layer in ("", ROOT) and _calls(graph, ROOT):
+        raise PlanError("the model itself is the layer to split: put it into a module, as one of its layers")
     if not calls:
         raise PlanError(f"the graph has no layer {layer!r} to split{_within(graph, layer)}")
     costs = graph.costs(calls[0])

@@ -1,6 +1,7 @@
 """Splitting a layer of a graph."""
 
 import pytest
+import torch
 from run.split.split_layers import Around, Tied, twins, words
 from torch import nn
 
@@ -90,6 +91,9 @@ def test_devices_are_pins() -> None:
 def test_what_cannot_be_split_says_why() -> None:
     """Each refusal names the layer and the reason."""
     graph = tied_graph()
+    alone = baechi.profile(nn.Linear(3, 4), torch.ones(2, 3), cluster=baechi.Cluster.virtual(2))
+    with pytest.raises(PlanError, match="the model itself is the layer"):
+        baechi.split(alone, "", 2)
     for name, reason in (("tail", "no layer 'tail'"), ("glue:/relu#0", "no layer")):
         with pytest.raises(PlanError, match=reason):
             baechi.split(graph, name, 2)

@@ -48,10 +48,21 @@ def split_in_place(tensor: torch.Tensor, pieces: SplitTensor) -> None:
     """
     teach_optimizers()
     former = type(tensor)
-    attributes = {"pieces": pieces.pieces, "axis": pieces.axis, _FORMER: former}
+    attributes = {"pieces": pieces.pieces, "axis": pieces.axis, "lies": pieces.lies, _FORMER: former}
     if issubclass(former, nn.Parameter):
         attributes[_IS_PARAMETER] = True
     exchange_kind(tensor, pieces, SplitTensor, attributes)
+
+
+def refill(tensor: SplitTensor, pieces: Sequence[torch.Tensor]) -> None:
+    """Put other pieces behind a tensor, on any type of device.
+
+    Args:
+        tensor: a tensor in pieces.
+        pieces: one for each of its pieces, of the same sizes.
+    """
+    made = tensor.like(pieces)
+    exchange_kind(tensor, made, SplitTensor, {"pieces": made.pieces, "axis": made.axis, "lies": made.lies})
 
 
 def join_in_place(tensor: SplitTensor, whole: torch.Tensor) -> None:
@@ -63,5 +74,5 @@ def join_in_place(tensor: SplitTensor, whole: torch.Tensor) -> None:
     """
     parameter = isinstance(tensor, nn.Parameter)
     former = vars(tensor).get(_FORMER, nn.Parameter if parameter else torch.Tensor)
-    gone = dict.fromkeys(["pieces", "axis", _FORMER, _IS_PARAMETER])
+    gone = dict.fromkeys(["pieces", "axis", "lies", _FORMER, _IS_PARAMETER])
     exchange_kind(tensor, whole, former, gone)

@@ -69,5 +69,5 @@ class _Joined(torch.autograd.Function):
         if isinstance(grad, SplitTensor):
             return (None, *pieces_of(grad))
         sizes, devices, axis = ctx.like
-        cut = grad.split(sizes, axis)
+        cut = grad.split(list(sizes), axis)
         return (None, *[one.to(device) for one, device in zip(cut, devices, strict=True)])

@@ -27,56 +27,71 @@ def run_lists(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Raises:
         SplitTensorError: a plain tensor would be written from one in pieces.
     """
-    groups, likes = _groups(func, args)
+    likes = _likes(func, args)
+    groups: dict[Any, list[int]] = {}
+    flat = [_flat(value, likes) for value in args]
+    members = _members(args[0], likes)
+    for place, tensor in enumerate(flat[0]):
+        groups.setdefault(tensor.device, []).append(place)
     made: dict[Member, Any] = {}
-    for device, members in groups.items():
-        own = [_entries(value, likes, members, device) for value in args]
+    for device, places in groups.items():
+        own = [_there(value, places, device) for value in flat]
         result = func(*own, **kwargs)
         if result is not None:
-            made.update(zip(members, result, strict=True))
+            made.update(zip([members[place] for place in places], result, strict=True))
     _count([tensor for tensor in args[0] if isinstance(tensor, SplitTensor)], func)
     if not made:
         return None
-    return [_result(func, args, made, index, likes.get(index)) for index in range(len(args[0]))]
+    return [_result(func, args, made, index, like) for index, like in enumerate(likes)]
 
 
-def _groups(func: Any, args: Any) -> tuple[dict[Any, list[Member]], dict[int, SplitTensor]]:
-    """By device, what is there; and by place in the lists, a tensor in pieces that stands there."""
-    likes: dict[int, SplitTensor] = {}
-    for value in args:
-        for index, entry in enumerate(value if isinstance(value, (list, tuple)) else ()):
-            if isinstance(entry, SplitTensor):
-                likes.setdefault(index, entry)
-    groups: dict[Any, list[Member]] = {}
-    for index, tensor in enumerate(args[0]):
-        like = likes.get(index)
-        if like is None:
-            groups.setdefault(tensor.device, []).append((index, None))
-            continue
-        if schema_of(func).is_mutable and not isinstance(tensor, SplitTensor):
-            refuse(f"writing a whole tensor with {func} from", like)
-        for number, piece in enumerate(like.pieces):
-            groups.setdefault(piece.device, []).append((index, number))
-    return groups, likes
+def _likes(func: Any, args: Any) -> list[SplitTensor | None]:
+    """By place in the lists, a tensor in pieces that stands there, if there is one."""
+    lists = [value for value in args if isinstance(value, (list, tuple)) and value]
+    likes = [
+        next((one for one in row if isinstance(one, SplitTensor)), None) for row in zip(*lists, strict=True)
+    ]
+    if schema_of(func).is_mutable:
+        for tensor, like in zip(args[0], likes, strict=True):
+            if like is not None and not isinstance(tensor, SplitTensor):
+                refuse(f"writing a whole tensor with {func} from", like)
+    return likes
 
 
-def _entries(value: Any, likes: dict[int, SplitTensor], members: list[Member], device: Any) -> Any:
-    """What of an argument goes to one device."""
-    if isinstance(value, torch.Tensor):
-        return value if value.device.type == "cpu" and value.dim() == 0 else value.to(device)
+def _members(first: Sequence[Any], likes: list[SplitTensor | None]) -> list[Member]:
+    """The place in the list, and the piece, of each entry when pieces stand in place of what they make up."""
+    members: list[Member] = []
+    for index, like in zip(range(len(first)), likes, strict=True):
+        members += [(index, None)] if like is None else [(index, n) for n in range(len(like.pieces))]
+    return members
+
+
+def _flat(value: Any, likes: list[SplitTensor | None]) -> Any:
+    """A list with pieces in place of what they make up; other values as they are."""
     if not isinstance(value, (list, tuple)) or not value:
         return value
-    return [_entry(value[index], likes.get(index), number) for index, number in members]
+    entries: list[Any] = []
+    for one, like in zip(value, likes, strict=True):
+        if like is None:
+            entries.append(one)
+        elif isinstance(one, SplitTensor):
+            if like.lies != one.lies:
+                refuse(f"an operation with one that is cut elsewhere ({one!r}) on", like)
+            entries += one.pieces
+        elif isinstance(one, torch.Tensor) and one.dim():
+            entries += like.beside(one)
+        else:
+            entries += [one] * len(like.pieces)
+    return entries
 
 
-def _entry(value: Any, like: SplitTensor | None, number: int | None) -> Any:
-    if number is None or like is None or not isinstance(value, torch.Tensor) or value.dim() == 0:
-        return value
-    if isinstance(value, SplitTensor):
-        if not like.is_alike(value):
-            refuse(f"an operation with one that is cut elsewhere ({value!r}) on", like)
-        return value.pieces[number]
-    return like.beside(value)[number]
+def _there(value: Any, places: list[int], device: Any) -> Any:
+    """What of an argument goes to one device."""
+    if isinstance(value, list) and value:
+        return [value[place] for place in places]
+    if isinstance(value, torch.Tensor) and (value.dim() or value.device.type != "cpu"):
+        return value.to(device)
+    return value
 
 
 def _result(func: Any, args: Any, made: dict[Member, Any], index: int, like: SplitTensor | None) -> Any:
@@ -100,14 +115,7 @@ def run_fused(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
         args: lists with one entry a tensor; weights first.
         kwargs: its keyword arguments.
     """
-    likes = [tensor if isinstance(tensor, SplitTensor) else None for tensor in args[0]]
-    members: list[Member] = []
-    for index, like in enumerate(likes):
-        numbers: Sequence[int | None] = range(len(like.pieces)) if like is not None else [None]
-        members += [(index, number) for number in numbers]
-    columns = [
-        [_entry(value[i], likes[i], number) for i, number in members] if value else value for value in args
-    ]
+    columns = [_flat(value, _likes(func, args)) for value in args]
     groups: dict[Any, list[int]] = {}
     for place, tensor in enumerate(columns[0]):
         groups.setdefault((tensor.device, tensor.dtype), []).append(place)

@@ -71,7 +71,7 @@ def set_data(tensor: SplitTensor, value: torch.Tensor) -> None:
         if value.dtype != tensor.dtype or value.shape != tensor.shape:
             other = SplitTensor(value.pieces, value.axis).requires_grad_(tensor.requires_grad)
             swap_implementation(tensor, other)
-        tensor.pieces, tensor.axis = [piece.detach() for piece in value.pieces], value.axis
+        tensor.pieces, tensor.axis, tensor.lies = list(value.pieces), value.axis, value.lies
         return
     if value.shape != tensor.shape:
         refuse(f"setting .data to a tensor of shape {tuple(value.shape)} of", tensor)

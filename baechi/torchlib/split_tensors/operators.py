@@ -11,6 +11,7 @@ Writes are counted on the tensor and on its pieces, so that a backward that need
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -44,25 +45,15 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Raises:
         SplitTensorError: it would need the whole on one device.
     """
-    name = func.overloadpacket.__name__
-    result = _runner(func, name)(func, args, kwargs)
-    if schema_of(func).is_mutable:
-        count_writes([value for value in args[:1] if isinstance(value, SplitTensor)])
+    result = _runner(func)(func, args, kwargs)
+    if args and isinstance(args[0], SplitTensor) and schema_of(func).is_mutable:
+        torch.autograd.graph.increment_version(args[0].pieces)  # what happens below autograd is not counted
     return result
 
 
-def count_writes(tensors: Sequence[SplitTensor]) -> None:
-    """Note that pieces were written: what happens below autograd is counted on no version.
-
-    Args:
-        tensors: what was written.
-    """
-    if tensors:
-        written: list[torch.Tensor] = [piece for tensor in tensors for piece in tensor.pieces]
-        torch.autograd.graph.increment_version(written)
-
-
-def _runner(func: Any, name: str) -> Callable[[Any, Any, dict[str, Any]], Any]:
+@cache
+def _runner(func: Any) -> Callable[[Any, Any, dict[str, Any]], Any]:
+    name = func.overloadpacket.__name__
     known = _RUNNERS.get(name)
     if known is not None:
         return known
@@ -93,21 +84,21 @@ def _each(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _pointwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    given = [value for value in itertools.chain(args, kwargs.values()) if isinstance(value, SplitTensor)]
-    like = max(given, key=lambda tensor: tensor.dim())
-    target = args[0] if schema_of(func).is_mutable else None
-    if target is not None and not isinstance(target, SplitTensor):
+    like = next(value for value in itertools.chain(args, kwargs.values()) if isinstance(value, SplitTensor))
+    writes = schema_of(func).is_mutable
+    if writes and not isinstance(args[0], SplitTensor):
         refuse(f"writing a whole tensor with aten.{func.overloadpacket.__name__} from", like)
-    columns = [_column(like, value) for value in args]
-    named = {name: _column(like, value) for name, value in kwargs.items()}
-    made = [
-        func(*[column[i] for column in columns], **{name: column[i] for name, column in named.items()})
-        for i in range(len(like.pieces))
-    ]
-    if target is not None:
-        return target
+    columns = zip(*[_column(like, value) for value in args], strict=True)
+    if kwargs:
+        named = {name: _column(like, value) for name, value in kwargs.items()}
+        rows = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+        made = [func(*column, **row) for column, row in zip(columns, rows, strict=True)]
+    else:
+        made = [func(*column) for column in columns]
+    if writes:
+        return args[0]
     result = like.like(made)
-    if any(tuple(value.shape) != tuple(result.shape) for value in given):
+    if result.lies[0] != like.lies[0]:
         refuse(f"aten.{func.overloadpacket.__name__}, whose result is larger than", like)
     return result
 
@@ -115,9 +106,9 @@ def _pointwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _column(like: SplitTensor, value: Any) -> list[Any]:
     """What of an argument belongs to each piece."""
     if isinstance(value, SplitTensor):
-        if not like.is_alike(value):
+        if like.lies != value.lies:
             refuse(f"an operation with one that is cut elsewhere ({value!r}) on", like)
-        return list(value.pieces)
+        return value.pieces
     if isinstance(value, torch.Tensor):
         if value.dim() > like.dim():
             refuse(f"an operation with a tensor of shape {tuple(value.shape)} on", like)
@@ -140,11 +131,11 @@ def _copied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if not isinstance(target, SplitTensor):
         target.copy_(source.on_host())
         return target
-    if isinstance(source, SplitTensor) and not target.is_alike(source):
+    if isinstance(source, SplitTensor) and target.lies != source.lies:
         source = source.on_host()
     if not isinstance(source, SplitTensor):
         source = source.expand(target.shape)
-        cut = source.split(target.sizes, target.axis)
+        cut = source.split(list(target.sizes), target.axis)
     else:
         cut = source.pieces
     for piece, one in zip(target.pieces, cut, strict=True):
@@ -191,7 +182,7 @@ def together(norms: Sequence[torch.Tensor], order: Any) -> torch.Tensor:
 
 
 def _dot(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    if not all(isinstance(value, SplitTensor) for value in args) or not args[0].is_alike(args[1]):
+    if not all(isinstance(value, SplitTensor) for value in args) or args[0].lies != args[1].lies:
         _refused(func, args, kwargs)
     home = args[0].pieces[0].device
     products = [func(a, b).to(home) for a, b in zip(args[0].pieces, args[1].pieces, strict=True)]
@@ -207,7 +198,7 @@ def _reduced(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _equal(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     one, other = args
-    if isinstance(one, SplitTensor) and isinstance(other, SplitTensor) and one.is_alike(other):
+    if isinstance(one, SplitTensor) and isinstance(other, SplitTensor) and one.lies == other.lies:
         return all(torch.equal(a, b) for a, b in zip(one.pieces, other.pieces, strict=True))
     wholes = [value.on_host() if isinstance(value, SplitTensor) else value.cpu() for value in args]
     return torch.equal(wholes[0], wholes[1])

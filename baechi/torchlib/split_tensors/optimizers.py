@@ -44,7 +44,7 @@ def _as_weight(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return whole
     if not isinstance(weight, SplitTensor) or not value.dim():
         return value
-    views = zip(value.split(weight.sizes, weight.axis), weight.pieces, strict=True)
+    views = zip(value.split(list(weight.sizes), weight.axis), weight.pieces, strict=True)
     return weight.like([view.clone(memory_format=_DENSE).to(piece.device) for view, piece in views])
 
 

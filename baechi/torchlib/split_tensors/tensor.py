@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 import torch
 
 from baechi.errors import SplitTensorError
+from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import TensorBase, make_wrapper
 
-_OWN = ("pieces", "axis")
+_OWN = ("pieces", "axis", "lies")
 
 BEHAVIOUR: dict[str, Callable[..., Any]] = {}
 """What these tensors do; `cutting` fills it, since what they do needs this class."""
@@ -38,17 +39,21 @@ class SplitTensor(torch.Tensor):
     Attributes:
         pieces: as given.
         axis: as given, not negative.
+        lies: shape, axis, and how long each piece is: what two tensors have alike that are cut at the same
+            places. It is asked for at each operation, so it is kept.
     """
 
     pieces: list[torch.Tensor]
     axis: int
+    lies: tuple[tuple[int, ...], int, tuple[int, ...]]
 
     @staticmethod
     def __new__(cls, pieces: Sequence[torch.Tensor], axis: int) -> "SplitTensor":
         first = pieces[0]
         axis %= first.dim()
         shape = list(first.shape)
-        shape[axis] = sum([piece.shape[axis] for piece in pieces])
+        sizes = tuple([piece.shape[axis] for piece in pieces])
+        shape[axis] = sum(sizes)
         made: SplitTensor = make_wrapper(
             cls,
             shape,
@@ -56,16 +61,16 @@ class SplitTensor(torch.Tensor):
             dtype=first.dtype,
             device=TensorBase.device.__get__(first),
         )
-        made.pieces, made.axis = list(pieces), axis
+        made.pieces, made.axis, made.lies = list(pieces), axis, (tuple(shape), axis, sizes)
         return made
 
     def __init__(self, pieces: Sequence[torch.Tensor], axis: int) -> None:
         del pieces, axis  # `__new__` took them
 
     @property
-    def sizes(self) -> list[int]:
+    def sizes(self) -> tuple[int, ...]:
         """How long each piece is along the axis."""
-        return [piece.shape[self.axis] for piece in self.pieces]
+        return self.lies[2]
 
     def like(self, pieces: Sequence[torch.Tensor]) -> "SplitTensor":
         """Other pieces, which lie as these do.
@@ -74,14 +79,6 @@ class SplitTensor(torch.Tensor):
             pieces: one for each piece.
         """
         return SplitTensor(pieces, self.axis)
-
-    def is_alike(self, other: "SplitTensor") -> bool:
-        """Whether another split tensor has the same shape, cut at the same places.
-
-        Args:
-            other: a split tensor.
-        """
-        return self.shape == other.shape and self.axis == other.axis and self.sizes == other.sizes
 
     def on_host(self) -> torch.Tensor:
         """A plain copy of the whole on the host, without history."""
@@ -102,7 +99,7 @@ class SplitTensor(torch.Tensor):
             return [other.to(piece.device) for piece in self.pieces]
         if other.shape[axis] != self.shape[self.axis]:
             refuse(f"cutting a tensor of shape {tuple(other.shape)} beside", self)
-        cut = other.split(self.sizes, axis)
+        cut = other.split(list(self.sizes), axis)
         return [one.to(piece.device) for one, piece in zip(cut, self.pieces, strict=True)]
 
     # on the class, not in `__torch_function__`: an emulated cluster replaces those of `torch.Tensor`
@@ -161,6 +158,7 @@ class SplitTensor(torch.Tensor):
         return BEHAVIOUR["write"](self).__reduce_ex__(protocol)
 
     @classmethod
+    @uncompiled
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         known: Callable[..., Any] | None = FUNCTIONS.get(func)
         if known is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from run.split.split_layers import TOLERANCE, Tied, assert_same, tied_on_devices, twins, words
+from run.split.split_layers import TOLERANCE, Tied, assert_same, split_on, tied_on_devices, twins, words
 from safetensors.torch import load_file, save_file
 from torch import nn, optim
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -187,6 +187,49 @@ def test_safetensors(tmp_path: Path) -> None:
         tmp_path / "back.safetensors",
     )
     assert torch.equal(load_file(tmp_path / "back.safetensors")["embed.weight"], plain.embed.weight)
+
+
+def test_weights_on_meta(tmp_path: Path) -> None:
+    """Weights that are nowhere yet are loaded piece by piece."""
+    _, plain = twins(Tied)
+    inputs = (words(2, 5), words(2, 5))
+    save_file({name: value.clone() for name, value in plain.state_dict().items()}, tmp_path / "w.safetensors")
+    with torch.device("meta"):
+        model = Tied().double()
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    baechi.distribute(model, inputs, cluster=cluster, split={"head": 3}, effort=0)
+    with pytest.raises(baechi.BaechiError, match=r"head\.weight; load them"):
+        model(*inputs)
+    baechi.load(model, tmp_path / "w.safetensors")
+    with cluster:
+        model(*inputs).backward()
+    plain(*inputs).backward()
+    assert_same(model, plain)
+    assert isinstance(model.head.weight, SplitTensor) and model.head.weight is model.embed.weight
+
+
+def test_saved_plans(tmp_path: Path) -> None:
+    """A plan's file has its tiles, and goes with models of the same sizes only."""
+    split, _, cluster, inputs = tied_on_devices()
+    baechi.plan_of(split).save(tmp_path / "plan.json")
+    model, plain = twins(Tied)
+    baechi.assign(model, tmp_path / "plan.json", cluster=cluster)
+    with cluster:
+        model(*inputs).backward()
+    plain(*inputs).backward()
+    assert_same(model, plain)
+    with pytest.raises(baechi.PlanError, match=r"\(43, 6\): the plan cuts 41 along axis 0"):
+        baechi.assign(twins(lambda: Tied(43))[0], tmp_path / "plan.json")
+
+
+def test_one_device() -> None:
+    """All tiles on one device are right, too."""
+    model, plain = twins(Tied)
+    inputs = (words(2, 5), words(2, 5))
+    with split_on(1, model, inputs, {"head": 3}):
+        model(*inputs).backward()
+    plain(*inputs).backward()
+    assert_same(model, plain)
 
 
 def test_copies() -> None:

@@ -1,0 +1,81 @@
+"""Split layers on devices that torch keeps apart: the same numbers, and no access that nothing orders."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from run.split.split_layers import TOLERANCE, Around, Tied, assert_same, twins, words
+from torch import nn
+
+import baechi
+from accelerator import NAMES, ToyMachine
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+from .devices import cluster, there
+
+LAYERS: dict[str, tuple[Any, tuple[int, ...], str]] = {
+    "linear out": (lambda: nn.Linear(5, 11), (3, 5), "out"),
+    "linear in": (lambda: nn.Linear(10, 5), (3, 10), "in"),
+    "embedding dim": (lambda: nn.Embedding(13, 7, padding_idx=2), (), "dim"),
+    "conv2d out": (lambda: nn.Conv2d(2, 7, 3, padding=1), (2, 2, 6, 7), "out_channels"),
+    "conv1d in": (lambda: nn.Conv1d(4, 3, 2), (2, 4, 9), "in_channels"),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_rules(toy: ToyMachine, name: str) -> None:
+    """Values and gradients of a layer over three devices."""
+    toy.restart(seed=len(name), late=True)
+    build, shape, dim = LAYERS[name]
+    model, plain = twins(lambda: Around(build()))
+    given = torch.randn(shape, dtype=torch.float64) if shape else words(3, 4, below=11)
+    devices = cluster(*NAMES[:3])
+    size = baechi.BatchSpec({dim: 4 if dim != "in_channels" else 2}, device_matrix=NAMES[:3])
+    baechi.distribute(model, given, cluster=devices, split={"layer": size}, source="estimate", effort=0)
+    x, y = there(given), given.clone()
+    if shape:
+        x.requires_grad_()
+        y.requires_grad_()
+    result, expected = model(x), plain(y)
+    (result * result).sum().backward()
+    (expected * expected).sum().backward()
+    torch.testing.assert_close(result.detach().cpu(), expected.detach(), rtol=0, atol=TOLERANCE)
+    assert_same(model, plain)
+    if shape:
+        torch.testing.assert_close(x.grad.cpu(), y.grad, rtol=0, atol=TOLERANCE)
+    weight: Any = model.layer.weight
+    assert len({str(piece.device) for piece in weight.pieces}) > 1
+
+
+@pytest.mark.parametrize(("late", "foreach"), [(True, False), (True, True), (False, True)])
+def test_training(toy: ToyMachine, late: bool, foreach: bool) -> None:
+    """A tied embedding and head train, are copied, saved and restored."""
+    toy.restart(seed=5, late=late)
+    model, plain = twins(Tied)
+    inputs = (words(2, 5), words(2, 5))
+    spec = baechi.BatchSpec({"out": 11}, device_matrix=NAMES[:3])
+    before = torch.optim.Adam(model.parameters(), lr=0.1, foreach=foreach)
+    baechi.distribute(
+        model, inputs, cluster=cluster(*NAMES), split={"head": spec}, source="estimate", optimizer=before
+    )
+    optimizers = [before, torch.optim.Adam(plain.parameters(), lr=0.1)]
+    for _ in range(3):
+        for network, optimizer, batch in zip(
+            (model, plain), optimizers, (tuple(map(there, inputs)), inputs), strict=True
+        ):
+            optimizer.zero_grad()
+            network(*batch).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+            optimizer.step()
+    assert_same(model, plain)
+    weight: Any = model.head.weight
+    assert [str(piece.device) for piece in weight.pieces] == [*NAMES[:3], NAMES[0]]
+    assert [piece.device for piece in weight.grad.pieces] == [piece.device for piece in weight.pieces]
+    copied = copy.deepcopy(model)
+    assert isinstance(copied.head.weight, SplitTensor) and copied.head.weight is copied.embed.weight
+    assert copied(*map(there, inputs)).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
+    model.load_state_dict(plain.state_dict())
+    assert torch.equal(model.head.weight.cpu(), plain.head.weight)
+    baechi.restore(model)
+    assert_same(model, plain)

@@ -1,0 +1,183 @@
+"""Split layers among what else is done with a model: checkpointing, threads, compilers, libraries."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.utils.prune
+from run.split.split_layers import (
+    TOLERANCE,
+    Tied,
+    assert_same,
+    split_on,
+    tied_on_devices,
+    twins,
+    words,
+)
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import baechi
+from baechi.errors import SplitTensorError
+
+SPEC = baechi.BatchSpec({"out": 14}, device_matrix=[0, 1, 2])
+
+
+class Checkpointed(Tied):
+    """Its head runs again in backward."""
+
+    def late(self, hidden: torch.Tensor) -> Any:
+        return self.head(torch.relu(self.middle(hidden)))
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(ids)
+        logits = checkpoint(self.late, hidden, use_reentrant=self.reentrant)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    reentrant = False
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
+
+
+@pytest.mark.parametrize("build", [Checkpointed, Reentrant])
+def test_checkpointing(build: Callable[[], nn.Module]) -> None:
+    """Tiles that run again in backward give the same gradients."""
+    model, plain = twins(build)
+    inputs = (words(2, 5), words(2, 5))
+    with split_on(3, model, inputs, {"head": SPEC}):
+        model(*inputs).backward()
+    plain(*inputs).backward()
+    assert_same(model, plain)
+
+
+@pytest.mark.parametrize("reorder", [False, "threads"])
+def test_launching(reorder: Any) -> None:
+    """In the code's order, and by threads."""
+    model, plain, cluster, inputs = tied_on_devices(reorder=reorder)
+    with cluster:
+        model(*inputs).backward()
+    plain(*inputs).backward()
+    assert_same(model, plain)
+
+
+def test_inference_and_autocast() -> None:
+    """Without gradients, and in a lower precision."""
+    model, plain, cluster, inputs = tied_on_devices()
+    with cluster, torch.inference_mode():
+        assert model(*inputs).item() == pytest.approx(plain(*inputs).item(), abs=TOLERANCE)
+    losses = []
+    for network in (model.float(), plain.float()):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses.append(network(*inputs))
+        losses[-1].backward()
+    assert losses[0].item() == losses[1].item()
+    assert torch.allclose(model.head.weight.grad.cpu(), plain.head.weight.grad, atol=2e-3)
+
+
+def test_compiled_code_keeps_gradients() -> None:
+    """Compiled code that uses the weight runs as it was written: its gradient is not lost."""
+    model, _, _, _ = tied_on_devices()
+    weight, other = model.head.weight, nn.Parameter(torch.ones(3, dtype=torch.float64))
+    double: Any = torch.compile(lambda w, o: (w * 2).sum() + o.sum(), backend="eager")
+    double(weight, other).backward()
+    assert weight.grad.cpu().unique().tolist() == [2.0]
+
+
+def test_a_library_s_model(tmp_path: Path) -> None:
+    """GPT-2's own code and layers, tied: trains, generates, and is saved from whole tensors on the host."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=97, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    config.attn_pdrop = config.embd_pdrop = config.resid_pdrop = 0.0
+    model = transformers.GPT2LMHeadModel(config).double()
+    plain = copy.deepcopy(model)
+    ids = words(2, 6, below=97)
+    batch = {"input_ids": ids, "labels": ids}
+    spec = baechi.BatchSpec({"out": 33}, device_matrix=[0, 1, 2])
+    with split_on(3, model, batch, {"lm_head": spec, "transformer.h.0.mlp.c_fc": 3}):
+        for network in (model, plain):
+            optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
+            network.train()(**batch).loss.backward()
+            optimizer.step()
+        assert_same(model, plain)
+        made = model.eval().generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    expected = plain.eval().generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert torch.equal(made.cpu(), expected)
+    with pytest.raises(SplitTensorError, match=r"Take \.cpu\(\) of it"):
+        model.save_pretrained(tmp_path)
+    wholes: dict[int, torch.Tensor] = {}
+    state = {
+        name: wholes.setdefault(id(weight), weight.detach().cpu())
+        for name, weight in model.state_dict(keep_vars=True).items()
+    }
+    model.save_pretrained(tmp_path, state_dict=state)
+    assert_same(transformers.GPT2LMHeadModel.from_pretrained(tmp_path).double(), plain, grads=False)
+
+
+def _replace(model: Any, inputs: Any) -> None:
+    torch.func.functional_call(model, {"head.weight": torch.zeros(41, 6, dtype=torch.float64)}, inputs)
+
+
+REFUSED: dict[str, Callable[[Any, Any], Any]] = {
+    "replaced by a whole tensor": _replace,
+    "weight norm": lambda model, inputs: nn.utils.parametrizations.weight_norm(model.head)(torch.zeros(6)),
+    "pruning": lambda model, inputs: torch.nn.utils.prune.l1_unstructured(model.head, "weight", 0.3),
+    "export": lambda model, inputs: torch.export.export(model, inputs),
+    "gradients of functions": lambda model, inputs: torch.func.grad(
+        lambda weights: torch.func.functional_call(model, weights, inputs)
+    )(dict(model.named_parameters())),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what: str) -> None:
+    """What would lose a gradient, or gather the weight, raises."""
+    model, _, _, inputs = tied_on_devices()
+    with pytest.raises(SplitTensorError):
+        REFUSED[what](model, inputs)
+
+
+class Functional(Tied):
+    """It reads the weight of its embedding in a functional op."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.middle(self.embed(ids)))
+        logits = nn.functional.linear(hidden, self.embed.weight)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def test_a_weight_that_other_code_reads() -> None:
+    """Where a layer that does not run, or an op, has the weight too, splitting is refused."""
+
+    class Untied(Functional):
+        def __init__(self) -> None:
+            super().__init__()
+            del self.head
+
+    inputs = (words(2, 5), words(2, 5))
+    with pytest.raises(baechi.PlanError, match="head, which is no layer that runs"):
+        split_on(2, twins(Functional)[0], inputs, {"embed": 2})
+    with pytest.raises(SplitTensorError, match="leave its layer out of split="):
+        model = twins(Untied)[0]
+        with split_on(2, model, inputs, {"embed": 2}):
+            model(*inputs)
+
+
+def test_no_layers_with_microbatches() -> None:
+    """A step in microbatches has no split layers, however it is asked for."""
+    model, _ = twins(Tied)
+    inputs, cluster = (words(4, 5), words(4, 5)), baechi.Cluster.virtual(3, memory="1GiB")
+    with pytest.raises(ValueError, match="not split where a step is split"):
+        baechi.distribute(model, inputs, cluster=cluster, split={"head": 2}, microbatches=2)
+    graph = baechi.split(baechi.profile(model, inputs, cluster=cluster, microbatches=2), "head", 3)
+    pipeline = baechi.place(graph, cluster, "round-robin", microbatches=2)
+    with pytest.raises(baechi.PlanError, match="microbatches cannot have"):
+        baechi.distribute(model, plan=pipeline)
+    assert type(model.head.weight) is nn.Parameter
