@@ -22,7 +22,7 @@ from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.recompute import call_plainly, call_recomputed
+from baechi.run.recompute import call_recomputed, wrap_recomputed
 from baechi.run.runtime import Reorder, Runtime
 from baechi.run.shares import join, leave, shares_of
 from baechi.run.step.set_beside import watch_set
@@ -95,7 +95,7 @@ def assign(
         _wrap(model, runtime, planned, tiles)
     else:
         hook(model)
-        _wrap_recomputed(model, plan)
+        wrap_recomputed(model, plan.recompute)
     return model
 
 
@@ -212,14 +212,6 @@ def refuse_distributed(model: Any) -> None:
         if binding_of(module) is not None or not plain:
             what = f"its part {name}" if name else f"this {type(model).__name__}"
             raise BaechiError(f"{what} is distributed already: call baechi.restore on it first")
-
-
-def _wrap_recomputed(model: nn.Module, plan: Plan) -> None:
-    """On one device: let backward run modules again."""
-    modules = modules_of(model)
-    for name in plan.recompute:
-        if not is_replaced(modules[name]):
-            replace_forward(modules[name], functools.partial(call_recomputed, call_plainly, ""))
 
 
 def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str], tiles: dict[str, nn.Module]) -> None:

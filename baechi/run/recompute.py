@@ -10,7 +10,7 @@ layers inside may lie on any device, and launch in the code's order.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -22,7 +22,7 @@ from baechi.backend.virtual.current import at_work
 from baechi.run.binding import binding_of
 from baechi.run.guards.entrances import force_seen
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.modules.intercept import forward_to_run
+from baechi.torchlib.modules.intercept import forward_to_run, is_replaced, replace_forward
 from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
 from baechi.torchlib.private.modules import buffer_table
 
@@ -80,13 +80,21 @@ def _checkpointed(call: Callable[..., Any], module: nn.Module, args: Any, kwargs
     )
 
 
-def call_plainly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a module that has a replaced `forward` for no other reason.
+def wrap_recomputed(model: nn.Module, names: Iterable[str]) -> None:
+    """Let backward run modules again, of a model that lies on one device.
 
     Args:
-        module: the module.
-        *args, **kwargs: as the model's code passed them.
+        model: the model; the `forward` of its modules is as it was.
+        names: qualified names.
     """
+    for name in names:
+        module = model.get_submodule(name)
+        if not is_replaced(module):
+            replace_forward(module, functools.partial(call_recomputed, _call_plainly, ""))
+
+
+def _call_plainly(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a module that has a replaced `forward` for no other reason."""
     return forward_to_run(module)(*args, **kwargs)
 
 
