@@ -54,7 +54,13 @@ def pipelined_with(graphs: Graphs, recompute: Recompute, make: Make, roomy: Make
     if best is None:
         assert refused is not None
         raise refused
-    return _made(make, _with_names(graphs, names), effort)[0] or best
+    finals = [best]
+    for chosen in (names, list[str]()):  # with more effort, a step in which nothing runs again may be faster
+        made, _ = _made(make, _with_names(graphs, chosen), effort)
+        finals += [made] if made is not None else []
+        if not names:
+            break
+    return min(finals, key=lambda one: one.timeline.makespan_s)
 
 
 def _choices(graph: LayerGraph) -> list[list[str]]:
