@@ -54,7 +54,10 @@ def split_as_needed(graph: LayerGraph, cluster: Cluster, plan_for: Callable[[Lay
         try:
             plan = plan_for(split(graph, numbers))
         except PlacementError as error:
+            same = (error.layer, error.short_bytes) == (refused.layer, refused.short_bytes)
             refused = error
+            if same:
+                break  # what is too large is no tile
             continue
         except (SplitTensorError, ValueError):  # other code reads its weight, or it is not that long
             del sizes[name], numbers[name]

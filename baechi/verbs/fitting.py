@@ -36,7 +36,7 @@ from baechi.units import format_bytes
 from baechi.verbs.batches import batch_on_meta, batch_size, resized_batch
 from baechi.verbs.given import Optimizer, check_owner, name_of, tell_unused
 from baechi.verbs.judging import judged, runner
-from baechi.verbs.planning import placed
+from baechi.verbs.planning import placed, with_optimizer
 from baechi.verbs.profiling import Names, default_cluster, profile
 from baechi.verbs.split.asked import asked_to_split
 from baechi.verbs.split.verb import plan_as_split
@@ -126,7 +126,8 @@ def fits(
     devices = devices.with_memory(max_memory) if max_memory is not None else devices
     check_owner(optimizer, model.parameters(), type(model).__name__)
     tell_unused(optimizer, training=model.training if training is None else training)
-    place_with = functools.partial(placed, placer="auto", optimizer=name_of(optimizer), effort=effort)
+    name = name_of(optimizer)
+    place_with = functools.partial(placed, placer="auto", optimizer=name, effort=effort)
     capture = functools.partial(
         profile,
         model,
@@ -145,7 +146,9 @@ def fits(
             place_within = functools.partial(place_with, graph)
             return place_within(devices) if run is None else judged(devices, place_within, run)
 
-        return _refusal(functools.partial(plan_as_split, graph, layers, devices, plan_for))
+        return _refusal(
+            functools.partial(plan_as_split, with_optimizer(graph, name), layers, devices, plan_for)
+        )
 
     size = batch_size(given)
     with verbosity(verbose), progress("trying batches"):
