@@ -80,6 +80,8 @@ class Drafted:
             attributes = draft.attributes(training=self.trace.training, names=names)
             if draft.first == len(self.trace.events):
                 attributes["unread"] = True
+                for amount in ("grad_bytes", "largest_grad_bytes", "backward_rise_bytes"):
+                    attributes.pop(amount, None)  # no gradient reaches them, so no optimizer's state
             if draft.kind == "layer" and draft.module in because:
                 attributes["whole_because"] = because[draft.module]
             if name in self.on_host:

@@ -93,7 +93,8 @@ class ForwardLedger:
         for layer in layers:
             if indexed.is_view[layer]:
                 bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]
-                self._stays[layer] |= any([self._stays[base] for base in bases if base != FROM_HOST])
+                of_weights = not bases
+                self._stays[layer] |= of_weights or any([self._stays[b] for b in bases if b != FROM_HOST])
         for maker in self._named:
             self._users[maker] += 2  # its variable, and the layer itself: the variable may go before it runs
 

@@ -4,11 +4,12 @@ workspace     the bytes that a kernel keeps for its backward are in no formula (
               the kernel runs once for each shape, on zeros; a large one on a part of the batch
 layout        the kernel returns other strides; a gradient with wrong strides would cost a copy later
 spare         the kernel allocates one element more than the result shows (bags of embeddings)
+unreduced     the kernel reduces in the memory of what it reduces, which stays as large (mean losses)
 aliases       the shape function returns one tensor twice; the kernel's results never share memory
 """
 
 import functools
-from math import ceil
+import math
 from typing import Any
 
 import torch
@@ -43,6 +44,9 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
     rule = facts_of(func).rule
     if rule.layout is not None:
         return _with_layout(rule.layout, args, result)
+    if rule.unreduced and not result.dim() and type(result) is FakeTensor:
+        count = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))
+        return torch.empty(max(1, count), dtype=result.dtype)[0]
     if not isinstance(result, tuple):
         return result
     if rule.spare is not None and result[rule.spare].numel():
@@ -140,7 +144,7 @@ def _kernel_bytes(
     if made is None:
         return None
     found = int(made.nbytes)
-    return found if part == batch else ceil(found * batch / part * _MARGIN)
+    return found if part == batch else math.ceil(found * batch / part * _MARGIN)
 
 
 def _zeros(value: Any, batch: int | None) -> Any:

@@ -48,6 +48,7 @@ class Rule:
         keeps_strides: whether its kernel, given one tensor and numbers, keeps all strides, also those of
             dimensions of one element, which its shape function sets anew.
         spare: position of a result whose memory has room for one more element than it shows, if not empty.
+        unreduced: whether its result, if that is one number, keeps the memory of what was reduced.
         workspace: the memory for its backward that only its kernel knows.
         becomes_grad: whether autograd calls it on the gradient that becomes a parameter's `grad`.
 
@@ -82,6 +83,7 @@ class Rule:
     layout: tuple[int, ...] | None = None
     keeps_strides: bool = False
     spare: int | None = None
+    unreduced: bool = False
     workspace: Workspace | None = None
     becomes_grad: bool = False
 

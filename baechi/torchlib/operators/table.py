@@ -46,6 +46,7 @@ _ROWS = (
     ("_cdist_forward", Rule(flops=formulas.distance_flops)),
     ("mkldnn_rnn_layer", Rule(flops=formulas.recurrent_flops, workspace=Workspace(3, batched=(0, 5, 6)))),
     ("_embedding_bag _embedding_bag_forward_only", Rule(spare=1)),
+    ("mse_loss smooth_l1_loss binary_cross_entropy soft_margin_loss", Rule(unreduced=True)),
     ("index_put index_put_ _index_put_impl_", Rule(masks=1)),
     ("native_layer_norm_backward _log_softmax_backward_data glu_backward", Rule(layout=())),
     ("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", Rule(layout=())),

@@ -54,6 +54,27 @@ def test_large_blocks_are_split_only_if_much_is_left() -> None:
     assert made.reserved_bytes == 40 * MIB
 
 
+@pytest.mark.parametrize("left_bytes", [512, MIB // 2, MIB])
+def test_what_is_left_of_a_large_block_goes_with_it(left_bytes: int) -> None:
+    """Up to 1 MiB: the neighbour behind it does not get it when that is free."""
+    made = allocator()
+    made.allocate(0, 6 * MIB + left_bytes, "s")
+    made.allocate(1, 5 * MIB, "s")
+    made.free(0)
+    made.allocate(2, 6 * MIB, "s")  # where the first one was
+    made.free(1)
+    made.allocate(3, 14 * MIB - left_bytes // 2, "s")  # 14 MiB less what is left are free behind it
+    assert made.reserved_bytes == 34 * MIB
+
+
+def test_small_is_up_to_one_mebibyte() -> None:
+    """Such a block shares its segment with smaller ones."""
+    made = allocator()
+    made.allocate(0, MIB, "s")
+    made.allocate(1, 1, "s")
+    assert made.reserved_bytes == 2 * MIB
+
+
 def test_small_and_large_ones_do_not_mix() -> None:
     """A free large block serves no small one."""
     made = allocator()

@@ -48,6 +48,12 @@ OPERATORS: dict[str, tuple[Any, Callable[[Tensor, Tensor], Any]]] = {
     "mse": (aten.mse_loss_backward.default, lambda x, y: (x, y, contiguous(), 0)),
     "smooth l1": (aten.smooth_l1_loss_backward.default, lambda x, y: (x, y, contiguous(), 0, 1.0)),
     "huber": (aten.huber_loss_backward.default, lambda x, y: (x, y, contiguous(), 0, 1.0)),
+    "mean squares": (aten.mse_loss.default, lambda x, y: (x, y)),
+    "sum of squares": (aten.mse_loss.default, lambda x, y: (x, y, 2)),
+    "squares": (aten.mse_loss.default, lambda x, y: (x, y, 0)),
+    "mean smooth l1": (aten.smooth_l1_loss.default, lambda x, y: (x, y)),
+    "mean cross entropy": (aten.binary_cross_entropy.default, lambda x, y: (x, y)),
+    "mean soft margin": (aten.soft_margin_loss.default, lambda x, y: (x, y)),
     "glu": (aten.glu_backward.default, lambda x, y: (x[:, :3].clone(), y, 1)),
     "log softmax": (aten._log_softmax_backward_data.default, lambda x, y: (x, y, 1, torch.float32)),
     "batch norm": (
