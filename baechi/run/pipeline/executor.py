@@ -1,7 +1,8 @@
 """Obeys a pipeline's list: forwards in their lanes, backwards part by part."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -68,12 +69,8 @@ class Executor:
             place = self._names[self._units.device(task)]
             self._wait_for_older(place)
             self._backend.spend("task", place)
-            try:
+            with _noted(task.microbatch, task.phase):
                 self._run(task, seed)
-            except BaseException as error:
-                torchs = isinstance(error, RuntimeError) and task.phase == "backward"
-                note_microbatch(error, task.microbatch, _CURE if torchs else "")
-                raise
             stream = self._backend.compute_stream(place)
             self._issued[place].append(self._backend.record(stream))
 
@@ -95,8 +92,9 @@ class Executor:
         """
         for number in microbatches:
             parts = self._parts[number]
-            for part in parts.all:
-                self._backward_of(parts, part, number)
+            with _noted(number, "backward"):
+                for part in parts.all:
+                    self._backward_of(parts, part, number)
 
     def _wait_for_older(self, place: str) -> None:
         """Wait until the device is at most a few tasks behind: what these will free is taken until then."""
@@ -127,6 +125,17 @@ class Executor:
 
 def _said(part: Part) -> str:
     return f"part {part.number} of a microbatch, on {part.place},"
+
+
+@contextmanager
+def _noted(microbatch: int, phase: str) -> Iterator[None]:
+    """Within this context, errors say which microbatch they happened in."""
+    try:
+        yield
+    except BaseException as error:
+        torchs = isinstance(error, RuntimeError) and phase == "backward"
+        note_microbatch(error, microbatch, _CURE if torchs else "")
+        raise
 
 
 def go_backward(backend: AbstractBackend, exits: list[Exit]) -> None:

@@ -230,12 +230,16 @@ class Parts:
         return self._parts[position] if position >= 0 else None
 
     def end_of(self, tensor: torch.Tensor) -> Any:
-        """The event after the stretch of code that made a tensor; None if it is not over.
+        """The event after the stretch of code that made a tensor; None if it is not over, or not known.
+
+        The node of an `autograd.Function` is older than what its forward computes, which may take stretches.
 
         Args:
             tensor: it has a history.
         """
         node: Any = tensor.grad_fn
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return None
         position = bisect_right(self._starts, sequence_number(node)) - 1
         return self._ends[position] if position >= 0 else None
 
