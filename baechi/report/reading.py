@@ -168,8 +168,8 @@ def _host(sums: _Path, where: str) -> tuple[str, str]:
 
 
 def _host_beside(sums: _Path, bound: Bound) -> str:
-    """What devices wait for the host where something else bounds the step, as one more sentence."""
-    if bound in ("nothing", "host") or sums.host_s < _HOST_BESIDE * sums.total_s:
+    """What devices wait for the host where computing bounds the step, as one more sentence."""
+    if bound not in ("work", "serial") or sums.host_s < _HOST_BESIDE * sums.total_s:
         return ""
     return (
         f" For {sums.share(sums.host_s)} of its critical path devices wait for kernels to be issued: a "

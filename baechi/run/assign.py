@@ -38,9 +38,6 @@ from baechi.torchlib.modules.intercept import is_replaced, replace_forward, rest
 from baechi.torchlib.private.modules import has_forward
 from baechi.torchlib.tensors.storage import remove_mark
 
-DEVICE_MAP = "hf_device_map"
-"""Hugging Face's Trainer does not move a model that has this attribute."""
-
 
 def assign(
     model: nn.Module,
@@ -126,7 +123,6 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     unwatch_loading(model)
     allow_moves(model)
     forget_first_call(model)
-    vars(model).pop(DEVICE_MAP, None)
     weights = weights_of(model)
     optimizer = binding.runtime.optimizer() if binding is not None else None
     join_weights(weights, optimizer)
@@ -241,9 +237,7 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str], tiles: di
             _replace(module, runtime, name, device, call_fused_stack if fused else call_root)
     set_compiled_aside([module for name, module in modules.items() if name != ROOT], layers)
     watch_compile()
-    together = len(set(devices.values())) == 1  # functional ops lie elsewhere; a map of one says nothing
-    refuse_moves(model, together=together)
-    setattr(model, DEVICE_MAP, devices if together else runtime.plan.to_device_map())
+    refuse_moves(model, devices, runtime.plan.to_device_map())
 
 
 def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,25 +12,33 @@ from baechi.errors import BaechiError
 from baechi.torchlib.private.compiler import compiler_is_imported, is_in_compiled_model
 from baechi.torchlib.private.modules import is_tracing, parse_to
 
+DEVICE_MAP = "hf_device_map"
+"""Hugging Face's Trainer does not move a model that has this attribute."""
+
 _MOVERS = ("to", "cuda", "cpu")
 
 
-def refuse_moves(model: nn.Module, *, together: bool) -> None:
+def refuse_moves(model: nn.Module, devices: Mapping[str, str], device_map: Mapping[str, str]) -> None:
     """Refuse moves of the whole model from now on; casts of its dtype still work.
+
+    Where all layers lie on one device, and functional ops elsewhere, `model.to` with that device does
+    nothing: trainers call it. They read a map of one entry as none, so the model shows them one by layers.
 
     Args:
         model: the root of a distributed model.
-        together: whether all its layers lie on one device (and functional ops elsewhere): `model.to` with
-            that device does nothing then, and trainers call it.
+        devices: by layer.
+        device_map: the same with as few entries as possible.
     """
+    together = len(set(devices.values())) == 1
     for name in _MOVERS:
         model.__dict__[name] = functools.partial(_refuse, model)
     model.__dict__["to"] = functools.partial(_cast_only, model, together)
+    model.__dict__[DEVICE_MAP] = dict(devices if together else device_map)
 
 
 def allow_moves(model: nn.Module) -> None:
     """Undo `refuse_moves`."""
-    for name in _MOVERS:
+    for name in (*_MOVERS, DEVICE_MAP):
         model.__dict__.pop(name, None)
 
 
