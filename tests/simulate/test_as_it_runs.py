@@ -147,7 +147,7 @@ class _Start(nn.Module):
 
 @pytest.mark.parametrize("way", ["inference", "sgd", "adam, foreach"])
 def test_weights_of_idle_layers_get_no_gradients(way: str) -> None:
-    """Nor optimizer state; a copy of a view of a weight stays as long as the view. Peaks are 0 to 15 % above."""
+    """Nor optimizer state; a copy of a view of a weight stays as long as the view. Peaks hold."""
     training, batch = way != "inference", torch.ones(64, 64)
     model = _Idle().train(training)
     cluster = baechi.Cluster.virtual(2, memory="1GiB", like="CPU")
