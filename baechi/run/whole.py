@@ -15,7 +15,7 @@ from baechi.run.step.loans import Loans
 from baechi.run.step.step import Step
 from baechi.run.weights.settle import settled
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.private.modules import remove_forward_hooks
+from baechi.torchlib.private.modules import forward_pre_hooks, remove_forward_hooks
 
 _calls = threading.local()
 
@@ -43,7 +43,7 @@ def call_in_forward(model: nn.Module, args: Any, kwargs: Any) -> Any:
         args: positional arguments.
         kwargs: keyword arguments.
     """
-    if _open not in model._forward_pre_hooks.values():
+    if _open not in forward_pre_hooks(model).values():
         return model.forward(*args, **kwargs)
     lent_args, lent_kwargs = _open(model, args, kwargs)
     result = None

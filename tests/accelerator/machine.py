@@ -1,5 +1,6 @@
 """Building the extension, and asking the machine behind it."""
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -38,14 +39,17 @@ class ToyMachine:
         from accelerator import torch_module
 
         os.environ["TOY_DEVICES"] = str(COUNT)
-        files = [_HERE / f"{name}.cpp" for name in _SOURCES]
-        cpp_extension.load(
-            "toy_accelerator",
-            [str(file) for file in files],
-            build_directory=str(_build_folder()),
-            extra_cflags=["-O1", "-std=c++20"],
-            is_python_module=False,
-        )
+        files, folder = [_HERE / f"{name}.cpp" for name in _SOURCES], _build_folder()
+        with (folder / "building").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # let go of when a process dies, unlike torch's own
+            (folder / "lock").unlink(missing_ok=True)
+            cpp_extension.load(
+                "toy_accelerator",
+                [str(source) for source in files],
+                build_directory=str(folder),
+                extra_cflags=["-O1", "-std=c++20"],
+                is_python_module=False,
+            )
         torch_module.register()
         return ToyMachine()
 

@@ -39,7 +39,7 @@ def most_kept(model: Any, rows: range) -> int:
 def test_neither_steps_nor_shapes_are_kept(reorder: Any) -> None:
     """After many shapes there are as many objects as after a few. Outcomes were kept for 20,000 calls."""
     model = crossed(reorder)
-    few, many = most_kept(model, range(1, 101)), most_kept(model, range(101, 301))
+    few, many = most_kept(model, range(1, 201)), most_kept(model, range(201, 601))
     assert bool(runtime_of(model).counts.get("deferred")) == bool(reorder)
     assert many < 1.1 * few
 
