@@ -227,3 +227,10 @@ def test_bad_input() -> None:
     baechi.assign(model, plan)
     with pytest.raises(baechi.BaechiError, match="distributed already"):
         baechi.dry_run(model, (X,), plan)
+
+
+def test_reserved_memory_is_used_again() -> None:
+    """Thirty outputs of 4 MiB, two at a time: they take two segments of 20 MiB, not six."""
+    model, batch = nn.Sequential(*[nn.ReLU() for _ in range(30)]).eval(), torch.ones(1024, 1024)
+    plan = planned(model, batch, 1, "single", training=False)
+    assert dict(dry(model, batch, plan, "inference").reserved_bytes) == {"cpu:0": 2 * 20 * 2**20}

@@ -36,6 +36,25 @@ def test_blocks_lie_side_by_side() -> None:
     assert made.reserved_bytes == 120 * MIB
 
 
+def test_blocks_are_rounded() -> None:
+    """To 512 bytes: 4,096 blocks of one byte fill a page of 2 MiB, and one more needs another."""
+    made = allocator()
+    for key in range(4097):
+        made.allocate(key, 1, "s")
+    assert made.reserved_bytes == 4 * MIB
+
+
+def test_what_can_grow_is_taken_last() -> None:
+    """6 MiB go where 9 are free between blocks, not into the 6 at the end; so 9 more need memory."""
+    made = allocator()
+    made.allocate(0, 9 * MIB, "s")
+    made.allocate(1, 5 * MIB, "s")
+    made.free(0)
+    made.allocate(2, 6 * MIB, "s")
+    made.allocate(3, 9 * MIB, "s")
+    assert made.reserved_bytes == 40 * MIB
+
+
 def test_a_free_block_grows() -> None:
     """A block that fits in no free one takes the free one at the end, and memory for the rest."""
     made = allocator()
