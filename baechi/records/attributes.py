@@ -101,3 +101,15 @@ def _fault_of_amounts(value: Any) -> str:
     """Of one amount, or of one by kind of device."""
     values = value.values() if isinstance(value, Mapping) else (value,)
     return next(filter(None, map(_fault_of_amount, values)), "")
+
+
+def scaled(amount: Any, share: float) -> Any:
+    """An amount, one number or by kind of device, times a share; nothing is 0.
+
+    Args:
+        amount: as a node or an edge has it.
+        share: a factor.
+    """
+    if isinstance(amount, Mapping):
+        return {kind: value * share for kind, value in amount.items()}
+    return (amount or 0) * share

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
 from baechi.split.dimension import rule_named
 from baechi.split.spec import Tiling
@@ -49,7 +50,7 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     }
     made |= {key: data[key] * share for key in _SHARED if data.get(key)}
     made |= {key: data[key] for key in _SAME if key in data}
-    made |= {key: times(data[key], share) for key in _TIMES if key in data}
+    made |= {key: scaled(data[key], share) for key in _TIMES if key in data}
     for key in ("param_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes"):
         if data.get(key) is not None:
             made[key] = _weight_bytes(data[key], costs.splits or {}, how.cuts, share, first=number == 0)
@@ -109,30 +110,18 @@ def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
     made |= {key: data[key] for key in (*_OF_OUTPUT, "dtype") if key in data}
     made |= {"kernels": kernels, "moved_bytes": moved_bytes, "weights": []}
     if "forward_s" in data:
-        made["forward_s"] = times(data["forward_s"], min(1.0, part))
+        made["forward_s"] = scaled(data["forward_s"], min(1.0, part))
     if "host_forward_s" in data and costs.kernels:
         made["host_forward_s"] = costs.host_forward_s / costs.kernels * kernels
     if graph.training and not adds:
         made |= {"backward_kernels": len(tiling.sizes), "backward_moved_bytes": 2 * costs.output_bytes}
         if "forward_s" in data:
-            made["backward_s"] = times(data["forward_s"], min(1.0, part))
+            made["backward_s"] = scaled(data["forward_s"], min(1.0, part))
     if costs.lent_bytes:
         made["saved_bytes"] = min(costs.saved_bytes, costs.lent_bytes)
     if tiling.base is not None:
         made["pin"] = tiling.base
     return made
-
-
-def times(seconds: Any, share: float) -> Any:
-    """Seconds, one number or by kind of device, times a share.
-
-    Args:
-        seconds: as a node has them.
-        share: a factor.
-    """
-    if isinstance(seconds, Mapping):
-        return {kind: value * share for kind, value in seconds.items()}
-    return (seconds or 0) * share
 
 
 def part_of_edge(edge: dict[str, Any], share: float, part: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from baechi.split.dimension import Share, SplitDimension, SplitRule, add_rule
+from baechi.split.dimension import Compute, Share, SplitDimension, SplitRule, add_rule
 
 
 def linear(
@@ -87,6 +87,18 @@ def _convolution_refuses(layer: Any) -> str:
     return f"tiles would cut through its {layer.groups} groups" if layer.groups > 1 else ""
 
 
+def _linear_rule(compute: Compute, out: int) -> SplitRule:
+    """The rule of a linear layer whose weight has outputs along one axis, and inputs along the other."""
+    return SplitRule(
+        {
+            "out": SplitDimension({"weight": out, "bias": 0}, "cat"),
+            "in": SplitDimension({"weight": 1 - out}, "sum", takes=-1),
+        },
+        ("weight", "bias"),
+        compute,
+    )
+
+
 def _convolution_rule(axes: int) -> SplitRule:
     channels = -(axes + 1)
     return SplitRule(
@@ -101,28 +113,9 @@ def _convolution_rule(axes: int) -> SplitRule:
     )
 
 
-add_rule(
-    "torch.nn.modules.linear.Linear",
-    SplitRule(
-        {
-            "out": SplitDimension({"weight": 0, "bias": 0}, "cat"),
-            "in": SplitDimension({"weight": 1}, "sum", takes=-1),
-        },
-        ("weight", "bias"),
-        linear,
-    ),
-)
-add_rule(
-    "transformers.pytorch_utils.Conv1D",  # by name: nothing of that library is imported
-    SplitRule(
-        {
-            "out": SplitDimension({"weight": 1, "bias": 0}, "cat"),
-            "in": SplitDimension({"weight": 0}, "sum", takes=-1),
-        },
-        ("weight", "bias"),
-        transposed_linear,
-    ),
-)
+add_rule("torch.nn.modules.linear.Linear", _linear_rule(linear, out=0))
+# by name: nothing of that library is imported
+add_rule("transformers.pytorch_utils.Conv1D", _linear_rule(transposed_linear, out=1))
 add_rule(
     "torch.nn.modules.sparse.Embedding",
     SplitRule(

@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from baechi.bench.figures import table_of
-from baechi.bench.pipeline.subjects import clusters, subjects
+from baechi.bench.pipeline.subjects import OPTIMIZER, clusters, subjects
 from baechi.errors import BaechiError
 from baechi.order.pipeline import TEXTBOOK
 from baechi.records.cluster import Cluster
@@ -27,7 +27,6 @@ from baechi.verbs.pipelining import pipeline
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import profile
 
-OPTIMIZER = "adam"
 USUAL = ("4 equal, NVLink",)
 """The clusters of the short list."""
 

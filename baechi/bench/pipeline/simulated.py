@@ -7,7 +7,7 @@ from rich.table import Table
 
 from baechi.bench.figures import table_of
 from baechi.bench.models.clusters import FULL, HALF
-from baechi.bench.pipeline.subjects import clusters, subjects
+from baechi.bench.pipeline.subjects import OPTIMIZER, clusters, subjects
 from baechi.errors import PlacementError
 from baechi.order.pipeline import TEXTBOOK
 from baechi.records.cluster import Cluster
@@ -19,8 +19,6 @@ from baechi.verbs.profiling import profile
 
 NUMBERS = (1, 2, 4, 8, 16, 32)
 """Numbers of microbatches."""
-
-OPTIMIZER = "adam"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from baechi.bench.models.small import Example, Maker, makers
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
 
+OPTIMIZER = "adam"
+
 _BATCHES = {
     "transformer": 256,
     "gnmt": 512,

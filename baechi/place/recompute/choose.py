@@ -20,7 +20,7 @@ Recompute = Literal["auto"] | str | Iterable[str] | None
 
 Place = Callable[[LayerGraph], Plan]
 
-_WORTH = 0.99
+WORTH = 0.99
 """A plan has to be this much faster to be taken for one in which nothing runs again."""
 
 
@@ -63,7 +63,7 @@ def placed_with(
     others = [_fewest(graph, chosen, alone) for chosen in candidate_sets(graph)]
     fitting = [other for other in others if other is not None]
     fastest = min(fitting, key=lambda other: other.timeline.makespan_s, default=plan)
-    return fastest if fastest.timeline.makespan_s < _WORTH * plan.timeline.makespan_s else plan
+    return fastest if fastest.timeline.makespan_s < WORTH * plan.timeline.makespan_s else plan
 
 
 def _least(graph: LayerGraph, place: Place, quick: Place, refused: PlacementError) -> Plan:

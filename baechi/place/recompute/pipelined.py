@@ -6,7 +6,7 @@ from baechi.cost.recompute import recomputed
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
 from baechi.place.recompute.candidates import candidate_sets
-from baechi.place.recompute.choose import Recompute
+from baechi.place.recompute.choose import WORTH, Recompute
 from baechi.place.recompute.names import modules_named
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
@@ -16,9 +16,6 @@ Graphs = Mapping[int, LayerGraph]
 
 Make = Callable[[Graphs, Effort], Pipeline]
 """Places and orders a step."""
-
-_WORTH = 0.99
-"""A step has to be this much faster to be taken for one in which less runs again."""
 
 
 def pipelined_with(graphs: Graphs, recompute: Recompute, make: Make, roomy: Make, effort: Effort) -> Pipeline:
@@ -44,7 +41,7 @@ def pipelined_with(graphs: Graphs, recompute: Recompute, make: Make, roomy: Make
     quick, refused = _made(make, graphs, 0)
     if quick is not None:
         bound_s = roomy(graphs, 0).timeline.makespan_s
-        if bound_s >= _WORTH * quick.timeline.makespan_s:
+        if bound_s >= WORTH * quick.timeline.makespan_s:
             return make(graphs, effort)
     best, names = quick, list[str]()
     for chosen in _choices(sample):
@@ -73,7 +70,7 @@ def _choices(graph: LayerGraph) -> list[list[str]]:
 
 
 def _is_worth_it(one: Pipeline, other: Pipeline) -> bool:
-    return one.timeline.makespan_s < _WORTH * other.timeline.makespan_s
+    return one.timeline.makespan_s < WORTH * other.timeline.makespan_s
 
 
 def _with_names(graphs: Graphs, names: Sequence[str]) -> dict[int, LayerGraph]:

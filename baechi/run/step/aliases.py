@@ -83,14 +83,18 @@ def _only_views(view: torch.Tensor, copied: torch.Tensor) -> bool:
     node, end = view.grad_fn, copied.grad_fn
     while node is not None and node is not end:
         before = [one for one, _ in node.next_functions if one is not None]
-        if _is_custom(node) or len(before) != 1:
+        if is_custom(node) or len(before) != 1:
             return False
         node = before[0]
     return node is not None
 
 
-def _is_custom(node: Any) -> bool:
-    """Whether an `autograd.Function` made a node."""
+def is_custom(node: Any) -> bool:
+    """Whether an `autograd.Function` made a node.
+
+    Args:
+        node: a node of the autograd graph.
+    """
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 

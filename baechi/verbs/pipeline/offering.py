@@ -5,13 +5,12 @@
 No capture and no search of placements is needed for that, so it takes about a second at most.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import Any
 
 from baechi.errors import PlacementError
+from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.plan import Plan
@@ -88,15 +87,9 @@ def part_of(graph: LayerGraph, share: float) -> LayerGraph:
     for _, costs in part.nodes(data=True):
         for name in (*_GROW, "forward_s", "backward_s"):
             if name in costs:
-                costs[name] = _times(share, costs[name])
+                costs[name] = scaled(costs[name], share)
     for *_, costs in part.edges(data=True):
         for name in ("bytes", "parts", "copies"):
             if name in costs:
-                costs[name] = _times(share, costs[name])
+                costs[name] = scaled(costs[name], share)
     return part
-
-
-def _times(share: float, amount: Any) -> Any:
-    if isinstance(amount, Mapping):
-        return {key: share * one for key, one in amount.items()}
-    return share * amount

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from place.graphs import cluster_of, graph_of
-from report.html.browsers import NEEDS_BROWSER
+from report.html.browsers import LIGHT, NEEDS_BROWSER
 from report.html.odd import ODD, measured_step, odd_plan
 
 from baechi import report
@@ -21,15 +21,9 @@ OVERLAPS = """() => {
   return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => meet(a, b))).length;
 }"""
 
-CONTRAST = """() => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const light = (colour) => {
-    canvas.fillStyle = colour;
-    canvas.fillRect(0, 0, 1, 1);
-    const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-    const [red, green, blue] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => linear(part / 255));
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-  };
+CONTRAST = (
+    f"() => {{{LIGHT}"
+    + """
   const style = (selector) => getComputedStyle(document.querySelector(selector));
   const pairs = [
     [style("h1").color, style("body").backgroundColor],
@@ -46,6 +40,7 @@ CONTRAST = """() => {
     return (bright + 0.05) / (dark + 0.05);
   });
 }"""
+)
 
 
 def many_blocks(blocks: int = 100) -> Plan:

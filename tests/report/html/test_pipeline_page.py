@@ -4,22 +4,16 @@ from typing import Any
 
 import pytest
 from records.pipeline.chains import equal_chain
-from report.html.browsers import NEEDS_BROWSER
+from report.html.browsers import LIGHT, NEEDS_BROWSER
 
 from baechi import report
 from baechi.records.pipeline import Pipeline
 from baechi.report.html.pipeline_data import pipeline_data
 from baechi.simulate.pipeline import ordered
 
-CONTRAST = """() => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const light = (colour) => {
-    canvas.fillStyle = colour;
-    canvas.fillRect(0, 0, 1, 1);
-    const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-    const [red, green, blue] = [...canvas.getImageData(0, 0, 1, 1).data].map((part) => linear(part / 255));
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-  };
+CONTRAST = (
+    f"() => {{{LIGHT}"
+    + """
   const labels = [...document.querySelectorAll("#timeline text.on, #timeline text.in")];
   return labels.map((label) => {
     const papers = [label, label.previousElementSibling].map((one) => light(getComputedStyle(one).fill));
@@ -27,6 +21,7 @@ CONTRAST = """() => {
     return (bright + 0.05) / (dark + 0.05);
   });
 }"""
+)
 
 
 def shown(microbatches: int = 4) -> Pipeline:

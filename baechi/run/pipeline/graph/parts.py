@@ -19,6 +19,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from baechi.backend.transfer import Way
+from baechi.run.step.aliases import is_custom
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
 from baechi.torchlib.private.tensors import is_view
 
@@ -238,7 +239,7 @@ class Parts:
             tensor: it has a history.
         """
         node: Any = tensor.grad_fn
-        if isinstance(node, torch.autograd.function.BackwardCFunction):
+        if is_custom(node):
             return None
         position = bisect_right(self._starts, sequence_number(node)) - 1
         return self._ends[position] if position >= 0 else None
