@@ -31,6 +31,9 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 COUNT = int(os.environ.get("BAECHI_HUNT", "60"))
 FROM = int(os.environ.get("BAECHI_HUNT_FROM", "0"))
+FOUND = (3371, 4348)
+"""What an `autograd.Function` made over several stretches of code was sent before it was there."""
+
 PLACERS = ("random", "even", "round-robin", "m-topo")
 ORDERS = ("auto", "gpipe", "1f1b", "interleaved")
 
@@ -59,7 +62,7 @@ def loop(model: nn.Module, batch: tuple[Tensor, ...], microbatches: int, seed: i
     return torch.stack(losses).sum()
 
 
-@pytest.mark.parametrize("seed", range(FROM, FROM + COUNT))
+@pytest.mark.parametrize("seed", [*range(FROM, FROM + COUNT), *FOUND])
 def test_as_the_loop(seed: int) -> None:
     """The loss and the gradients; what cannot be kept apart is refused; what torch raises has the cure."""
     chance, recipe = Random(seed), grammar.draw(seed)
