@@ -1,5 +1,8 @@
 """A model for dispatch that fails where it is told to; worker processes import it by name."""
 
+import os
+import signal
+import threading
 from typing import ClassVar
 
 import torch
@@ -21,6 +24,12 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor, told: str = "") -> torch.Tensor:
         if told == "raise":
             raise ValueError("told to")
+        if told == "exit":
+            os._exit(9)
+        if told in ("kill", "interrupt"):
+            os.kill(os.getpid(), signal.SIGKILL if told == "kill" else signal.SIGINT)
+        if told == "hang":
+            threading.Event().wait()
         found = self.fails.get(-1 if x.device.index is None else x.device.index)
         if found is not None:
             raise found

@@ -1,6 +1,7 @@
 """Dispatch on devices that torch keeps apart: right numbers, no access that nothing orders, each fault."""
 
 import multiprocessing
+import signal
 import threading
 from typing import Any
 
@@ -205,12 +206,34 @@ def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
     children = set(multiprocessing.active_children())
     scheduler, out = HybridScheduler([NAMES[1]], 6), ("cat", 0)
     with (
-        baechi.dispatch(dispatched_net.on_toy, scheduler, workers="process", out=out) as pool,
+        baechi.dispatch(dispatched_net.on_toy, scheduler, workers="process", out=out, timeout=30) as pool,
         torch.no_grad(),
     ):
         torch.testing.assert_close(pool(X), plain(X))
         with pytest.raises(ValueError, match="told to") as raised:
             pool(X, "raise")
         assert "in layer (root) (Net) on toy:1" in raised.value.__notes__
+        with pytest.raises(baechi.WorkerError, match="was interrupted"):
+            pool(X, "interrupt")
+        torch.testing.assert_close(pool(X), plain(X))
+        for told, code in ("exit", 9), ("kill", -signal.SIGKILL):
+            with pytest.raises(baechi.WorkerError) as died:
+                pool(X, told)
+            assert died.value.exit_code == code
+            torch.testing.assert_close(pool(X), plain(X))
+    assert set(multiprocessing.active_children()) <= children
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_process_that_hangs_on_a_device_is_ended(toy: ToyMachine) -> None:
+    """The timeout holds for a chunk, not for the start of its worker."""
+    children = set(multiprocessing.active_children())
+    scheduler, out = HybridScheduler([NAMES[1]], 6), ("cat", 0)
+    with (
+        baechi.dispatch(dispatched_net.on_toy, scheduler, workers="process", out=out, timeout=3) as pool,
+        torch.no_grad(),
+    ):
+        with pytest.raises(baechi.WorkerError, match="toy:1 took longer than the timeout of 3 s"):
+            pool(X, "hang")
         torch.testing.assert_close(pool(X), plain(X))
     assert set(multiprocessing.active_children()) <= children
