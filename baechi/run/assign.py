@@ -16,7 +16,14 @@ from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.binding import Binding, bind, binding_of, unbind
-from baechi.run.calls import call_fused_stack, call_layer, call_root, call_shared_layer, call_split_layer
+from baechi.run.calls import (
+    call_fused_stack,
+    call_joined,
+    call_layer,
+    call_root,
+    call_shared_layer,
+    call_split_layer,
+)
 from baechi.run.compiled import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
@@ -253,6 +260,8 @@ def _wrap_layer(module: nn.Module, runtime: Runtime, name: str, device: str) -> 
 def _replace(module: nn.Module, runtime: Runtime, name: str, device: str, call: Callable[..., Any]) -> None:
     """Replace a module's forward by a call; by one that keeps no activations if the plan says so."""
     again = name in runtime.plan.recompute
+    if runtime.leaves_parts and call in (call_layer, call_shared_layer, call_fused_stack):
+        call = functools.partial(call_joined, call)
     replace_forward(module, functools.partial(call_recomputed, call, device) if again else call)
 
 

@@ -15,11 +15,15 @@ from baechi.run.pipeline.call import call_pipelined
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
+from baechi.run.step.glue import GlueMode
 from baechi.run.tiled import run_tiles
+from baechi.run.unjoined.value import Unjoined, joined
+from baechi.run.unjoined.value import settled as in_parts
 from baechi.run.weights.settle import settled
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.private.autograd import current_graph_task_id
+from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -120,6 +124,24 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _in_step(module, runtime, seat, *args, **kwargs)
 
 
+@uncompiled
+def call_joined(call: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Run a layer of a model in which outputs of split layers may be in parts: it is given wholes.
+
+    Args:
+        call: the layer's wrapper.
+        module: the module.
+        *args, **kwargs: as the model's code passed them.
+
+    Returns:
+        What the layer returns.
+    """
+    if any(isinstance(tensor, Unjoined) for tensor in tensors_in(args, kwargs)):
+        glue = next((mode for mode in function_modes() if isinstance(mode, GlueMode)), None)
+        args, kwargs = glue.joined((args, kwargs)) if glue is not None else joined((args, kwargs))
+    return call(module, *args, **kwargs)
+
+
 def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
     """Run in this thread's open step, or in a new step."""
     runtime = _binding(module).runtime
@@ -138,7 +160,7 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         if step.schedule is not None:
             step.schedule.finish()
         if runtime.outputs_stay:
-            return result
+            return in_parts(result, runtime.backend, None)
         with runtime.aside():
             return step.bring_home(result, (args, kwargs))
 

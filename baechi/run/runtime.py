@@ -134,6 +134,12 @@ class Runtime:
         return cuts_of(self.plan.graph)
 
     @cached_property
+    def leaves_parts(self) -> bool:
+        """Whether outputs of a split layer may be in parts, which are not joined."""
+        joins = {costs.joins for _, costs in self.plan.graph.placed_costs()}
+        return any(costs.tile["of"] not in joins for _, costs in self.plan.graph.placed_costs() if costs.tile)
+
+    @cached_property
     def order(self) -> LaunchOrder:
         """The launch order of the plan, and that of the code."""
         return LaunchOrder.of(self.plan, stateful=self.stateful)

@@ -7,6 +7,7 @@ Tiles and joins are layers like any others: they wait, launch and transfer as th
 weights of their own, so the model's modules, keys and parameters are those that it had.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +17,12 @@ from torch import nn
 
 from baechi.errors import PlanError, SplitTensorError
 from baechi.records.plan import Plan
+from baechi.run.guards.entrances import inside_a_function
 from baechi.run.runtime import Runtime
+from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
 from baechi.split.dimension import SplitDimension, rule_of
 from baechi.split.tiles import Join, Tile, tiles_of
+from baechi.torchlib.split_tensors.files import teach_saving
 from baechi.torchlib.split_tensors.gradients import pieces_of
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 
@@ -34,12 +38,14 @@ class Tiled:
         join: makes the output of theirs.
         weights: names of the layer's weights, in the order in which tiles take them.
         dimension: along which the layer is split.
+        joins: whether their outputs are joined at once; else only where something needs the whole.
     """
 
     tiles: Sequence[Tile]
     join: Join
     weights: Sequence[str]
     dimension: SplitDimension
+    joins: bool = True
 
 
 def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
@@ -56,6 +62,7 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
         PlanError: no rule splits such a layer in this process.
     """
     made: dict[str, nn.Module] = {}
+    joins = {costs.joins for _, costs in plan.graph.placed_costs()}
     for _, costs in plan.graph.placed_costs():
         if costs.tile is None or costs.tile["number"] or f"{costs.tile['of']}[0]" in made:
             continue
@@ -69,10 +76,14 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
             )
         dimension = rule.dims[costs.tile["dimension"]]
         tiles = tiles_of(layer, rule, costs.tile["dimension"], tuple(costs.tile["sizes"]))
-        tiled = Tiled(tiles, Join(dimension), tuple(rule.weights), dimension)
+        tiled = Tiled(tiles, Join(dimension), tuple(rule.weights), dimension, name in joins)
         layer.__dict__[_TILED] = tiled
         made |= {f"{name}[{number}]": tile for number, tile in enumerate(tiles)}
-        made[f"{name}[join]"] = tiled.join
+        if tiled.joins:
+            made[f"{name}[join]"] = tiled.join
+    if made:
+        for kind in {type(module) for module in modules.values()}:
+            teach_saving(kind)
     return made
 
 
@@ -108,12 +119,17 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
     """
     tiled = tiled_of(module)
     assert tiled is not None
+    glue = runtime.glue
+    assert glue is not None
     given = [*args, *kwargs.values()]
     if len(given) != 1 or not isinstance(given[0], torch.Tensor):
         raise TypeError(
             f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
             "it out of split="
         )
+    inputs = _shares(given[0], tiled)
+    if inputs is None and isinstance(given[0], Unjoined):
+        given = glue.joined(given)
     with runtime.aside():
         pieces = [_pieces(module, name, tiled) for name in tiled.weights]
     takes, outputs = tiled.dimension.takes, []
@@ -121,12 +137,28 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
         own = [piece[number] for piece in pieces]
         while own[-1] is None:
             del own[-1]
-        x = given[0]
-        if takes is not None:
+        x = given[0] if inputs is None else inputs[number]
+        if takes is not None and inputs is None:
             x = x.narrow(takes, tile.share.start, tile.share.stop - tile.share.start)
         tile.training = module.training
         outputs.append(tile(x, *own))
-    return tiled.join(*outputs)
+    if tiled.joins:
+        return tiled.join(*outputs)
+    step = glue.step
+    with glue.off():
+        place = step.backend.place_of(outputs[0])
+        join = functools.partial(join_at, step.backend, place)
+        made = unjoined(outputs, tiled.dimension.axis, join, place, step.next_turn())
+    return glue.joined(made) if inside_a_function() else made  # what a Function returns, autograd has to know
+
+
+def _shares(x: torch.Tensor, tiled: Tiled) -> Sequence[torch.Tensor] | None:
+    """What of an input in parts each tile takes; None if it is not cut as the tiles are."""
+    takes = tiled.dimension.takes
+    if not isinstance(x, Unjoined) or is_joined(x) or takes is None or x.axis != takes % x.dim():
+        return None
+    sizes = [tile.share.stop - tile.share.start for tile in tiled.tiles]
+    return x.parts if sizes_of(x) == sizes else None
 
 
 def _pieces(module: nn.Module, name: str, tiled: Tiled) -> Sequence[torch.Tensor | None]:

@@ -8,14 +8,16 @@ from baechi.records.graph import LayerGraph
 from baechi.split.dimension import rule_named
 from baechi.split.spec import Tiling
 
-_SHARED = (
+SHARED = (
     "backward_flops", "backward_moved_bytes", "backward_rise_bytes", "flops",
     "forward_temp_bytes", "moved_bytes", "temp_bytes",
 )  # fmt: skip
 """Amounts of which each tile has its share."""
 
 _SAME = ("kernels", "backward_kernels", "host_forward_s", "host_backward_s", "dtype")
-_TIMES = ("forward_s", "backward_s", "spread_s")
+TIMES = ("forward_s", "backward_s", "spread_s")
+"""Seconds, by device, of which each tile has its share."""
+
 _OF_OUTPUT = (
     "held_bytes", "held_until", "lasting_bytes", "lent_bytes", "losses", "output_bytes", "passing_bytes",
     "returned", "upstream_grad_bytes",
@@ -48,9 +50,9 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
             },
         },
     }
-    made |= {key: data[key] * share for key in _SHARED if data.get(key)}
+    made |= {key: data[key] * share for key in SHARED if data.get(key)}
     made |= {key: data[key] for key in _SAME if key in data}
-    made |= {key: scaled(data[key], share) for key in _TIMES if key in data}
+    made |= {key: scaled(data[key], share) for key in TIMES if key in data}
     for key in ("param_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes"):
         if data.get(key) is not None:
             made[key] = _weight_bytes(data[key], costs.splits or {}, how.cuts, share, first=number == 0)
@@ -106,7 +108,13 @@ def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
     kernels = max(1, len(tiling.sizes) - 1) if adds else 1
     moved_bytes = costs.output_bytes * (3 * kernels if adds else 2)
     part = moved_bytes / costs.moved_bytes if costs.moved_bytes else 0.0
-    made: dict[str, Any] = {"kind": "layer", "module": f"{module}[join]", "type": "Join", "joins": module}
+    made: dict[str, Any] = {
+        "kind": "layer",
+        "module": f"{module}[join]",
+        "type": "Join",
+        "joins": module,
+        "adds": adds,
+    }
     made |= {key: data[key] for key in (*_OF_OUTPUT, "dtype") if key in data}
     made |= {"kernels": kernels, "moved_bytes": moved_bytes, "weights": []}
     if "forward_s" in data:

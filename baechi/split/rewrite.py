@@ -18,6 +18,7 @@ from baechi.split.costs import join_costs, part_of_edge, tile_costs
 from baechi.split.dimension import rule_named
 from baechi.split.groups import regrouped
 from baechi.split.spec import LayerSpec, Tiling, tiling_of
+from baechi.split.unjoin import unjoin
 
 
 def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
@@ -167,6 +168,7 @@ def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
     for name, parts in tiles.items():
         _edges_inside(graph, made, name, parts, heads[name], tilings[graph.module_of(name)])
     regrouped(graph, made, tiles, heads)
+    unjoin(made, tiles, heads, tilings)
     return LayerGraph.from_networkx(made)
 
 

@@ -89,8 +89,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     force_seen((args, kwargs), f"{cls.__name__}.apply takes values")
     mode = None if cls.__module__.startswith("baechi.") else _mode_here()  # ours move gradients themselves
     if cls is CheckpointFunction:
-        args = (_in_a_step(args[0]), *args[1:])
+        args = (_in_a_step(args[0], wholes=True), *args[1:])
     if mode is not None:
+        args = mode.joined(args)
         with mode.off():
             args = mode.step.take_in(args)
     _function.depth = getattr(_function, "depth", 0) + 1
@@ -123,8 +124,13 @@ def _checkpointed(region: Any, *args: Any, **kwargs: Any) -> Any:
     return CHECKPOINTED.original(_in_a_step(region), *args, **kwargs)
 
 
-def _in_a_step(region: Any) -> Any:
-    """Wrap a checkpointed region, so that its second run, in backward, is in a step from its first op on."""
+def _in_a_step(region: Any, *, wholes: bool = False) -> Any:
+    """Wrap a checkpointed region, so that its second run, in backward, is in a step from its first op on.
+
+    Args:
+        region: the region.
+        wholes: whether backward starts at its results, which have to be joined then.
+    """
     mode = _mode_here()
     if mode is None:
         return region
@@ -135,7 +141,8 @@ def _in_a_step(region: Any) -> Any:
             return region(*args, **kwargs)
         runtime.step_until_backward_ends()
         with entrances_watched(runtime.glue), runtime.backend.running_again():  # regions inside, too
-            return region(*args, **kwargs)
+            result = region(*args, **kwargs)
+            return runtime.glue.joined(result) if wholes else result
 
     return run
 

@@ -2,6 +2,8 @@
 
 import functools
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +17,8 @@ from baechi.run.steady.functions import FunctionFacts, function_facts
 from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.removable_mode import RemovableMode
 from baechi.run.step.step import Step
+from baechi.run.unjoined.functions import joined_in_step, run_unjoined
+from baechi.run.unjoined.value import Unjoined
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import ASKED_BY_NAME, QUESTIONS, described, touched, written_in_place
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
@@ -40,6 +44,9 @@ class GlueMode(RemovableMode):
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if types and Unjoined in types:
+            with self._unsited():
+                return run_unjoined(self._run_op, func, args, kwargs, self.step.backend.place_of)
         facts, schedule = function_facts(func), self.step.schedule
         if schedule is None or not schedule.waiting:
             if facts.asks:
@@ -58,6 +65,28 @@ class GlueMode(RemovableMode):
             return func(*args, **self._gradients_there(args, kwargs))
         there = self._by_plan(func, facts.name, args, kwargs)
         return self._run(func, facts, self.step.next_turn(), there, args, kwargs)
+
+    def joined(self, values: Any) -> Any:
+        """Put wholes in the place of values that are in parts.
+
+        Args:
+            values: anything; values in parts are found in lists, tuples and dicts.
+        """
+        with self._unsited():
+            return joined_in_step(self._run_op, values)
+
+    def _run_op(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a functional op that the model's code does not name."""
+        return self.__torch_function__(func, (), args, kwargs)
+
+    @contextmanager
+    def _unsited(self) -> Iterator[None]:
+        """Within this context no op is one that the plan has by name."""
+        sites, self.step.sites = self.step.sites, None
+        try:
+            yield
+        finally:
+            self.step.sites = sites
 
     def _by_plan(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> str | None:
         """Where the plan runs a functional op that the code has reached, if not where its inputs say."""

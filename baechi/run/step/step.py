@@ -16,6 +16,7 @@ from baechi.run.step.call_sites import CallSites
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.lending import lent
 from baechi.run.step.loans import Loans, version_of
+from baechi.run.unjoined.value import Unjoined, settled
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import note_write, stamp
 from baechi.torchlib.tensors.weak_table import WeakTable
@@ -162,16 +163,21 @@ class Step:
             inputs: what it was given.
         """
         first = next(tensors_in(inputs), None)
-        if first is None:
+        home = None if first is None else self.backend.place_of(first)
+        result = settled(result, self.backend, home)
+        if home is None:
             return result
-        home = self.backend.place_of(first)
         if torch.is_inference_mode_enabled():  # as on one device, outputs are inference tensors
             return map_tensors(lambda tensor: self._moved(tensor, home), result)
-        return map_tensors(lambda tensor: self.bring(tensor, home), result)
+        return map_tensors(
+            lambda tensor: tensor if isinstance(tensor, Unjoined) else self.bring(tensor, home), result
+        )
 
     def _moved(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         here = self.backend.place_of(tensor)
-        return tensor if here == place else transfer(tensor, self.backend, place)
+        return (
+            tensor if isinstance(tensor, Unjoined) or here == place else transfer(tensor, self.backend, place)
+        )
 
     def lend(
         self, values: tuple[Any, Any], place: str, *, writes: bool = False

@@ -3,6 +3,9 @@
 A tensor that is written under several names (a tie) is one storage in the file, as of a plain tensor.
 """
 
+import functools
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -11,6 +14,9 @@ from torch import nn
 
 from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+_SAVES = "_baechi_saves_pieces"
+"""The mark on a `save_pretrained` that takes weights in pieces."""
 
 _written: "WeakValueDictionary[tuple[Any, ...], torch.UntypedStorage]" = WeakValueDictionary()
 """By pieces and their versions: the storage on the host, as long as what writes the file holds it."""
@@ -32,3 +38,48 @@ def written_form(tensor: SplitTensor) -> torch.Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(whole, tensor.requires_grad)
     return whole.requires_grad_(tensor.requires_grad)
+
+
+def teach_saving(kind: type) -> None:
+    """Let a class's `save_pretrained` write weights in pieces as whole ones; done once a class.
+
+    It reads tensors' memory, of which pieces have none that is one. So it is given wholes on the host. Other
+    weights are handed on as they are.
+
+    Args:
+        kind: the class of a model.
+    """
+    owner = next((base for base in kind.__mro__ if "save_pretrained" in vars(base)), None)
+    original: Any = None if owner is None else vars(owner)["save_pretrained"]
+    if owner is None or hasattr(original, _SAVES) or "state_dict" not in signature(original).parameters:
+        return
+
+    @functools.wraps(original)
+    def save_pretrained(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = signature(original).bind(self, *args, **kwargs)
+        state = given.arguments.get("state_dict")
+        if state is None and any(isinstance(weight, SplitTensor) for weight in self.parameters()):
+            state = self.state_dict(keep_vars=True)
+        if state is not None:
+            given.arguments["state_dict"] = wholes_of(state)
+        return original(*given.args, **given.kwargs)
+
+    setattr(save_pretrained, _SAVES, True)
+    owner.save_pretrained = save_pretrained  # type: ignore[attr-defined]
+
+
+def wholes_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict with wholes on the host in place of tensors in pieces; ties stay ties.
+
+    Args:
+        state: as `state_dict` returns it.
+    """
+    made: dict[Any, torch.Tensor] = {}
+    return {
+        name: made.setdefault(tuple(map(id, value.pieces)), value.on_host())
+        if isinstance(value, SplitTensor)
+        else value.detach()
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in state.items()
+    }

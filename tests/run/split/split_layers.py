@@ -67,10 +67,12 @@ def tied_on_devices(devices: int = 3, **more: Any) -> tuple[nn.Module, nn.Module
     return model, plain, split_on(devices, model, inputs, {"head": spec}, **more), inputs
 
 
-def assert_same(model: nn.Module, plain: nn.Module, *, grads: bool = True) -> None:
+def assert_same(
+    model: nn.Module, plain: nn.Module, *, grads: bool = True, tolerance: float = TOLERANCE
+) -> None:
     """Weights, and gradients, of a split model and its twin are the same."""
     for (name, one), (_, other) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
-        torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=0, atol=TOLERANCE, msg=name)
+        torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=0, atol=tolerance, msg=name)
         if grads and other.grad is not None:
             assert one.grad is not None, name
-            torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=0, atol=TOLERANCE, msg=name)
+            torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=0, atol=tolerance, msg=name)

@@ -1,0 +1,18 @@
+"""Functional ops that run on the outputs of tiles part by part. Nothing here needs torch."""
+
+ELEMENTWISE = frozenset(
+    [
+        "abs", "add", "bfloat16", "clamp", "contiguous", "div", "double", "elu", "erf", "exp", "float",
+        "gelu", "half", "hardswish", "leaky_relu", "log1p", "mish", "mul", "neg", "pow", "relu", "relu6",
+        "rsub", "sigmoid", "silu", "softplus", "sqrt", "square", "sub", "tanh", "to", "true_divide",
+        "__add__", "__mul__", "__neg__", "__pow__", "__radd__", "__rmul__", "__rsub__", "__sub__",
+        "__truediv__",
+    ]
+)  # fmt: skip
+"""Element by element: of numbers, and of other outputs that are cut alike."""
+
+VIEWS = frozenset(["__getitem__", "flatten", "reshape", "transpose", "view"])
+"""These leave the axis along which the tiles lie as it is, or move it; all else joins."""
+
+LOSS = "cross_entropy"
+"""It takes logits in parts."""

@@ -1,0 +1,159 @@
+"""Outputs of tiles that stay in parts up to a cross entropy: no join, and each op once a tile.
+
+    head[0] ──┐                                      head[0] ─▶ float[0] ─▶ loss[0] ──┐
+    head[1] ──┼─▶ head[join] ─▶ float ─▶ loss   >>   head[1] ─▶ float[1] ─▶ loss[1] ──┼─▶ loss
+    head[2] ──┘                                      head[2] ─▶ float[2] ─▶ loss[2] ──┘
+
+So it is where nothing else reads them. The runtime joins where the code asks for more than was captured.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import networkx as nx
+
+from baechi.records.attributes import scaled
+from baechi.records.graph import LayerGraph
+from baechi.split.costs import SHARED, TIMES
+from baechi.split.piecewise import ELEMENTWISE, LOSS, VIEWS
+from baechi.split.spec import Tiling
+
+_OF_PART = ("held_bytes", "lasting_bytes", "lent_bytes", "output_bytes", "passing_bytes", "saved_bytes",
+            "upstream_grad_bytes")  # fmt: skip
+_KEPT = ("backward_kernels", "dtype", "held_until", "kernels", "kind", "module", "type")
+_OF_LOSS = ("colocate", "dtype", "held_bytes", "held_until", "kind", "losses", "module", "output_bytes",
+            "returned", "type", "upstream_grad_bytes")  # fmt: skip
+_BYTES_OF_A_ROW = 16
+"""What a tile sends for each label of eight bytes: its largest logit, its sum, the label's logit."""
+
+
+def unjoin(
+    made: LayerGraph, tiles: Mapping[str, list[str]], heads: Mapping[str, str], tilings: Mapping[str, Tiling]
+) -> None:
+    """Leave outputs in parts where only a cross entropy, and what goes part by part before it, reads them.
+
+    Args:
+        made: a graph with tiles and joins; it is changed.
+        tiles: by call that is split, its tiles.
+        heads: by call that is split, its join.
+        tilings: by layer, how it is split.
+    """
+    for layer, tiling in tilings.items():
+        calls = [name for name in tiles if made.module_of(tiles[name][0]) == f"{layer}[0]"]
+        adds = any(made.nodes[heads[call]]["adds"] for call in calls)
+        regions = [_region(made, heads[call]) for call in calls]
+        if adds or tiling.base is not None or not all(regions):
+            continue
+        for call, region in zip(calls, regions, strict=True):
+            assert region is not None
+            _leave_in_parts(made, heads[call], region, tiles[call], tiling.sizes)
+    for _, data in made.nodes(data=True):
+        data.pop("adds", None)
+
+
+def _region(made: LayerGraph, head: str) -> list[str] | None:
+    """The ops that read a join, up to a cross entropy, in topological order; None if anything else does."""
+    found: dict[str, None] = {}
+    waiting, losses = [head], 0
+    while waiting:
+        for reader in made.successors(waiting.pop()):
+            data = made.nodes[reader]
+            kind = data.get("type")
+            if data.get("kind") != "glue" or kind not in ELEMENTWISE | VIEWS | {LOSS}:
+                return None
+            inside = [source for source in made.predecessors(reader) if source == head or source in found]
+            if kind != LOSS and len(inside) != made.in_degree(reader):
+                return None
+            if reader not in found and kind != LOSS:
+                waiting.append(reader)
+            losses += kind == LOSS
+            found[reader] = None
+    order = [node for node in nx.topological_sort(made) if node in found]
+    return order if losses else None
+
+
+def _leave_in_parts(
+    made: LayerGraph, head: str, region: Sequence[str], tiles: Sequence[str], sizes: Sequence[int]
+) -> None:
+    shares = [size / sum(sizes) for size in sizes]
+    parts: dict[str, Sequence[str]] = {head: tiles}
+    whole = made.nodes[head]
+    for tile, share in zip(tiles, shares, strict=True):
+        for key in _OF_PART:
+            if whole.get(key):
+                made.nodes[tile][key] = max(whole[key] * share, made.nodes[tile].get(key, 0))
+        if whole.get("returned"):
+            made.nodes[tile]["returned"] = {index: size * share for index, size in whole["returned"].items()}
+        if whole.get("held_until"):
+            made.nodes[tile]["held_until"] = whole["held_until"]
+    for node in region:
+        parts[node] = [_part(made, node, number, tile, share)
+                       for number, (tile, share) in enumerate(zip(tiles, shares, strict=True))]  # fmt: skip
+        sources = [(source, dict(made.edges[source, node])) for source in made.predecessors(node)]
+        for source, edge in sources:
+            for number, share in enumerate(shares):
+                own = parts[source][number] if source in parts else source
+                given = _shared_edge(edge, share, number) if source in parts else edge
+                made.add_edge(own, parts[node][number], **given)
+        if made.nodes[node]["type"] == LOSS:
+            _become_sum(made, node, sources, parts)
+    gone = [node for node in parts if node in made and made.nodes[node].get("type") != LOSS]
+    last = {node: parts[node][-1] for node in gone}
+    made.remove_nodes_from(gone)
+    for _, data in made.nodes(data=True):
+        for key in ("held_until", "follows"):
+            if data.get(key) in last:
+                data[key] = last[data[key]]
+
+
+def _part(made: LayerGraph, node: str, number: int, tile: str, share: float) -> str:
+    data, name = made.nodes[node], f"{node}[{number}]"
+    own: dict[str, Any] = {key: data[key] for key in _KEPT if key in data}
+    own |= {key: data[key] * share for key in (*SHARED, *_OF_PART) if data.get(key)}
+    own |= {key: scaled(data[key], share) for key in TIMES if key in data}
+    own |= {key: data[key] for key in ("host_forward_s", "host_backward_s") if key in data}
+    if data["type"] == LOSS:
+        rows = _row_bytes(made, node)
+        own |= {"output_bytes": rows, "upstream_grad_bytes": rows, "held_bytes": 0, "passing_bytes": rows}
+    made.add_node(name, **own, colocate=made.nodes[tile]["colocate"])
+    return name
+
+
+def _row_bytes(made: LayerGraph, loss: str) -> float:
+    """What a tile sends of all rows, as the labels tell their number."""
+    labels = [
+        made.edges[source, loss].get("bytes", 0)
+        for source in made.predecessors(loss)
+        if made.edges[source, loss].get("no_grad") or made.nodes[source].get("kind") == "input"
+    ]
+    return max(labels, default=0) * _BYTES_OF_A_ROW / 8
+
+
+def _shared_edge(edge: dict[str, Any], share: float, number: int) -> dict[str, Any]:
+    own = {key: value for key, value in edge.items() if key not in ("parts", "copies")}
+    return own | {"bytes": edge.get("bytes", 0) * share, "tensor": f"{edge.get('tensor')}[{number}]"}
+
+
+def _become_sum(
+    made: LayerGraph, node: str, sources: list[tuple[str, dict[str, Any]]], parts: Mapping[str, Sequence[str]]
+) -> None:
+    """A cross entropy is what its parts send, put together on the device of the last one."""
+    data, rows = made.nodes[node], _row_bytes(made, node)
+    kernels = data.get("kernels", 1)
+    own = {key: data[key] for key in _OF_LOSS if key in data}
+    own |= {
+        "kernels": kernels,
+        "backward_kernels": data.get("backward_kernels", 0),
+        "moved_bytes": rows,
+        "saved_bytes": rows,
+    }
+    own |= {key: data[key] for key in ("host_forward_s", "host_backward_s") if key in data}
+    own |= {key: scaled(data[key], 0.0) for key in TIMES if key in data}
+    own["colocate"] = made.nodes[parts[node][-1]]["colocate"]
+    data.clear()
+    data.update(own)
+    for source, _ in sources:
+        if source in parts:
+            made.remove_edge(source, node)
+    for part in parts[node]:
+        made.add_edge(part, node, bytes=rows, tensor="0", unsaved=True)
