@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from baechi.backend.real.devices import TorchDevices
-from baechi.errors import BaechiError, PlanError
+from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
@@ -74,10 +74,6 @@ def assign(
         BaechiError: the model, or a part of it, is distributed already.
     """
     refuse_distributed(model)
-    if microbatches is not None and plan.graph.says("tile"):
-        raise PlanError(
-            "the plan splits layers, which a step in microbatches cannot have: split none of them"
-        )
     planned, weights, modules = match_weights(model, plan), weights_of(model), modules_of(model)
     stateful = [name for name, module in modules.items() if any(True for _ in module.buffers())]
     runtime = Runtime(plan, reorder=reorder, stateful=stateful)

@@ -19,11 +19,11 @@ from baechi.errors import PlanError, SplitTensorError
 from baechi.records.plan import Plan
 from baechi.run.guards.entrances import inside_a_function
 from baechi.run.runtime import Runtime
+from baechi.run.step.step import Step
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
 from baechi.split.dimension import SplitDimension, rule_of
 from baechi.split.tiles import Join, Tile, tiles_of
 from baechi.torchlib.split_tensors.files import teach_saving
-from baechi.torchlib.split_tensors.gradients import pieces_of
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 
 _TILED = "_baechi_tiled"
@@ -131,7 +131,7 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
     if inputs is None and isinstance(given[0], Unjoined):
         given = glue.joined(given)
     with runtime.aside():
-        pieces = [_pieces(module, name, tiled) for name in tiled.weights]
+        pieces = [_pieces(module, name, tiled, glue.step) for name in tiled.weights]
     takes, outputs = tiled.dimension.takes, []
     for number, tile in enumerate(tiled.tiles):
         own = [piece[number] for piece in pieces]
@@ -161,11 +161,11 @@ def _shares(x: torch.Tensor, tiled: Tiled) -> Sequence[torch.Tensor] | None:
     return x.parts if sizes_of(x) == sizes else None
 
 
-def _pieces(module: nn.Module, name: str, tiled: Tiled) -> Sequence[torch.Tensor | None]:
+def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Step) -> Sequence[torch.Tensor | None]:
     """What of a weight each tile is given: a piece; a whole weight goes to the first."""
     weight = getattr(module, name, None)
     if isinstance(weight, SplitTensor):
-        return pieces_of(weight)
+        return step.pieces_of(weight)
     if weight is not None and name in tiled.dimension.cuts:
         raise SplitTensorError(
             f"{name} of a split {type(module).__name__} was replaced by a whole tensor of shape "

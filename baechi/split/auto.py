@@ -8,41 +8,44 @@ A layer larger than every device begins with as many tiles as its bytes ask for.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from baechi.cost.memory import footprints
 from baechi.errors import PlacementError, PlanError, SplitTensorError, note
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
-from baechi.records.plan import Plan
 from baechi.split.rewrite import sizes_of, split
 
+Placed = TypeVar("Placed")
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 6
 """Maximum number of ways to split that are placed."""
 
 
-def split_as_needed(graph: LayerGraph, cluster: Cluster, plan_for: Callable[[LayerGraph], Plan]) -> Plan:
-    """Place a graph; if nothing fits, split its largest layers until something does.
+def split_as_needed(
+    graphs: Mapping[int, LayerGraph], cluster: Cluster, plan_for: Callable[[Mapping[int, LayerGraph]], Placed]
+) -> Placed:
+    """Place graphs of one model; if nothing fits, split its largest layers until something does.
 
     Args:
-        graph: the layer graph.
+        graphs: layer graphs, by number of microbatches.
         cluster: the devices.
-        plan_for: places a graph, or raises `PlacementError`.
+        plan_for: places the graphs, or raises `PlacementError`.
 
     Returns:
-        A plan, of the graph itself if it can be placed.
+        What was placed, of the graphs themselves if they can be.
 
     Raises:
         PlacementError: nothing fits, however the layers are split.
     """
     try:
-        return plan_for(graph)
+        return plan_for(graphs)
     except PlacementError as error:
         refused = error
     largest_bytes = max([device.memory_bytes for device in cluster.devices], default=0)
-    sizes = dict(_splittable(graph))
+    sizes = dict(_splittable(next(iter(graphs.values()))))
     numbers: dict[str, int] = {}
     for _ in range(_ATTEMPTS if largest_bytes else 0):
         tile_bytes = {name: size / numbers.get(name, 1) for name, size in sizes.items()}
@@ -52,7 +55,7 @@ def split_as_needed(graph: LayerGraph, cluster: Cluster, plan_for: Callable[[Lay
         least = -(-int(sizes[name]) // largest_bytes)
         numbers[name] = numbers[name] + 1 if name in numbers else max(2, least)
         try:
-            plan = plan_for(split(graph, numbers))
+            plan = plan_for({number: split(graph, numbers) for number, graph in graphs.items()})
         except PlacementError as error:
             same = (error.layer, error.short_bytes) == (refused.layer, refused.short_bytes)
             refused = error

@@ -148,7 +148,7 @@ def distribute(
     trained, options = instance_of(optimizer), compile_options(compile)
     layers, inputs_split = asked_to_split(split, model, microbatches=microbatches is not None)
     splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order)
-    refuse_layers_with(layers, plan=plan, microbatches=microbatches)
+    refuse_layers_with(layers, plan=plan)
     if isinstance(plan, Pipeline) and splitting is not None:
         with run_room.blocks_compiled(model, options):
             return assign_pipeline(model, here(plan, cluster, outputs), splitting, trained)
@@ -182,6 +182,7 @@ def distribute(
             recompute,
             optimizer,
             options,
+            layers,
             verify,
             verbose,
         )

@@ -53,6 +53,8 @@ def walk(
             result = original_forward(model)(*args, **kwargs)
             if loss is not None and target is not None:
                 result = loss(result, target)
+            if runtime.leaves_parts:
+                result = glue.joined(result)
     finally:
         step.leave()
     return result

@@ -17,6 +17,7 @@ from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.lending import lent
 from baechi.run.step.loans import Loans, version_of
 from baechi.run.unjoined.value import Unjoined, settled
+from baechi.torchlib.split_tensors.gradients import pieces_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import note_write, stamp
 from baechi.torchlib.tensors.weak_table import WeakTable
@@ -31,6 +32,8 @@ class Step:
         backend: the devices.
         runtime: the runtime that the step belongs to.
     """
+
+    pieces_of = staticmethod(pieces_of)
 
     def __init__(self, backend: AbstractBackend, runtime: Any = None) -> None:
         self.backend = backend

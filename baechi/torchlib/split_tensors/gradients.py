@@ -7,6 +7,7 @@
 Each function is the other's backward, so gradients can be differentiated again.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,35 @@ def pieces_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
         made: tuple[torch.Tensor, ...] = _Pieces.apply(tensor)  # type: ignore[no-untyped-call]
         return made
     return tuple([piece.detach() for piece in tensor.pieces])
+
+
+def leaves_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
+    """The pieces of a tensor, each a leaf of its own: what comes back to one is added to `tensor.grad` there.
+
+    Where tiles go backward at different times, no node of autograd holds them together.
+
+    Args:
+        tensor: a tensor in pieces.
+    """
+    leaves = tuple([piece.detach() for piece in tensor.pieces])
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        for number, leaf in enumerate(leaves):
+            leaf.requires_grad_()
+            leaf.register_post_accumulate_grad_hook(functools.partial(_add, tensor, number))
+    return leaves
+
+
+def _add(tensor: SplitTensor, number: int, leaf: torch.Tensor) -> None:
+    grad, leaf.grad = leaf.grad, None
+    if grad is None:
+        return
+    if tensor.grad is None:
+        made = [grad if index == number else torch.zeros_like(one) for index, one in enumerate(tensor.pieces)]
+        tensor.grad = SplitTensor(made, tensor.axis)
+        return
+    assert isinstance(tensor.grad, SplitTensor)
+    with torch.no_grad():
+        tensor.grad.pieces[number].add_(grad)
 
 
 def joined(pieces: Sequence[torch.Tensor], axis: int) -> SplitTensor:

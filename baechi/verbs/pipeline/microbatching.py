@@ -7,6 +7,7 @@ the batch in m parts ─▶ profile of one ─▶ place, order ─▶ dry run �
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from baechi.run.pipeline.batch.shares import ROWS
 from baechi.run.pipeline.batch.splitting import Parted, parted, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.walking import TARGET, couples_rows
+from baechi.split.spec import Layers
 from baechi.units import format_bytes
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import Optimizer, Outputs, instance_of, name_of, with_outputs
 from baechi.verbs.pipeline.asked import Number, Splitting
 from baechi.verbs.pipelining import pipeline as ordered
 from baechi.verbs.planning import Placer, place, resized, with_optimizer
+from baechi.verbs.split.verb import placed_as_split
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class PipelineRequest:
         recompute: the modules that run again in backward.
         optimizer: the optimizer, or its name.
         compile: what `torch.compile` is given for the repeated blocks; None compiles none.
+        layers: which layers are split; None for none.
         verify: whether a dry run decides if the plan fits.
         verbose: whether to show progress.
     """
@@ -77,6 +81,7 @@ class PipelineRequest:
     recompute: Recompute
     optimizer: Optimizer
     compile: Mapping[str, Any] | None
+    layers: Layers | None
     verify: bool
     verbose: bool | None
 
@@ -144,6 +149,18 @@ def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs, number: 
     numbers = [number] if number != "auto" else [n for n in _NUMBERS if n <= max(1, rows or 1)]
     parts = {n: parted(model, inputs, n, request.splitting.split or {}) for n in numbers}
     graphs = {n: _graph(request, model, part, n) for n, part in parts.items()}
+    fitting = partial(_fitting, request, model, inputs, number)
+    return placed_as_split(graphs, request.layers, request.cluster, fitting)
+
+
+def _fitting(
+    request: PipelineRequest,
+    model: nn.Module,
+    inputs: Inputs,
+    number: Number,
+    graphs: Mapping[int, LayerGraph],
+) -> Pipeline:
+    """A pipeline that fits: place, run dry, and again with what was too little."""
     budget = request.cluster
     for left in reversed(range(_DRY_RUNS)):
         pipeline = _placed(request, graphs, budget, number)

@@ -1,4 +1,4 @@
-"""What `distribute(split=)` asks for: layers in tiles, or inputs in microbatches."""
+"""What `distribute(split=)` asks for: layers in tiles, inputs in microbatches."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -31,30 +31,28 @@ def asked_to_split(
         raise ValueError(f"split is {split!r}: it takes 'auto', or a dict such as {{'head': 4}}, by layer")
     modules = [name for name, _ in model.named_modules(remove_duplicate=False)]
     unknown = [name for name in split if name not in modules]
-    if not unknown and split:
-        return split, None
-    if microbatches or not split:
+    if microbatches:
+        layers = {name: how for name, how in split.items() if name in modules}
+        inputs = {name: how for name, how in split.items() if name not in modules}
+        return layers or None, inputs if inputs or not layers else None
+    if not split:
         return None, split
+    if not unknown:
+        return split, None
     close = get_close_matches(str(unknown[0]), modules, n=1)
     hint = f": is it {close[0]!r}?" if close else "; inputs are split with microbatches: say how many"
     raise ValueError(f"split names {unknown[0]!r}, which is no layer of this {type(model).__name__}{hint}")
 
 
-def refuse_layers_with(layers: Layers | None, *, plan: object, microbatches: object) -> None:
-    """Raise if layers are to be split together with what excludes that.
+def refuse_layers_with(layers: Layers | None, *, plan: object) -> None:
+    """Raise if layers are to be split where a plan was made before.
 
     Args:
         layers: which layers are split.
-        plan: a plan that was made before.
-        microbatches: into how many parts a step is split.
+        plan: the plan.
 
     Raises:
         ValueError: they exclude each other.
     """
     if layers is not None and plan is not None:
         raise ValueError("a plan says which layers are split: leave split= out, or the plan")
-    if layers is not None and microbatches is not None:
-        raise ValueError(
-            "layers are not split where a step is split into microbatches: leave out microbatches=, or the "
-            "layers of split="
-        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
@@ -14,6 +14,8 @@ from baechi.split.spec import BatchSpec, DeviceName, Layers, LayerSpec
 
 if TYPE_CHECKING:
     from torch import nn
+
+Placed = TypeVar("Placed")
 
 
 def split(
@@ -75,11 +77,34 @@ def plan_as_split(
         PlacementError: nothing fits.
         PlanError, ValueError: see `split`.
     """
+    return placed_as_split({1: graph}, layers, cluster, lambda graphs: plan_for(graphs[1]))
+
+
+def placed_as_split(
+    graphs: Mapping[int, LayerGraph],
+    layers: Layers | None,
+    cluster: Cluster,
+    plan_for: Callable[[Mapping[int, LayerGraph]], Placed],
+) -> Placed:
+    """Place graphs of one model whose layers are split as a user asked.
+
+    Args:
+        graphs: layer graphs, by number of microbatches.
+        layers: see `plan_as_split`.
+        cluster: the devices.
+        plan_for: places graphs.
+
+    Raises:
+        PlacementError: nothing fits.
+        PlanError, ValueError: see `split`.
+    """
     if layers is None:
-        return plan_for(graph)
+        return plan_for(graphs)
     if isinstance(layers, Mapping):
-        return plan_for(with_layers_split(graph, layers, cluster))
-    return split_as_needed(graph, cluster, plan_for)
+        return plan_for(
+            {number: with_layers_split(graph, layers, cluster) for number, graph in graphs.items()}
+        )
+    return split_as_needed(graphs, cluster, plan_for)
 
 
 def _located(spec: LayerSpec, cluster: Cluster | None) -> LayerSpec:

@@ -183,16 +183,3 @@ def test_a_weight_that_other_code_reads() -> None:
         model = twins(Untied)[0]
         with split_on(2, model, inputs, {"embed": 2}):
             model(*inputs)
-
-
-def test_no_layers_with_microbatches() -> None:
-    """A step in microbatches has no split layers, however it is asked for."""
-    model, _ = twins(Tied)
-    inputs, cluster = (words(4, 5), words(4, 5)), baechi.Cluster.virtual(3, memory="1GiB")
-    with pytest.raises(ValueError, match="not split where a step is split"):
-        baechi.distribute(model, inputs, cluster=cluster, split={"head": 2}, microbatches=2)
-    graph = baechi.split(baechi.profile(model, inputs, cluster=cluster, microbatches=2), "head", 3)
-    pipeline = baechi.place(graph, cluster, "round-robin", microbatches=2)
-    with pytest.raises(baechi.PlanError, match="microbatches cannot have"):
-        baechi.distribute(model, plan=pipeline)
-    assert type(model.head.weight) is nn.Parameter

@@ -18,6 +18,7 @@ from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
 from baechi.torchlib.private.tensors import view_base
+from baechi.torchlib.split_tensors.gradients import leaves_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import mark_of
 from baechi.torchlib.tensors.weak_table import WeakTable
@@ -53,6 +54,8 @@ class LaneStep(Step):
     Attributes:
         parts: what autograd records of it.
     """
+
+    pieces_of = staticmethod(leaves_of)
 
     def __init__(self, backend: Any, runtime: Any, route: Route, gate: Gate) -> None:
         super().__init__(backend, runtime)
