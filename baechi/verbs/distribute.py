@@ -118,8 +118,8 @@ def distribute(
             given, the model returns it: a scalar, `.loss` or `["loss"]`; else `backward()` runs backward.
         split: layers to split over several devices, by name: a number of tiles, a dimension with one
             (`{"head": {"out": 4}}`), or a `BatchSpec`; `"auto"` splits what fits nowhere. With
-            `microbatches`, by input's name, the dimension that is split, or None for an input that goes
-            whole; others are split along the leading dimension if they share the batch's size.
+            `microbatches`, names that are no layer's are inputs': the dimension that is split, or None for
+            one that goes whole; others are split along the leading one if they share the batch's size.
         loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, or a function of
             their inputs; unless given, a few rows of the first batch tell.
         order: with `microbatches`, the order of their tasks; see `pipeline`.
