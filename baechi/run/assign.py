@@ -38,6 +38,7 @@ from baechi.run.weights.loading import unwatch_loading, watch_loading
 from baechi.run.weights.match import has_weights, match_weights, modules_of, weights_of
 from baechi.run.weights.move import flatten_recurrent, move
 from baechi.run.weights.pieces import in_pieces, join_weights, split_weights
+from baechi.run.weights.replicated import end_replicas, leave_pieces_alone
 from baechi.run.whole import hook, unhook
 from baechi.torchlib.modules.compiled import bring_back
 from baechi.torchlib.modules.fast_paths import FUSED_STACKS
@@ -91,6 +92,7 @@ def assign(
     bind(model, Binding(runtime, ROOT))
     watch_loading(model, runtime)
     runtime.microbatches = microbatches
+    leave_pieces_alone(model, runtime)
     if len(plan.devices_used) > 1 or microbatches is not None or tiles:
         _wrap(model, runtime, planned, tiles)
     else:
@@ -126,6 +128,7 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     unwatch_loading(model)
     allow_moves(model)
     forget_first_call(model)
+    end_replicas(model, binding.runtime if binding is not None else None)
     weights = weights_of(model)
     optimizer = binding.runtime.optimizer() if binding is not None else None
     join_weights(weights, optimizer)

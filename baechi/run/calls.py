@@ -19,6 +19,7 @@ from baechi.run.step.glue import GlueMode
 from baechi.run.tiled import run_tiles
 from baechi.run.unjoined.value import Unjoined, joined
 from baechi.run.unjoined.value import settled as in_parts
+from baechi.run.weights.replicated import meet_replicas
 from baechi.run.weights.settle import settled
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
@@ -153,6 +154,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     tell_compiled(module)
     force_all((args, kwargs), "another model takes values")
     settled(module, _binding(module))
+    if _binding(module).name == ROOT:
+        meet_replicas(module, runtime)
     if runtime.microbatches is not None and _binding(module).name == ROOT:
         return call_pipelined(module, runtime, runtime.microbatches, args, kwargs)
     with runtime.step(module) as step:

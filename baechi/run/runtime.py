@@ -81,6 +81,8 @@ class Runtime:
         """The modules that `distribute` compiled."""
         self.microbatches: Any = None
         """How a step is split into microbatches (`run.pipeline`); None if it is not."""
+        self.replicas: Any = None
+        """The processes that train the same weights in pieces (`run.weights.replicated`); None if alone."""
         self._in_training = plan.graph.training
         self._only_read, self.writes_given = readers_and_writers(plan)
         self.readers = dict(receivers(plan))

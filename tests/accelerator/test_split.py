@@ -79,3 +79,30 @@ def test_training(toy: ToyMachine, late: bool, foreach: bool) -> None:
     assert torch.equal(model.head.weight.cpu(), plain.head.weight)
     baechi.restore(model)
     assert_same(model, plain)
+
+
+@pytest.mark.parametrize("microbatches", [None, 2])
+def test_logits_in_parts(toy: ToyMachine, microbatches: int | None) -> None:
+    """A cross entropy takes the logits where their tiles made them, also in a step of microbatches."""
+    toy.restart(seed=6, late=True)
+    model, plain = twins(Tied)
+    inputs = (words(4, 5), words(4, 5))
+    devices = cluster(*NAMES[:3])
+    spec = baechi.BatchSpec({"out": 14}, device_matrix=NAMES[:3])
+    baechi.distribute(
+        model,
+        inputs,
+        cluster=devices,
+        split={"head": spec},
+        source="estimate",
+        microbatches=microbatches,
+        effort=0,
+    )
+    assert "head[join]" not in baechi.plan_of(model).graph
+    for network, batch in ((model, tuple(map(there, inputs))), (plain, inputs)):
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            network(*batch).backward()
+            optimizer.step()
+    assert_same(model, plain)

@@ -1,6 +1,10 @@
 """Split layers in a step of microbatches: losses, gradients and memory."""
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +115,26 @@ def test_what_fits_nowhere_is_split() -> None:
         loss.backward()
     assert loss.item() == pytest.approx(plain(*BATCH).item(), abs=1e-5)
     assert isinstance(model.head.weight, SplitTensor)
+
+
+def test_data_parallel_processes(tmp_path: Path) -> None:
+    """Two processes train a split model, and a pipelined one, by DDP: as the plain model by DDP."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(Path(__file__).with_name("ddp_worker.py"))]
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "meeting")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for worker in workers:
+            printed, _ = worker.communicate(timeout=240)
+            assert worker.returncode == 0 and "the same" in printed, printed
+    finally:
+        for worker in workers:
+            worker.kill()

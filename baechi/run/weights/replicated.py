@@ -1,0 +1,114 @@
+"""Weights in pieces under `DistributedDataParallel`, whose buckets take a weight as one memory.
+
+    DistributedDataParallel    other weights, as ever; it leaves weights in pieces alone
+    this                       pieces: at the first call those of the first process;
+                               after each backward the mean of the gradients, piece by piece
+
+It has a process group of its own, so its messages are not taken for those of the buckets.
+"""
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from baechi.run.runtime import Runtime
+from baechi.run.weights.match import weights_of
+from baechi.torchlib.private.autograd import call_after_backward
+from baechi.torchlib.private.parallel import leave_alone, running_parallel
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+
+class Replicas:
+    """The other processes that train the same weights.
+
+    Args:
+        parallel: the `DistributedDataParallel`.
+        weights: in pieces, by name.
+
+    Attributes:
+        syncs: whether the next backward takes the mean; not under `no_sync`.
+    """
+
+    def __init__(self, parallel: Any, weights: Mapping[str, SplitTensor]) -> None:
+        self.parallel = weakref.ref(parallel)
+        self.syncs = True
+        self._waits = False
+        self._weights = [weights[name] for name in sorted(weights)]
+        ranks = distributed.get_process_group_ranks(parallel.process_group)
+        self._group: Any = distributed.new_group(ranks)
+        for weight in self._weights:
+            for piece in weight.pieces:
+                distributed.broadcast(piece, ranks[0], group=self._group)
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+            for weight in self._weights
+            if weight.requires_grad
+        ]
+
+    def _arrived(self, weight: torch.Tensor) -> None:
+        if self.syncs and not self._waits:
+            self._waits = True
+            call_after_backward(self._average)  # in the order of names: threads of devices have none
+
+    def _average(self) -> None:
+        self._waits = False
+        processes = distributed.get_world_size(self._group)
+        for weight in self._weights:
+            if isinstance(weight.grad, SplitTensor):
+                for piece in weight.grad.pieces:
+                    distributed.all_reduce(piece, group=self._group)
+                    piece.div_(processes)
+
+    def end(self) -> None:
+        """Take the mean no more."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def leave_pieces_alone(model: nn.Module, runtime: Runtime) -> None:
+    """Let `DistributedDataParallel` leave weights in pieces alone.
+
+    Args:
+        model: the root.
+        runtime: its runtime.
+    """
+    pieces = {id(weight) for name, weight in weights_of(model).items() if name in runtime.cuts}
+    weights = model.named_parameters(remove_duplicate=False)
+    leave_alone(model, [name for name, weight in weights if id(weight) in pieces])
+
+
+def meet_replicas(model: nn.Module, runtime: Runtime) -> None:
+    """Before a call: if it is that of a `DistributedDataParallel`, see to its weights in pieces.
+
+    Args:
+        model: the root.
+        runtime: its runtime.
+    """
+    if not runtime.cuts or not distributed.is_available() or not distributed.is_initialized():
+        return
+    parallel, replicas = running_parallel(), runtime.replicas
+    if parallel is not None and (replicas is None or replicas.parallel() is not parallel):
+        if replicas is not None:
+            replicas.end()
+        weights = {
+            name: weight for name, weight in weights_of(model).items() if isinstance(weight, SplitTensor)
+        }
+        replicas = runtime.replicas = Replicas(parallel, weights)
+    if replicas is not None:
+        replicas.syncs = parallel is not None and parallel.require_backward_grad_sync
+
+
+def end_replicas(model: nn.Module, runtime: Runtime | None) -> None:
+    """The model's weights are whole from now on.
+
+    Args:
+        model: the root.
+        runtime: its runtime, if it had one.
+    """
+    leave_alone(model, [])
+    if runtime is not None and runtime.replicas is not None:
+        runtime.replicas.end()
+        runtime.replicas = None

@@ -1,0 +1,58 @@
+"""One of two processes that train a split model by DDP, each on batches of its own: `rank file`."""
+
+import copy
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from run.split.split_layers import assert_same, split_on, tied_on_devices, twins, words
+from run.split.test_pipelined import BATCH, Wide, pipelined
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import baechi
+
+
+def train(model: nn.Module, inputs: Any) -> None:
+    """Three batches and two steps, since the gradients of one batch only add up."""
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for turn in range(3):
+        batch = tuple([(one + 3 * turn + distributed.get_rank()) % 41 for one in inputs])
+        with wrapped.no_sync() if turn == 1 else nullcontext():
+            wrapped(*batch).backward()
+        if turn != 1:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=turn == 0)
+
+
+def main(rank: int, file: str) -> None:
+    """Split, then split and pipelined: the weights are those of the plain model, in both processes."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+    model, plain, _, inputs = tied_on_devices()
+    with torch.no_grad():  # the first process's weights count
+        for network in (model, plain):
+            network.head.weight.add_(rank)
+            network.middle.weight.add_(rank)
+    for network in (plain, model):
+        train(network, inputs)
+    assert_same(model, plain)
+    baechi.restore(model)
+    wide, plain_wide = twins(Wide)
+    pipelined(wide)
+    for network in (plain_wide, wide):
+        train(network, BATCH)
+    assert_same(wide, plain_wide)
+    copied = copy.deepcopy(model)
+    split_on(2, copied, (words(2, 5), words(2, 5)), {"head": 2})
+    train(copied, inputs)
+    train(model, inputs)
+    assert_same(copied, model)
+    print("the same")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
