@@ -172,9 +172,7 @@ class Step:
             return result
         if torch.is_inference_mode_enabled():  # as on one device, outputs are inference tensors
             return map_tensors(lambda tensor: self._moved(tensor, home), result)
-        return map_tensors(
-            lambda tensor: tensor if isinstance(tensor, Unjoined) else self.bring(tensor, home), result
-        )
+        return map_tensors(lambda one: one if type(one) is Unjoined else self.bring(one, home), result)
 
     def _moved(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         here = self.backend.place_of(tensor)
