@@ -219,6 +219,8 @@ def test_resize_counts_the_storage() -> None:
         assert live() == 9
         x.resize_(9)
         assert (live(), peak()) == (9, 9)
+        x.untyped_storage().resize_(2 * FLOAT_BYTES)  # by hand, as sharded weights do
+        assert x.resize_(2).shape == (2,) and live() == 2
         del x
         assert live() == 0
 
@@ -239,10 +241,11 @@ def test_peaks() -> None:
 
 
 def test_what_dies_later_is_nobodys_business() -> None:
-    """Tensors may outlive the cluster, and live in the next one again."""
+    """Tensors may outlive the cluster, whose books are closed, and live in the next one again."""
     with cluster_of():
-        x = zeros("cpu:0", 4)
+        x, books = zeros("cpu:0", 4), emulator().allocator
     del x
+    assert books.live_bytes["cpu:0"] == 4 * FLOAT_BYTES
     with cluster_of():
         y = zeros("cpu:0", 3)
     with cluster_of():

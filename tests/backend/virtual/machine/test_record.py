@@ -4,11 +4,12 @@ import gc
 
 import pytest
 import torch
-from backend.virtual.machine.by_hand import cluster_of, emulator, host_s
+from backend.virtual.machine.by_hand import cluster_of, copy, emulator, host_s, zeros
 from run.two import Two
 from torch import nn
 
 import baechi
+from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.records import Timeline
 
@@ -124,3 +125,24 @@ def test_measurements_of_old_steps_were_kept() -> None:
         assert baechi.last_step(model).counters["kernels"] == forward
         gc.collect()
         assert len({id(one) for one in records()} - {id(one) for one in of_others}) <= 2
+
+
+def test_the_memory_of_a_device_is_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another allocator would be asked for: a storage that grows is a new one; a use that is not over
+    makes a release first, and the memory is back when it is."""
+    cluster = cluster_of()
+    with cluster:
+        notes = MemoryNotes(cluster.devices)
+        monkeypatch.setattr(emulator().allocator, "_notes", notes)
+        x = torch.empty(2, device="cpu:0").resize_(7)
+        del x
+        y = zeros("cpu:0", 4)
+        z = copy(y, "cpu:1")
+        del y
+        events = [(what, key, size_bytes) for what, key, size_bytes, _ in notes.events[0]]
+        first, second = dict.fromkeys([key for _, key, _ in events])
+        grown = [("free", first, 0), ("allocate", first, 28), ("free", first, 0)]
+        assert events == [("allocate", first, 8), *grown, ("allocate", second, 16), ("release", second, 0)]
+        z.sum().item()
+        emulator().allocator.restart_peaks()
+        assert [event[:2] for event in notes.events[0]][-1] == ("free", second)
