@@ -56,6 +56,8 @@ class Views:
 _KEPT = 8192
 """Results that are remembered; beyond, all are forgotten, so that memory does not grow with shapes."""
 
+_UNKNOWN = object()
+
 _known: dict[Hashable, Any] = {}
 """Results by operator and arguments' shapes, for the whole process: dry runs of a model ask for the same."""
 
@@ -84,12 +86,13 @@ class Shapes:
             hash(key)
         except TypeError:  # an argument that has no hash: nothing is remembered
             return _inferred(func, args, kwargs, given)
-        if key not in _known:
-            made = _inferred(func, args, kwargs, given)
+        found = _known.get(key, _UNKNOWN)  # asked once: another thread may forget it right after
+        if found is _UNKNOWN:
+            found = _inferred(func, args, kwargs, given)
             if len(_known) >= _KEPT:
                 _known.clear()
-            _known[key] = made
-        return _known[key]
+            _known[key] = found
+        return found
 
 
 def on_zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
