@@ -3,10 +3,10 @@
     microbatch 0    u = a(x) + x ─▶ ...        b(u): u is fetched, and its site is noted
     microbatch 1    u = a(x) + x ─▶ sent at once ...  b(u): u is there
 
-The plan knows this of a layer that returns one tensor. It does not know which object of the code another device
-reads: the result of a functional op, a view of it, or one of several outputs. So that is observed. What is fetched
-late queues behind what was issued meanwhile, of later microbatches. A site whose tensor was sent in vain
-(the code took another path) is forgotten.
+The plan knows this of a layer that returns one tensor. It does not know which object of the code another
+device reads: the result of a functional op, a view of it, or one of several outputs. So that is observed. What
+is fetched late queues behind what was issued meanwhile, of later microbatches. A site whose tensor was sent in
+vain (the code took another path) is forgotten.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ class MakingSite(NamedTuple):
     Args:
         after: the layer call before it, or that made it.
         turn: how many functional ops the code called since; 0 for what the layer returned.
-        index: its place among the tensors that were returned.
+        output: its place among the tensors that were returned.
     """
 
     after: str
     turn: int
-    index: int
+    output: int
 
 
 class Ahead:

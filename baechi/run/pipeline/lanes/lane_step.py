@@ -3,7 +3,8 @@
 What crosses from one stage to another is cut for autograd (`parts`), whatever devices they lie on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -158,14 +159,22 @@ class LaneStep(Step):
         here = self.backend.place_of(tensor)
         cut = self.parts.cut(tensor, maker, here, place)
         self._note_read(tensor, here, place)
-        plain, mark = self._plain(tensor), mark_of(tensor)
-        if mark is not None and not mark.writes and here == maker.place:  # else it may be written later
-            self._ready = self.parts.end_of(tensor)
-        with torch.no_grad():
+        plain = self._plain(tensor)
+        with torch.no_grad(), self._behind(tensor, here):
             data = plain if here == place else super().bring(plain, place)
             data = data.detach()  # what other parts read, too, gets no history
-        self._ready = None
         return begin(self._handle, data, cut)
+
+    @contextmanager
+    def _behind(self, tensor: torch.Tensor, here: str) -> Iterator[None]:
+        """Within this context, what is sent waits for what made a tensor, not for all that was issued since."""
+        mark = mark_of(tensor)
+        if mark is not None and not mark.writes:  # else it may have been written later
+            self._ready = self.parts.end_of(tensor, here)
+        try:
+            yield
+        finally:
+            self._ready = None
 
     def ready(self) -> Any:
         return self._ready
@@ -204,7 +213,7 @@ class LaneStep(Step):
 
     def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
         if tensor.requires_grad and torch.is_grad_enabled():
-            with torch.no_grad():
+            with torch.no_grad(), self._behind(tensor, self.backend.place_of(tensor)):
                 super().push(self._plain(tensor), places)
         else:
             super().push(tensor, places)
