@@ -4,9 +4,9 @@
     microbatch 1    u = a(x) + x ─▶ sent at once ...  b(u): u is there
 
 The plan knows this of a layer that returns one tensor. It does not know which object of the code another
-device reads: the result of a functional op, a view of it, or one of several outputs. So that is observed. What
-is fetched late queues behind what was issued meanwhile, of later microbatches. A site whose tensor was sent in
-vain (the code took another path) is forgotten.
+device reads: the result of a functional op, a view of it, or one of several outputs. So that is observed.
+What is fetched late queues behind what was issued meanwhile, of later microbatches. A site whose tensor was
+sent in vain (the code took another path) is forgotten.
 """
 
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ from baechi.run.pipeline.graph.nodes import adopt, begin, renew
 from baechi.run.pipeline.graph.parts import Part, Parts
 from baechi.run.pipeline.lanes.ahead import Ahead, Sender
 from baechi.run.pipeline.lanes.route import Route, Sites
-from baechi.run.step.aliases import view_of_original
+from baechi.run.step.aliases import is_plain, same_view, view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
@@ -158,16 +158,24 @@ class LaneStep(Step):
             )
         here = self.backend.place_of(tensor)
         cut = self.parts.cut(tensor, maker, here, place)
-        self._note_read(tensor, here, place)
-        plain = self._plain(tensor)
-        with torch.no_grad(), self._behind(tensor, here):
-            data = plain if here == place else super().bring(plain, place)
+        with torch.no_grad():
+            data = self._plain(tensor) if here == place else self._copied(tensor, here, place)
             data = data.detach()  # what other parts read, too, gets no history
         return begin(self._handle, data, cut)
 
+    def _copied(self, tensor: torch.Tensor, here: str, place: str) -> torch.Tensor:
+        """The copy of a tensor on another device. A view that shows all of its base travels as the base."""
+        base = view_base(tensor)
+        if base is None or base.numel() != tensor.numel() or not is_plain(tensor, base):
+            base = tensor
+        self._note_read(base, here, place)
+        with self._behind(base, here):
+            copied = super().bring(self._plain(base), place)
+        return same_view(tensor, base, copied)
+
     @contextmanager
     def _behind(self, tensor: torch.Tensor, here: str) -> Iterator[None]:
-        """Within this context, what is sent waits for what made a tensor, not for all that was issued since."""
+        """Within this context, a transfer waits for what made a tensor, not for all that was issued since."""
         mark = mark_of(tensor)
         if mark is not None and not mark.writes:  # else it may have been written later
             self._ready = self.parts.end_of(tensor, here)
