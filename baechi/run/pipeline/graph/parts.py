@@ -242,7 +242,7 @@ class Parts:
         """
         base = view_base(tensor)
         node: Any = (tensor if base is None else base).grad_fn
-        if node is None or is_custom(node):
+        if node is None or is_custom(node) or is_custom(tensor.grad_fn):
             return None
         position = bisect_right(self._starts, sequence_number(node)) - 1
         part = self._parts[position] if position >= 0 else None

@@ -9,11 +9,14 @@ What is fetched late queues behind what was issued meanwhile, of later microbatc
 sent in vain (the code took another path) is forgotten.
 """
 
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
+from baechi.run.step.aliases import is_plain
+from baechi.torchlib.private.tensors import view_base
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.weak_table import WeakTable
 
@@ -49,6 +52,7 @@ class Sender:
     def __init__(self, ahead: Ahead) -> None:
         self._readers = ahead.readers
         self._made: WeakTable[MakingSite] = WeakTable()
+        self._first: WeakTable[weakref.ref[torch.Tensor]] = WeakTable()
         self._sent: dict[tuple[MakingSite, str], None] = {}
         self._after, self._turn = "", 0
 
@@ -90,18 +94,42 @@ class Sender:
             self._readers.setdefault(site, {})[place] = None
             self._sent.pop((site, place), None)
 
+    def first_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the code got first of a tensor's memory, if both show all of it; else the tensor.
+
+        Several views of one memory travel as one tensor, as the first did.
+
+        Args:
+            tensor: any tensor.
+        """
+        base = _base_of(tensor)
+        known = self._first.get(base)
+        first = None if known is None else known()
+        if first is None or tensor.numel() != base.numel() or not is_plain(tensor, first):
+            return tensor
+        return first
+
     def leave(self) -> None:
         """The code is over: what was sent and not read is not sent ahead next time."""
         for site, place in self._sent:
             self._readers.get(site, {}).pop(place, None)
         self._sent = {}
-        self._made = WeakTable()
+        self._made, self._first = WeakTable(), WeakTable()
 
     def _of(self, after: str, turn: int, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
         for index, tensor in enumerate(tensors_in(result)):
             site = MakingSite(after, turn, index)
             self._made.put(tensor, site)
+            base = _base_of(tensor)
+            if tensor.numel() == base.numel() and self.first_of(tensor) is tensor:
+                self._first.put(base, weakref.ref(tensor))
             readers = tuple(self._readers.get(site, ()))
             if readers:
                 self._sent.update(dict.fromkeys([(site, place) for place in readers]))
                 yield tensor, readers
+
+
+def _base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor is a view of; itself, if it is none."""
+    base = view_base(tensor)
+    return tensor if base is None else base

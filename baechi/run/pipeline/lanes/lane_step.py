@@ -15,7 +15,7 @@ from baechi.run.pipeline.graph.nodes import adopt, begin, renew
 from baechi.run.pipeline.graph.parts import Part, Parts
 from baechi.run.pipeline.lanes.ahead import Ahead, Sender
 from baechi.run.pipeline.lanes.route import Route, Sites
-from baechi.run.step.aliases import is_plain, same_view, view_of_original
+from baechi.run.step.aliases import same_view, view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
@@ -164,14 +164,12 @@ class LaneStep(Step):
         return begin(self._handle, data, cut)
 
     def _copied(self, tensor: torch.Tensor, here: str, place: str) -> torch.Tensor:
-        """The copy of a tensor on another device. A view that shows all of its base travels as the base."""
-        base = view_base(tensor)
-        if base is None or base.numel() != tensor.numel() or not is_plain(tensor, base):
-            base = tensor
-        self._note_read(base, here, place)
-        with self._behind(base, here):
-            copied = super().bring(self._plain(base), place)
-        return same_view(tensor, base, copied)
+        """The copy of a tensor on another device, or a view of the copy of what it is a view of."""
+        first = self._sender.first_of(tensor)
+        self._note_read(first, here, place)
+        with self._behind(first, here):
+            copied = super().bring(self._plain(first), place)
+        return same_view(tensor, first, copied)
 
     @contextmanager
     def _behind(self, tensor: torch.Tensor, here: str) -> Iterator[None]:
