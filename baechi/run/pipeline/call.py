@@ -93,7 +93,10 @@ class _Call:
         self._goes_back = torch.is_grad_enabled() and model.training
         settings = CallerSettings()
         self._lanes = [Lane(self._backend, number, settings) for number in range(pipeline.microbatches)]
-        steps = [LaneStep(self._backend, runtime, microbatches.route, lane) for lane in self._lanes]
+        steps = [
+            LaneStep(self._backend, runtime, microbatches.route, lane, microbatches.ahead)
+            for lane in self._lanes
+        ]
         self._parts = [step.parts for step in steps]
         draws = RandomStates(self._backend, pipeline.microbatches if model.training else 0)
         self._own = OwnState(model, microbatches.written, pipeline.microbatches, microbatches.route.layers)

@@ -38,7 +38,7 @@ def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     return {
         key: bases[base]
         for base, group in views.items()
-        if len(group) > 1 and all(_is_plain(view, bases[base]) for view in group.values())
+        if len(group) > 1 and all(is_plain(view, bases[base]) for view in group.values())
         for key in group
     }
 
@@ -69,7 +69,7 @@ def view_of_original(view: torch.Tensor, copied: torch.Tensor, original: torch.T
         None if strides do not describe the view, or if autograd has more than views between the two.
     """
     with without_subclass_function():
-        plain = _is_plain(view, copied) and _is_plain(view, original)
+        plain = is_plain(view, copied) and is_plain(view, original)
         if not plain or copied.stride() != original.stride():
             return None
         if view.requires_grad and not _only_views(view, copied):
@@ -98,7 +98,12 @@ def is_custom(node: Any) -> bool:
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
-def _is_plain(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether a view differs from its base by sizes, strides and offset only."""
+def is_plain(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view differs from its base by sizes, strides and offset only.
+
+    Args:
+        view: the view.
+        base: its base.
+    """
     strided = view.layout == base.layout == torch.strided
     return strided and view.dtype == base.dtype and view.is_conj() == base.is_conj()

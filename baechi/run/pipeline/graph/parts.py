@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from baechi.backend.transfer import Way
 from baechi.run.step.aliases import is_custom
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
-from baechi.torchlib.private.tensors import is_view
+from baechi.torchlib.private.tensors import is_view, view_base
 
 
 @dataclass(eq=False, slots=True)
@@ -230,19 +230,23 @@ class Parts:
         position = bisect_right(self._starts, number) - 1
         return self._parts[position] if position >= 0 else None
 
-    def end_of(self, tensor: torch.Tensor) -> Any:
+    def end_of(self, tensor: torch.Tensor, place: str) -> Any:
         """The event after the stretch of code that made a tensor; None if it is not over, or not known.
 
-        The node of an `autograd.Function` is older than what its forward computes, which may take stretches.
+        A view was made with what it is a view of. The node of an `autograd.Function` is older than what its
+        forward computes, which may take stretches.
 
         Args:
-            tensor: it has a history.
+            tensor: nothing has written its memory since.
+            place: where it lies.
         """
-        node: Any = tensor.grad_fn
-        if is_custom(node):
+        base = view_base(tensor)
+        node: Any = (tensor if base is None else base).grad_fn
+        if node is None or is_custom(node) or is_custom(tensor.grad_fn):
             return None
         position = bisect_right(self._starts, sequence_number(node)) - 1
-        return self._ends[position] if position >= 0 else None
+        part = self._parts[position] if position >= 0 else None
+        return None if part is None or part.place != place else self._ends[position]
 
     def maker_of(self, tensor: torch.Tensor) -> Part | None:
         """The part that made a tensor, if that is another one than the part of now.

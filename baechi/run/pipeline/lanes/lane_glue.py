@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.steady.functions import FunctionFacts
 from baechi.run.step.glue import GlueMode
@@ -25,10 +23,8 @@ class LaneGlue(GlueMode):
         step = self.step
         given = list(tensors_in(args, kwargs))
         place, _ = self._place(func, facts.name, there, args, kwargs, given)
-        if place is None:
-            return super()._run(func, facts, turn, there, args, kwargs)
-        node = step.reach_function(facts.name, place, given)
+        if place is not None:
+            step.reach_function(facts.name, place, given)
         result = super()._run(func, facts, turn, there, args, kwargs)
-        if node is not None and isinstance(result, torch.Tensor):
-            step.send_ahead(node, result)
+        step.made(result)
         return result

@@ -3,7 +3,8 @@
 What crosses from one stage to another is cut for autograd (`parts`), whatever devices they lie on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,8 +13,9 @@ import torch
 from baechi.errors import BaechiError
 from baechi.run.pipeline.graph.nodes import adopt, begin, renew
 from baechi.run.pipeline.graph.parts import Part, Parts
+from baechi.run.pipeline.lanes.ahead import Ahead, Sender
 from baechi.run.pipeline.lanes.route import Route, Sites
-from baechi.run.step.aliases import view_of_original
+from baechi.run.step.aliases import same_view, view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
@@ -50,6 +52,7 @@ class LaneStep(Step):
         runtime: the model's runtime.
         route: the way through the pipeline's runs.
         gate: where it waits.
+        ahead: what is sent as soon as it is made.
 
     Attributes:
         parts: what autograd records of it.
@@ -57,7 +60,7 @@ class LaneStep(Step):
 
     pieces_of = staticmethod(leaves_of)
 
-    def __init__(self, backend: Any, runtime: Any, route: Route, gate: Gate) -> None:
+    def __init__(self, backend: Any, runtime: Any, route: Route, gate: Gate, ahead: Ahead) -> None:
         super().__init__(backend, runtime)
         self.sites = runtime.call_sites()
         self.bare = frozenset([name for name in backend.names if backend.is_bare(name)])
@@ -66,29 +69,27 @@ class LaneStep(Step):
         self._route = route
         self._gate = gate
         self._places = Sites(route)
+        self._sender = Sender(ahead)
         self._handle = torch.zeros((), requires_grad=True)
 
     def reach(self, layer: str, args: Any, kwargs: Any) -> str:
         call = super().reach(layer, args, kwargs)
         if self.inside is None:
             self._places.reached(call)
+            self._sender.reached(call)
             self._go_to(call, tensors_in(args, kwargs), None)
         return call
 
-    def reach_function(self, name: str, place: str, given: list[torch.Tensor]) -> str | None:
+    def reach_function(self, name: str, place: str, given: list[torch.Tensor]) -> None:
         """Wait until a functional op may run, and choose the part that it belongs to.
 
         Args:
             name: the function's name.
             place: where it runs.
             given: its arguments.
-
-        Returns:
-            The graph's node that it is; None if the graph has none.
         """
         node = self._places.node(name) if place in self.backend.names else None
         self._go_to(node, given, place)
-        return node
 
     def take_in(self, args: Any) -> Any:
         """Prepare the arguments of an `autograd.Function` that the model's code calls.
@@ -122,6 +123,7 @@ class LaneStep(Step):
     def leave(self) -> None:
         """The code is over: copies are needed no more, and what comes is recorded in no part."""
         self._copies = WeakTable()
+        self._sender.leave()
         self.parts.enter(None)
 
     # --- what crosses between parts
@@ -140,6 +142,7 @@ class LaneStep(Step):
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         maker = self.parts.maker_of(tensor) if torch.is_grad_enabled() else None
         if maker is None:
+            self._note_read(tensor, self.backend.place_of(tensor), place)
             return super().bring(tensor, place)
         slots = self._copies_of(tensor)
         key = (place, *writes_of(tensor), self.parts.now)
@@ -158,14 +161,29 @@ class LaneStep(Step):
             )
         here = self.backend.place_of(tensor)
         cut = self.parts.cut(tensor, maker, here, place)
-        plain, mark = self._plain(tensor), mark_of(tensor)
-        if mark is not None and not mark.writes and here == maker.place:  # else it may be written later
-            self._ready = self.parts.end_of(tensor)
         with torch.no_grad():
-            data = plain if here == place else super().bring(plain, place)
+            data = self._plain(tensor) if here == place else self._copied(tensor, here, place)
             data = data.detach()  # what other parts read, too, gets no history
-        self._ready = None
         return begin(self._handle, data, cut)
+
+    def _copied(self, tensor: torch.Tensor, here: str, place: str) -> torch.Tensor:
+        """The copy of a tensor on another device, or a view of the copy of what it is a view of."""
+        first = self._sender.first_of(tensor)
+        self._note_read(first, here, place)
+        with self._behind(first, here):
+            copied = super().bring(self._plain(first), place)
+        return same_view(tensor, first, copied)
+
+    @contextmanager
+    def _behind(self, tensor: torch.Tensor, here: str) -> Iterator[None]:
+        """Within this context, a transfer waits for what made a tensor, not for all that was issued since."""
+        mark = mark_of(tensor)
+        if mark is not None and not mark.writes:  # else it may have been written later
+            self._ready = self.parts.end_of(tensor, here)
+        try:
+            yield
+        finally:
+            self._ready = None
 
     def ready(self) -> Any:
         return self._ready
@@ -183,9 +201,28 @@ class LaneStep(Step):
             slots[key] = Copy(tensor.detach(), None)
         return slots[key].tensor
 
+    def send_ahead(self, call: str, result: Any) -> None:
+        super().send_ahead(call, result)
+        for tensor, places in self._sender.of_layer(call, result):
+            self.push(tensor, places)
+
+    def made(self, result: Any) -> None:
+        """Send what a functional op has made to the devices that read it in other microbatches.
+
+        Args:
+            result: what it returned.
+        """
+        for tensor, places in self._sender.of_function(result):
+            self.push(tensor, places)
+
+    def _note_read(self, tensor: torch.Tensor, here: str, place: str) -> None:
+        names, on_host = self.backend.names, self.runtime.plan.cluster.on_host
+        if here != place and here in names and place in names and place not in on_host:
+            self._sender.read(tensor, place)
+
     def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
         if tensor.requires_grad and torch.is_grad_enabled():
-            with torch.no_grad():
+            with torch.no_grad(), self._behind(tensor, self.backend.place_of(tensor)):
                 super().push(self._plain(tensor), places)
         else:
             super().push(tensor, places)

@@ -1,0 +1,135 @@
+"""What is sent as soon as it is made, since a microbatch before read it on another device.
+
+    microbatch 0    u = a(x) + x ─▶ ...        b(u): u is fetched, and its site is noted
+    microbatch 1    u = a(x) + x ─▶ sent at once ...  b(u): u is there
+
+The plan knows this of a layer that returns one tensor. It does not know which object of the code another
+device reads: the result of a functional op, a view of it, or one of several outputs. So that is observed.
+What is fetched late queues behind what was issued meanwhile, of later microbatches. A site whose tensor was
+sent in vain (the code took another path) is forgotten.
+"""
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from baechi.run.step.aliases import is_plain
+from baechi.torchlib.private.tensors import view_base
+from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.weak_table import WeakTable
+
+
+class MakingSite(NamedTuple):
+    """Where the model's code makes a tensor.
+
+    Args:
+        after: the layer call before it, or that made it.
+        turn: how many functional ops the code called since; 0 for what the layer returned.
+        output: its place among the tensors that were returned.
+    """
+
+    after: str
+    turn: int
+    output: int
+
+
+class Ahead:
+    """By site, the devices that read what is made there. One for all microbatches and steps."""
+
+    def __init__(self) -> None:
+        self.readers: dict[MakingSite, dict[str, None]] = {}
+
+
+class Sender:
+    """One microbatch's part in it.
+
+    Args:
+        ahead: what is known; it is added to.
+    """
+
+    def __init__(self, ahead: Ahead) -> None:
+        self._readers = ahead.readers
+        self._made: WeakTable[MakingSite] = WeakTable()
+        self._first: WeakTable[weakref.ref[torch.Tensor]] = WeakTable()
+        self._sent: dict[tuple[MakingSite, str], None] = {}
+        self._after, self._turn = "", 0
+
+    def reached(self, call: str) -> None:
+        """Note that the code reaches a layer.
+
+        Args:
+            call: its name, with the number of its call.
+        """
+        self._after, self._turn = call, 0
+
+    def of_function(self, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
+        """The tensors that a functional op made, with the devices to which they are sent now.
+
+        Args:
+            result: what it returned.
+        """
+        self._turn += 1
+        return self._of(self._after, self._turn, result)
+
+    def of_layer(self, call: str, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
+        """The same of a layer.
+
+        Args:
+            call: its name, with the number of its call.
+            result: what it returned.
+        """
+        return self._of(call, 0, result)
+
+    def read(self, tensor: torch.Tensor, place: str) -> None:
+        """Note that another device reads a tensor.
+
+        Args:
+            tensor: the tensor.
+            place: the device.
+        """
+        site = self._made.get(tensor)
+        if site is not None:
+            self._readers.setdefault(site, {})[place] = None
+            self._sent.pop((site, place), None)
+
+    def first_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the code got first of a tensor's memory, if both show all of it; else the tensor.
+
+        Several views of one memory travel as one tensor, as the first did.
+
+        Args:
+            tensor: any tensor.
+        """
+        base = _base_of(tensor)
+        known = self._first.get(base)
+        first = None if known is None else known()
+        if first is None or tensor.numel() != base.numel() or not is_plain(tensor, first):
+            return tensor
+        return first
+
+    def leave(self) -> None:
+        """The code is over: what was sent and not read is not sent ahead next time."""
+        for site, place in self._sent:
+            self._readers.get(site, {}).pop(place, None)
+        self._sent = {}
+        self._made, self._first = WeakTable(), WeakTable()
+
+    def _of(self, after: str, turn: int, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
+        for index, tensor in enumerate(tensors_in(result)):
+            site = MakingSite(after, turn, index)
+            self._made.put(tensor, site)
+            base = _base_of(tensor)
+            if tensor.numel() == base.numel() and self.first_of(tensor) is tensor:
+                self._first.put(base, weakref.ref(tensor))
+            readers = tuple(self._readers.get(site, ()))
+            if readers:
+                self._sent.update(dict.fromkeys([(site, place) for place in readers]))
+                yield tensor, readers
+
+
+def _base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor is a view of; itself, if it is none."""
+    base = view_base(tensor)
+    return tensor if base is None else base
