@@ -26,8 +26,8 @@ def merged(
         names: the cluster's devices.
         microbatches: how many.
         lines: by device, its tasks in order.
-        start_s: when each starts; among tasks that may come next, the earliest does. Unless given, the one
-            that stands nearest to the beginning of its device's list.
+        start_s: when each starts; among tasks that may come next, the one that the earliest start waits for
+            does. Unless given, the one that stands nearest to the beginning of its device's list.
 
     Raises:
         PlanError: a task is missing, twice or on another device; or the lists, the data and the code
@@ -52,10 +52,11 @@ def merged(
     for earlier, task in pairs:
         after[earlier].append(task)
         missing[task] += 1
+    wanted_s = None if start_s is None else _wanted_s(after, missing, start_s)
 
     def ranked(task: Task) -> tuple[Any, ...]:
         device, position = place[task]
-        return (position if start_s is None else start_s[task], device, position, task)
+        return (position if wanted_s is None else wanted_s[task], device, position, task)
 
     ready: list[tuple[Any, ...]] = []
     for task in flat:
@@ -71,6 +72,26 @@ def merged(
     if len(order) < len(flat):
         raise _circle(units, names, place, after)
     return tuple(order)
+
+
+def _wanted_s(
+    after: Mapping[Task, Sequence[Task]], missing: Mapping[Task, int], start_s: Mapping[Task, float]
+) -> dict[Task, float]:
+    """When each task must be issued at the latest: at its start, or at that of what comes after it.
+
+    The code reaches one branch before another, so a task of the second is often issued after one of the first
+    that starts later.
+    """
+    left, found = dict(missing), dict(start_s)
+    sorted_tasks = [task for task, count in left.items() if not count]
+    for task in sorted_tasks:  # grows while it is walked
+        for later in after[task]:
+            left[later] -= 1
+            if not left[later]:
+                sorted_tasks.append(later)
+    for task in reversed(sorted_tasks):
+        found[task] = min([found[task], *[found[later] for later in after[task]]])
+    return found
 
 
 def _circle(

@@ -34,6 +34,12 @@ def test_near_the_bound(shape: str, devices: int, m: int) -> None:
         assert made.timeline.makespan_s <= ordered(plan, m, name).timeline.makespan_s * (1 + 1e-3)
 
 
+def test_towers_in_the_order_of_the_code() -> None:
+    """The code names one tower before the other; its tasks are issued in time for the other's."""
+    plan = SHAPES["towers"](8)
+    assert ordered(plan, 4).timeline.makespan_s <= 1.01 * shortest_pipeline_s(costs_of(plan), 4)
+
+
 def test_a_model_that_comes_back() -> None:
     """Within 1 %: here no rule but `midpoint` is, and the literature's best takes 2 % more."""
     plan = folded(4)
