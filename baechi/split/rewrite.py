@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
-from baechi.split.costs import join_costs, part_of_edge, tile_costs
+from baechi.split.costs import join_costs, part_of_edge, tile_costs, tiles_add_up
 from baechi.split.dimension import rule_named
 from baechi.split.groups import regrouped
 from baechi.split.spec import LayerSpec, Tiling, tiling_of
@@ -168,7 +168,10 @@ def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
     for name, parts in tiles.items():
         _edges_inside(graph, made, name, parts, heads[name], tilings[graph.module_of(name)])
     regrouped(graph, made, tiles, heads)
-    unjoin(made, tiles, heads, tilings)
+    adding = {
+        graph.module_of(name) for name in tiles if tiles_add_up(graph, name, tilings[graph.module_of(name)])
+    }
+    unjoin(made, tiles, heads, {layer: tiling for layer, tiling in tilings.items() if layer not in adding})
     return LayerGraph.from_networkx(made)
 
 

@@ -36,19 +36,16 @@ def unjoin(
         made: a graph with tiles and joins; it is changed.
         tiles: by call that is split, its tiles.
         heads: by call that is split, its join.
-        tilings: by layer, how it is split.
+        tilings: by layer, how it is split; of layers whose tiles' outputs lie one after the other.
     """
     for layer, tiling in tilings.items():
         calls = [name for name in tiles if made.module_of(tiles[name][0]) == f"{layer}[0]"]
-        adds = any(made.nodes[heads[call]]["adds"] for call in calls)
         regions = [_region(made, heads[call]) for call in calls]
-        if adds or tiling.base is not None or not all(regions):
+        if tiling.base is not None or not all(regions):
             continue
         for call, region in zip(calls, regions, strict=True):
             assert region is not None
             _leave_in_parts(made, heads[call], region, tiles[call], tiling.sizes)
-    for _, data in made.nodes(data=True):
-        data.pop("adds", None)
 
 
 def _region(made: LayerGraph, head: str) -> list[str] | None:

@@ -3,6 +3,8 @@
 import multiprocessing
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -200,15 +202,19 @@ def test_each_wait_is_needed(toy: ToyMachine, monkeypatch: pytest.MonkeyPatch, n
     assert bool(found) == (name is not None), found
 
 
+@contextmanager
+def one_process(timeout: float) -> Iterator[baechi.Dispatched]:
+    """A worker process with a device, in a machine of its own; none is left afterwards."""
+    children = set(multiprocessing.active_children())
+    given = {"scheduler": HybridScheduler([NAMES[1]], 6), "workers": "process", "out": ("cat", 0)}
+    with baechi.dispatch(dispatched_net.on_toy, timeout=timeout, **given) as pool, torch.no_grad():  # type: ignore[arg-type]
+        yield pool
+    assert set(multiprocessing.active_children()) <= children
+
+
 @pytest.mark.timeout(120)
 def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
-    """It has a machine of its own."""
-    children = set(multiprocessing.active_children())
-    scheduler, out = HybridScheduler([NAMES[1]], 6), ("cat", 0)
-    with (
-        baechi.dispatch(dispatched_net.on_toy, scheduler, workers="process", out=out, timeout=30) as pool,
-        torch.no_grad(),
-    ):
+    with one_process(timeout=30) as pool:
         torch.testing.assert_close(pool(X), plain(X))
         with pytest.raises(ValueError, match="told to") as raised:
             pool(X, "raise")
@@ -221,19 +227,12 @@ def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
                 pool(X, told)
             assert died.value.exit_code == code
             torch.testing.assert_close(pool(X), plain(X))
-    assert set(multiprocessing.active_children()) <= children
 
 
 @pytest.mark.timeout(120)
 def test_a_worker_process_that_hangs_on_a_device_is_ended(toy: ToyMachine) -> None:
     """The timeout holds for a chunk, not for the start of its worker."""
-    children = set(multiprocessing.active_children())
-    scheduler, out = HybridScheduler([NAMES[1]], 6), ("cat", 0)
-    with (
-        baechi.dispatch(dispatched_net.on_toy, scheduler, workers="process", out=out, timeout=3) as pool,
-        torch.no_grad(),
-    ):
+    with one_process(timeout=3) as pool:
         with pytest.raises(baechi.WorkerError, match="toy:1 took longer than the timeout of 3 s"):
             pool(X, "hang")
         torch.testing.assert_close(pool(X), plain(X))
-    assert set(multiprocessing.active_children()) <= children

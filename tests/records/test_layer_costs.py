@@ -30,8 +30,8 @@ OF_GRAPH = {
     "nodes",
     "edges",
 }
-OF_SPLITS = {"adds", "cuts", "dimension", "number", "of", "refused", "shapes", "sizes", "tied"}
-"""Of attributes that are tables: how a layer can be split, what a tile is of it, whether tiles add up."""
+OF_SPLITS = {"cuts", "dimension", "number", "of", "refused", "shapes", "sizes", "tied"}
+"""Of attributes that are tables themselves: how a layer can be split, and what a tile is of it."""
 
 FOR_PEOPLE = {"spread_s"}
 GRAPHS = sorted((Path(__file__).parents[2] / "profiles" / "graphs").glob("*.json"))

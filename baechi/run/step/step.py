@@ -170,15 +170,13 @@ class Step:
         result = settled(result, self.backend, home)
         if home is None:
             return result
-        if torch.is_inference_mode_enabled():  # as on one device, outputs are inference tensors
-            return map_tensors(lambda tensor: self._moved(tensor, home), result)
-        return map_tensors(lambda one: one if type(one) is Unjoined else self.bring(one, home), result)
+        # as on one device, outputs are inference tensors in inference mode
+        move = self._moved if torch.is_inference_mode_enabled() else self.bring
+        return map_tensors(lambda one: one if isinstance(one, Unjoined) else move(one, home), result)
 
     def _moved(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
         here = self.backend.place_of(tensor)
-        return (
-            tensor if isinstance(tensor, Unjoined) or here == place else transfer(tensor, self.backend, place)
-        )
+        return tensor if here == place else transfer(tensor, self.backend, place)
 
     def lend(
         self, values: tuple[Any, Any], place: str, *, writes: bool = False

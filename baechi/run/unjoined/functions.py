@@ -6,7 +6,7 @@ cross_entropy                        `loss`
 all else                             on the whole, which is joined where the largest part lies
 """
 
-import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,19 +97,12 @@ def _element_by_element(
         for k in range(len(value.parts))
     ]
     alone = name in _CASTS and _is_same(made[0], value.parts[0])
-    return _like(
-        value, made, value.axis, place, functools.partial(_again, run, func, args[1:]) if alone else None
-    )
+    return _like(value, made, value.axis, place, (lambda whole: func(whole, *args[1:])) if alone else None)
 
 
 def _is_same(made: torch.Tensor, part: torch.Tensor) -> bool:
     with without_subclass_function():
         return made is part or (made.dtype == part.dtype and part.is_contiguous())
-
-
-def _again(run: Run, func: Any, rest: Any, whole: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = func(whole, *rest)
-    return made
 
 
 def _part(value: Any, number: int) -> Any:
@@ -155,9 +148,7 @@ def _reshaped(value: Unjoined, rest: Any) -> Viewed:
     size, last = value.shape[-1], value.dim() - 1
     if value.axis != last or not shape or not all(isinstance(one, int) for one in shape):
         return None
-    others = 1
-    for one in shape[:-1]:
-        others *= one
+    others = math.prod(shape[:-1])
     if shape[-1] == -1 and others > 0 and value.numel() == others * size:
         shape[-1] = size
     if shape[-1] != size:
@@ -166,10 +157,7 @@ def _reshaped(value: Unjoined, rest: Any) -> Viewed:
 
 
 def _flattened(value: Unjoined, rest: Any) -> Viewed:
-    start, end = (*rest, 0, -1)[:2] if len(rest) < 2 else rest
-    if len(rest) == 1:
-        end = -1
-    start, end = start % value.dim(), end % value.dim()
+    start, end = [axis % value.dim() for axis in (*rest, *(0, -1)[len(rest) :])]
     if start <= value.axis <= end:
         return None
     gone = end - start if end < value.axis else 0

@@ -1,8 +1,5 @@
 """Loops that others wrote: the Trainer and `generate()` of transformers, Lightning's, compiled parts, DDP."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import torch
 from architectures import HELD_IN
 from architectures.base import seeded, token_ids
 from run.every_way import WAYS, Rig, Way, batch, every_way, rig, same
+from run.two_processes import run_by_two
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -151,21 +149,7 @@ def test_loop_of_lightning(way: Way) -> None:
 
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """DDP around the model in two processes, on batches of their own, in every way; outside of `with`."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(Path(__file__).with_name("ddp_worker.py"))]
-    workers = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "meeting")],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for worker in workers:
-        printed, _ = worker.communicate(timeout=120)
-        assert worker.returncode == 0, printed
+    for printed in run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting", timeout_s=120):
         assert all(f"the same {way}" in printed for way in WAYS)
         assert "outside of `with cluster:`" in printed
 

@@ -1,9 +1,6 @@
 """Pipelines under the Trainer of transformers, accelerate and data parallel processes: as the plain model."""
 
 import copy
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from run.pipeline.nets import pipelined, seeded
 from run.pipeline.test_users_loop import gpt2
+from run.two_processes import run_by_two
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
@@ -67,13 +65,4 @@ def test_accelerate() -> None:
 
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """Two processes, each with a pipeline: gradients are averaged once a step."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(Path(__file__).with_name("ddp_worker.py"))]
-    workers = [
-        subprocess.Popen([*command, str(rank), str(tmp_path / "meeting")], env=environment) for rank in (0, 1)
-    ]
-    try:
-        assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
-    finally:
-        for worker in workers:
-            worker.kill()
+    run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting")

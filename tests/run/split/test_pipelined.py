@@ -1,9 +1,6 @@
 """Split layers in a step of microbatches: losses, gradients and memory."""
 
 import copy
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import pytest
 import torch
 from run.split.split_layers import TOLERANCE, Tied, assert_same, twins, words
 from run.split.test_unjoined import Returned
+from run.two_processes import run_by_two
 from torch import nn, optim
 
 import baechi
@@ -119,22 +117,5 @@ def test_what_fits_nowhere_is_split() -> None:
 
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """Two processes train a split model, and a pipelined one, by DDP: as the plain model by DDP."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(Path(__file__).with_name("ddp_worker.py"))]
-    workers = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path / "meeting")],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for worker in workers:
-            printed, _ = worker.communicate(timeout=240)
-            assert worker.returncode == 0 and "the same" in printed, printed
-    finally:
-        for worker in workers:
-            worker.kill()
+    for printed in run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting"):
+        assert "the same" in printed, printed
