@@ -41,7 +41,7 @@ many of the longest rounds in a row leave more than this fraction of the step.""
 ENOUGH = 1.0005
 """The search stops at a step within this factor of the lower bound."""
 
-LITTLE, LESS = 0.1, 4
+LITTLE, LESS = 0.1, 10
 """If at most this fraction of the step can be gained, rounds are this many times shorter."""
 
 SEARCHED = " + search"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from operator import call
 from typing import Any, NamedTuple
 
 import torch
@@ -40,10 +41,10 @@ class CallerState(NamedTuple):
         return cls(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            tuple(map(torch.is_autocast_enabled, kinds)),
-            tuple(map(torch.get_autocast_dtype, kinds)),
+            (*map(torch.is_autocast_enabled, kinds),),
+            (*map(torch.get_autocast_dtype, kinds),),
             torch.get_default_dtype(),
-            tuple([ask() for ask in _KERNELS]),
+            (*map(call, _KERNELS),),
         )
 
     @property

@@ -11,7 +11,7 @@ that holds a deferred value: it may have to wait for it.
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from itertools import chain, islice
-from operator import is_
+from operator import call, is_
 from typing import Any
 
 import torch
@@ -79,10 +79,9 @@ class Held:
         """Whether each list, dict and attribute table holds the same objects as when it was noted."""
         if any(self._empty) or list(map(len, self._tables)) != self._sizes:
             return False
-        if tuple(chain.from_iterable(self._tables)) != self._keys:
+        if (*chain.from_iterable(self._tables),) != self._keys:
             return False
-        noted = [*self._values, *[value() for value in self._meant]]
-        if not all(map(is_, chain.from_iterable(self._views), noted)):
+        if not all(map(is_, chain.from_iterable(self._views), [*self._values, *map(call, self._meant)])):
             return False
         for items, values in self._lists:
             if len(items) != len(values) or not all(map(is_, items, [value() for value in values])):

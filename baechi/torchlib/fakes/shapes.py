@@ -53,11 +53,17 @@ class Views:
     """
 
 
+_KEPT = 8192
+"""Results that are remembered; beyond, all are forgotten, so that memory does not grow with shapes."""
+
+_UNKNOWN = object()
+
+_known: dict[Hashable, Any] = {}
+"""Results by operator and arguments' shapes, for the whole process: dry runs of a model ask for the same."""
+
+
 class Shapes:
     """Infers what operators return, and remembers it by operator and arguments' shapes."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, Any] = {}
 
     def result_of(self, func: Any, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
         """The result of an operator.
@@ -75,13 +81,18 @@ class Shapes:
             RuntimeError: the operator refuses such arguments, or its result cannot be inferred.
         """
         try:
-            key = (func, _key_of(args), _key_of(kwargs), torch.is_inference_mode_enabled())
+            settings = torch.is_inference_mode_enabled(), torch.get_default_dtype()
+            key = (func, _key_of(args), _key_of(kwargs), settings)
             hash(key)
         except TypeError:  # an argument that has no hash: nothing is remembered
             return _inferred(func, args, kwargs, given)
-        if key not in self._known:
-            self._known[key] = _inferred(func, args, kwargs, given)
-        return self._known[key]
+        found = _known.get(key, _UNKNOWN)  # asked once: another thread may forget it right after
+        if found is _UNKNOWN:
+            found = _inferred(func, args, kwargs, given)
+            if len(_known) >= _KEPT:
+                _known.clear()
+            _known[key] = found
+        return found
 
 
 def on_zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

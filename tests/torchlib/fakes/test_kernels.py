@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from baechi.torchlib.fakes import shapes
 from baechi.torchlib.fakes.kernels import (
     ShapeKernels,
     ValuesNeeded,
@@ -211,3 +212,13 @@ def test_refusal() -> None:
     with pytest.raises(ValuesNeeded, match=r"tolist needs the values of a tensor of shape \(3, 2\)"):
         refuse_valueless(without_values(torch.rand(3, 2)), "tolist")
     refuse_valueless(torch.rand(3, 2), "tolist")
+
+
+def test_what_is_remembered_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "_KEPT", 4)
+    monkeypatch.setattr(shapes, "_known", {})
+    add = torch.ops.aten.add.Tensor
+    for size in (*range(1, 12), 3, 3):
+        given = [torch.ones(size), torch.ones(size)]
+        assert shapes.Shapes().result_of(add, given, {}, given).size == (size,)
+        assert len(shapes._known) <= 4
