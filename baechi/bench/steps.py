@@ -157,7 +157,8 @@ def _row(
 ) -> Row:
     place_auto = partial(place, cluster=cluster, placer="auto", optimizer=_MODE, effort=effort)
     plan = place_auto(graph)
-    split = split_where_it_gains(with_optimizer(graph, _MODE), cluster, plan, place_auto, place_auto)
+    quick = partial(place_auto, effort=0)
+    split = split_where_it_gains(with_optimizer(graph, _MODE), cluster, plan, quick, place_auto)
     ways: dict[str, tuple[Callable[[], Plan], Run]] = {
         "one device": (partial(place, graph, cluster, "single", optimizer=_MODE), assign),
         "auto, naive": (lambda: plan, naively),

@@ -109,7 +109,7 @@ def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan
     plan = plan_as_split(noted, layers, request.cluster, plan_for)
     if layers != "auto" or request.device_map is not None:
         return plan
-    quick = functools.partial(request.place_with, cluster=request.cluster)
+    quick = functools.partial(request.place_with, cluster=request.cluster, effort=0)
     return split_where_it_gains(noted, request.cluster, plan, quick, plan_for)
 
 

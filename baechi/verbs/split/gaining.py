@@ -37,7 +37,7 @@ def split_where_it_gains(
         graph: the layer graph, whole.
         cluster: the devices.
         plan: a plan of the graph.
-        quick: places a graph, by simulation.
+        quick: places a graph, by simulation, without a search.
         plan_for: places a graph as the plan was made.
     """
     if plan.graph.says("tile"):  # split since nothing fitted
