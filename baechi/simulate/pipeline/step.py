@@ -114,7 +114,7 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
         return pipeline.plan.timeline
     costs = costs_of(pipeline.plan)
     replay = Replay(costs, pipeline.microbatches, pipeline.order)
-    memory = memory_of(costs, pipeline.order)
+    memory = memory_of(costs, pipeline.order, replay)
     names = pipeline.plan.cluster.names
     ends = (*names, HOST)
     issue_s = replay.issue_s or [0.0]  # of a graph without layers
