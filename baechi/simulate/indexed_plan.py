@@ -189,7 +189,12 @@ class IndexedPlan:
 
     @cached_property
     def works_back(self) -> list[bool]:
-        """By layer, whether its backward has kernels beside gradient sums; a view has none."""
+        """By layer, whether its backward has kernels beside gradient sums; a view has none.
+
+        All have, if the graph does not say what the host takes.
+        """
+        if not self.knows_host:
+            return [True] * len(self.indexed)
         # Half a launch separates "sums only" from "one kernel more", whatever the rounding of measured times.
         launch_s, host_s = self.cluster.launch_s, self.host_s["backward"]
         sums = additions(self.indexed)

@@ -18,6 +18,7 @@ from baechi.simulate.pipeline import (
     Tried,
     all_tried,
     best_of,
+    improved,
     ordered,
     pipeline_of,
     shortest_pipeline_s,
@@ -180,6 +181,7 @@ def _with_number(
                 orders = all_tried(costs, microbatches)
                 if not tried or _rank(best_of(orders)) < _rank(best_of(tried)):
                     best, tried = one, orders
+        tried += improved(coster(_by_node(problem, coster, best.device_of)), microbatches, tried)
         plan = problem.plan(best.name, best.device_of, range(len(problem.indexed)))
         return _within_memory(pipeline_of(plan, microbatches, best_of(tried), tried))
 

@@ -136,6 +136,7 @@ class Draft:
         if training:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
             amounts["largest_grad_bytes"] = max([w.size_bytes for w in self.weights if w.trained], default=0)
+            amounts["grads"] = sum([w.trained for w in self.weights])
             amounts["saved_bytes"] = _size(s for s, _ in self.made.values() if s.saved)
             amounts["lent_bytes"] = _size(self.made[index][0] for index in self.lent)
             amounts["upstream_grad_bytes"] = _size(s for s in self._escaped() if s.requires_grad)

@@ -9,6 +9,7 @@ from baechi.cost.transfer import link_table, transfer_s
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
+from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.pipeline.bytes import UnitBytes, bytes_of
@@ -135,7 +136,7 @@ class PipelineCoster:
                 costs.host_backward_s[stage] += host_s[layer]
                 costs.add_s[stage] += _PASSES * found.grad_bytes / rate if rate else 0.0
                 if knows_host and found.grad_bytes:
-                    costs.add_host_s[stage] += launch_s * max(1, len(found.weights or ()))
+                    costs.add_host_s[stage] += launch_s * _additions(found)
         task_s = (self.cluster.host or HostCosts()).task_s
         for taken in (costs.host_forward_s, costs.host_backward_s) if knows_host else ():
             taken[:] = [seconds + task_s for seconds in taken]
@@ -174,6 +175,11 @@ class PipelineCoster:
             sent_s = transfer_s(self._links[source][host], returned.size_bytes)
             costs.sends[run].append(Send(source, host, sent_s, returned.size_bytes, 0, ()))
             costs.host_forward_s[run] += each_s
+
+
+def _additions(costs: LayerCosts) -> float:
+    """How many kernels add a layer's gradients to those of the microbatches before: buffers have none."""
+    return max(1, len(costs.weights or ()) if costs.grads is None else costs.grads)
 
 
 def _drop(found: list[int], what: int) -> None:

@@ -35,11 +35,11 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
     """
     units, runs = costs.units, len(costs.forward_s)
     ordered = [*range(runs), *[runs + stage for stage in units.backward_order if units.training]]
-    after, width = _after(costs), len(ordered)
+    after, width = followers_of(costs), len(ordered)
     first_s = [*costs.forward_s, *costs.backward_s][:width]
     later_s = [*costs.forward_s, *map(sum, zip(costs.backward_s, costs.add_s, strict=True))][:width]
     own_s = first_s + later_s * (microbatches - 1)
-    heads_s = [*_uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
+    heads_s = [*uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
     bases = [microbatch * width for microbatch in range(microbatches)]
     for base in bases:
         for unit in ordered:
@@ -59,8 +59,12 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
     return Ways(own_s, heads_s, tails_s)
 
 
-def _after(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
-    """By unit, those of its microbatch that wait for it, with the seconds that what they read travels."""
+def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
+    """By unit, those of its microbatch that wait for it, with the seconds that what they read travels.
+
+    Args:
+        costs: of the pipeline.
+    """
     units, runs = costs.units, len(costs.forward_s)
     found: list[list[tuple[int, float]]] = [[] for _ in range(runs + len(costs.backward_s))]
     for run, before in enumerate(costs.forward_after):
@@ -79,8 +83,12 @@ def _after(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
     return found
 
 
-def _uploaded_s(costs: PipelineCosts) -> list[float]:
-    """By run, when the last that it needs from the host is there at the earliest."""
+def uploaded_s(costs: PipelineCosts) -> list[float]:
+    """By run, when the last that it needs from the host is there at the earliest.
+
+    Args:
+        costs: of the pipeline.
+    """
     found = [0.0] * len(costs.forward_s)
     for sends in costs.uploads:
         for send in sends:
