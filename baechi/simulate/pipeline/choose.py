@@ -9,7 +9,7 @@ from baechi.records.pipeline import Task
 from baechi.records.pipeline.merging import merged
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.listing import Listed, listed
-from baechi.simulate.pipeline.memory.filling import memory_of
+from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
 from baechi.simulate.pipeline.rules import RULES, backward_first, limits_of
 

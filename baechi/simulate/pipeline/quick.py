@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCoster
 from baechi.simulate.pipeline.listing import listed
-from baechi.simulate.pipeline.memory.filling import memory_of
+from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.rules import RULES, limits_of
 
 _TRIES = (("bottom level", -1), ("backward first", 0))

@@ -13,7 +13,7 @@ from baechi.records.timeline import Span, Timeline
 from baechi.simulate.pipeline.choose import Tried, all_tried, best_of, textbook
 from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
 from baechi.simulate.pipeline.improve import improved
-from baechi.simulate.pipeline.memory.filling import memory_of
+from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
 
 OrderLike = Literal["auto"] | Textbook | Sequence[Task] | Mapping[str, Sequence[Task]]
