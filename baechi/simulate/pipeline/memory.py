@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from baechi.records.pipeline import Task
-from baechi.simulate.pipeline.bytes import Changes
 from baechi.simulate.pipeline.costs import PipelineCosts
+from baechi.simulate.pipeline.counting.rehearsal import Changes
 from baechi.simulate.pipeline.replay import Replay
 
 

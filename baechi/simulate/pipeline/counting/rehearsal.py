@@ -1,16 +1,4 @@
-"""What the runs and stages of a pipeline take of memory: one microbatch's step, counted as any step's.
-
-The ledgers of `simulate.memory` go through the code of one microbatch, then backward stage by stage. What
-they count in a task is what that task takes for every microbatch, whatever runs between:
-
-    weights, optimizer state     always
-    gradients of weights         from a stage's first backward on: they wait until `backward()`
-    gradients that a stage gets  until its backward is over: autograd's engine holds what it begins with
-    gradients that it sends      leave when its backward is over
-    copies and outputs           as in any step: until the code's last reader, or the backward that needs them
-
-What another stream has used comes back late: see `memory`.
-"""
+"""One microbatch's step through a pipeline, task by task: the bytes that each task takes and gives back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +12,7 @@ from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.backward import BackwardLedger
 from baechi.simulate.memory.forward import ForwardLedger
-from baechi.simulate.memory.watching import stepping_bytes
+from baechi.simulate.memory.gradients import Gradient
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.transfers import RETURNED, Transfer, backward_transfers, forward_transfers
 
@@ -50,68 +38,23 @@ class Change(NamedTuple):
 Changes = tuple[Change, ...]
 
 
-@dataclass(frozen=True)
-class UnitBytes:
-    """Bytes by device, by run and by stage.
+def new_gradient_bytes(costs: LayerCosts) -> int:
+    """Gradients of weights that a layer's backward makes first.
 
     Args:
-        always: by device, what is there all the time.
-        stepping: by device, what is there while the optimizer steps.
-        forward: by run.
-        backward: by stage.
-        first_backward: the same for the first microbatch, whose gradients of weights are new.
-        gradients: by stage, what its first backward leaves.
-        returned: by device, `(bytes, of which are kept)` that a microbatch returns: they stay until all are
-            joined.
+        costs: the layer's attributes.
     """
-
-    always: list[int]
-    stepping: list[int]
-    forward: list[Changes]
-    backward: list[Changes]
-    first_backward: list[Changes]
-    gradients: list[int]
-    returned: list[tuple[int, int]]
-
-
-def bytes_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> UnitBytes:
-    """Count the bytes of one microbatch.
-
-    Args:
-        plan: the placement, indexed.
-        units: its stages and runs.
-        run_of: by layer, its run; below 0 on the host.
-    """
-    always, gradients = [0] * len(plan.cluster), [0] * len(units.device_of)
-    for layer, part in enumerate(plan.footprints):
-        always[plan.device_of[layer]] += part.always_bytes
-        if run_of[layer] >= 0 and plan.graph.training:
-            gradients[units.stage_of_run[run_of[layer]]] += _new_gradient(plan.indexed.costs[layer])
-    returned, kept = [0] * len(plan.cluster), [0] * len(plan.cluster)
-    for one in plan.indexed.returned:
-        returned[plan.device_of[one.maker]] += one.size_bytes
-    for layer, costs in enumerate(plan.indexed.costs):
-        kept[plan.device_of[layer]] += _stays(costs, plan.graph.training)
-    notes = _Rehearsal(plan, units, run_of).notes
-    first = [notes.changes(("backward", stage), new=True) for stage in range(len(units.device_of))]
-    return UnitBytes(
-        always,
-        stepping_bytes(plan),
-        [notes.changes(("forward", run)) for run in range(len(units.stage_of_run))],
-        [notes.changes(("backward", stage)) for stage in range(len(units.device_of))],
-        first,
-        gradients,
-        list(zip(returned, kept, strict=True)),
-    )
-
-
-def _new_gradient(costs: LayerCosts) -> int:
     coming = costs.backward_grad_bytes
     return ceil(costs.grad_bytes if coming is None else coming)
 
 
-def _stays(costs: LayerCosts, training: bool) -> int:
-    """What is still there of what a layer makes and the model returns, when a microbatch is over."""
+def staying_bytes(costs: LayerCosts, *, training: bool) -> int:
+    """What is still there of what a layer makes and the model returns, when a microbatch is over.
+
+    Args:
+        costs: the layer's attributes.
+        training: whether autograd keeps something.
+    """
     if not costs.returned:
         return 0
     return ceil(costs.held_bytes) + (saved_returned_bytes(costs) if training else 0)
@@ -175,17 +118,26 @@ def _as_a_lane(plan: IndexedPlan) -> IndexedPlan:
     fetched, accumulate = not plan.graph.outputs_stay, plan.graph.graph.get("accumulate")
     parts, lent = list(plan.footprints), list(plan.lent_bytes)
     for layer, costs in enumerate(plan.indexed.costs if plan.graph.training else ()):
-        kept = parts[layer].gradient_bytes - (0 if accumulate else _new_gradient(costs))
+        kept = parts[layer].gradient_bytes - (0 if accumulate else new_gradient_bytes(costs))
         if fetched and costs.returned:
-            kept += _stays(costs, plan.graph.training)
+            kept += staying_bytes(costs, training=plan.graph.training)
             lent[layer] = max(0, lent[layer] - saved_returned_bytes(costs))
         parts[layer] = parts[layer]._replace(gradient_bytes=kept)
     indexed = replace(plan.indexed, outputs_stay=True)
     return replace(plan, indexed=indexed, footprints=parts, lent_bytes=lent, place=range(len(parts)))
 
 
-class _Rehearsal:
-    """One microbatch's step, task by task."""
+class Rehearsal:
+    """One microbatch's step, task by task.
+
+    Args:
+        plan: the placement, indexed.
+        units: its stages and runs.
+        run_of: by layer, its run; below 0 on the host.
+
+    Attributes:
+        notes: what it counted.
+    """
 
     def __init__(self, plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> None:
         self._places = range(len(run_of))
@@ -233,29 +185,61 @@ class _Rehearsal:
         issued, times = self._issued(transfers), _AtOnce.of(len(self._places), len(transfers))
         ledger = BackwardLedger(self._plan, self.notes, forward.kept, transfers, issued, times, 0.0)
         ways = {(one.tensor, one.source): number for number, one in enumerate(transfers)}
+        waiting: dict[int, list[tuple[int, Gradient]]] = {}
         for stage in self._units.backward_order:
             self.notes.task = ("backward", stage)
             layers = sorted([layer for run in self._units.runs_of[stage] for layer in self._layers_of[run]])
-            self._go_back(ledger, ways, stage, layers)
+            self._go_back(ledger, waiting.pop(stage, []), stage, layers)
+            for tensor, home in self._reads(layers):
+                gradient = self._handed_on(ledger, tensor, stage, ways)
+                if gradient is not None:
+                    waiting.setdefault(home, []).append((tensor, gradient))
 
     def _go_back(
-        self, ledger: BackwardLedger, ways: dict[tuple[int, int], int], stage: int, layers: Sequence[int]
+        self,
+        ledger: BackwardLedger,
+        given: Sequence[tuple[int, Gradient]],
+        stage: int,
+        layers: Sequence[int],
     ) -> None:
+        """A stage's backward, which holds the gradients that it begins with."""
         indexed, device, inside = self._plan.indexed, self._units.device_of[stage], set(layers)
-        made = [tensor for layer in layers for tensor in indexed.makes[layer]]
+        held: list[Gradient | None] = []
+        for tensor, gradient in given:
+            ledger.put_in(tensor, device, gradient)
+            held.append(gradient)
         for number, returned in enumerate(indexed.returned):
             if returned.is_loss and returned.maker in inside:
                 ledger.begin(number)
-                made.append(RETURNED - number)
-        held = [gradient for gradient in [ledger.hold(one, device) for one in made] if gradient is not None]
+                of_loss = (RETURNED - number, *indexed.makes[returned.maker])
+                held += [ledger.hold(tensor, device) for tensor in of_loss]
         for layer in reversed(layers):
             ledger.launch(layer)
-            self.notes.note(device, _new_gradient(indexed.costs[layer]), _NEW)
+            self.notes.note(device, new_gradient_bytes(indexed.costs[layer]), _NEW)
+        for kept in held:
+            if kept is not None:
+                ledger.let_go(kept, device)
+
+    def _reads(self, layers: Sequence[int]) -> list[tuple[int, int]]:
+        """The tensors of other stages for which a stage's layers make gradients, each with its stage."""
+        indexed, inside, found = self._plan.indexed, set(layers), []
         for tensor in sorted({tensor for layer in layers for tensor in indexed.reads[layer]}):
             maker = indexed.source[tensor]
-            way = ways.get((tensor, device))
-            if maker != FROM_HOST and way is not None and not inside.isdisjoint(indexed.graded[tensor]):
-                ledger.send(way)
-                ledger.receive(way)
-        for gradient in held:
-            ledger.let_go(gradient, device)
+            if maker != FROM_HOST and maker not in inside and not inside.isdisjoint(indexed.graded[tensor]):
+                found.append((tensor, self._units.stage_of_run[self._run_of[maker]]))
+        return found
+
+    def _handed_on(
+        self, ledger: BackwardLedger, tensor: int, stage: int, ways: dict[tuple[int, int], int]
+    ) -> Gradient | None:
+        """A gradient on its way to the stage that made the tensor; it waits there."""
+        device = self._units.device_of[stage]
+        way = ways.get((tensor, device))
+        if way is None:
+            gradient = ledger.take_out(tensor, device)
+        else:
+            ledger.send(way)
+            gradient = ledger.leave(way)
+        if gradient is not None:
+            gradient.holders += 1
+        return gradient
