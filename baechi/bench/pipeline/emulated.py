@@ -81,7 +81,8 @@ class Row:
     def __str__(self) -> str:
         return (
             f"{self.model}, {self.cluster}, {self.microbatches} microbatches: "
-            f"{self.gain:.2f} times one device, {self.over_unsplit:.3f} of auto's step, {self.over_textbook:.3f} of the literature's"
+            f"{self.gain:.2f} times one device, {self.over_unsplit:.3f} of auto's step, "
+            f"{self.over_textbook:.3f} of the literature's"
         )
 
     def _over(self, way: str) -> float:
