@@ -1,8 +1,11 @@
 """The bench of pipelines measures what it says."""
 
 import pytest
+from records.pipeline.chains import chain, over
 
+from baechi import pipeline
 from baechi.bench.pipeline import emulated, measure, simulated
+from baechi.bench.pipeline.apart import apart_s
 from baechi.bench.pipeline.emulated import Row as Emulated
 from baechi.bench.pipeline.holding import holding
 from baechi.bench.pipeline.simulated import Row
@@ -51,6 +54,16 @@ def test_emulated_steps(ran: list[Emulated]) -> None:
         assert row.steps_s["chosen"] == pytest.approx(row.predicted_s, rel=0.1)  # host-bound
         assert row.predicted_s >= row.bound_s
         assert row.over_textbook <= 1.01
+
+
+def test_backward_of_weights_apart() -> None:
+    """Three equal layers, one a device, one microbatch: the last W is all that is not hidden behind B."""
+    graph = chain([(1.0, 2.0)] * 3)
+    for name in graph.placed():
+        graph.nodes[name].update(grad_bytes=8, param_bytes=8)
+    made = pipeline(over(graph, [0, 1, 2]), 1, "gpipe")
+    assert made.timeline.makespan_s == pytest.approx(9)
+    assert apart_s(made) == pytest.approx(3 + 1 + 1 + 2)  # the first layer's input has no gradient
 
 
 def test_emulated_table(ran: list[Emulated]) -> None:
