@@ -22,8 +22,8 @@ from baechi.place.search.room import unseen_bytes
 from baechi.place.search.tables import Tables
 
 ESTIMATES, LAYERS, TRAINED = 2400, 140, 100
-"""Estimates per layer in a round of annealing, for up to this many layers, or the last number in training, where
-an estimate takes twice as long. With more layers there are fewer each, so that a round takes as long."""
+"""Estimates per layer in a round of annealing, for up to this many layers; for up to the last number in
+training, where each takes twice as long. With more layers there are fewer, so a round takes no longer."""
 
 STARTS = 2
 """How many candidates a round improves: the best, and others that no search began with. A search from the
