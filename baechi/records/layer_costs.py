@@ -44,6 +44,11 @@ class LayerCosts(AbstractAttributes):
     largest_grad_bytes: Annotated[
         float | None, "bytes", "Gradient of its largest weight; if missing, it has one weight."
     ] = None
+    grads: Annotated[
+        float | None,
+        "number",
+        "Weights that it owns and that get a gradient: no buffers; if missing, as many as `weights`.",
+    ] = None
     output_bytes: Annotated[float, "bytes", "New storage that it hands on."] = 0
     passing_bytes: Annotated[
         float | None,

@@ -189,7 +189,12 @@ class IndexedPlan:
 
     @cached_property
     def works_back(self) -> list[bool]:
-        """By layer, whether its backward has kernels beside gradient sums; a view has none."""
+        """By layer, whether its backward has kernels beside gradient sums; a view has none.
+
+        All have, if the graph does not say what the host takes.
+        """
+        if not self.knows_host:
+            return [True] * len(self.indexed)
         # Half a launch separates "sums only" from "one kernel more", whatever the rounding of measured times.
         launch_s, host_s = self.cluster.launch_s, self.host_s["backward"]
         sums = additions(self.indexed)
@@ -204,7 +209,7 @@ def _lent_bytes(costs: LayerCosts, graph: LayerGraph) -> int:
 
 def _forward_temp_bytes(graph: LayerGraph, layers: Sequence[LayerCosts]) -> list[int]:
     """By layer; the larger of both phases where the graph does not separate them."""
-    if graph.training and graph.says("forward_temp_bytes"):
+    if graph.training and (graph.says("forward_temp_bytes") or graph.says("backward_rise_bytes")):
         return [ceil(costs.forward_temp_bytes) for costs in layers]
     return [ceil(costs.temp_bytes) for costs in layers]
 

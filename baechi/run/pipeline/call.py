@@ -21,7 +21,7 @@ from baechi.run.pipeline.batch.joining import loss_in
 from baechi.run.pipeline.batch.results import Joiner, Joint
 from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.executor import Executor
-from baechi.run.pipeline.graph.gradients import Waiting
+from baechi.run.pipeline.graph.gradients import Waiting, scale
 from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
 from baechi.run.pipeline.graph.parts import Exit
 from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
@@ -151,8 +151,10 @@ class _Call:
         loss = loss_in(lane.result)
         assert loss is not None
         place = self._backend.place_of(loss)
+        share = self._share(microbatch, place)
         with self._backend.at(place, ""), torch.no_grad():
-            seed = (torch.ones_like(loss) * self._share(microbatch, place)).to(loss.dtype)
+            known = not isinstance(share, torch.Tensor)
+            seed = torch.full_like(loss, share) if known else share.to(loss.dtype)
         self._root(microbatch, loss).incoming.append((seed, None))
         self._seeded[microbatch] = kept = loss.detach()
         lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)
@@ -204,15 +206,10 @@ class _Call:
         (grad,) = incoming
         if grad is None:
             return [None] * len(waiting)
-        there: dict[str, torch.Tensor] = {self._backend.place_of(grad): grad}
-        scaled: list[torch.Tensor | None] = []
-        with torch.no_grad():
-            for one in waiting:
-                place = self._backend.place_of(one)
-                if place not in there:
-                    there[place] = transfer(grad, self._backend, place)
-                scaled.append(one.mul_(there[place]) if one.layout == torch.strided else one * there[place])
+        scaled: list[torch.Tensor | None] = [*waiting]
         waiting.clear()
+        with torch.no_grad():
+            scale(self._backend, scaled, grad)
         return scaled
 
     def _result(self) -> Any:

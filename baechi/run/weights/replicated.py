@@ -4,6 +4,7 @@
     this                       pieces: at the first call those of the first process;
                                after each backward the mean of the gradients, piece by piece
 
+A process may leave out a weight that another one uses: they tell each other first which have gradients.
 It has a process group of its own, so its messages are not taken for those of the buckets.
 """
 
@@ -26,26 +27,27 @@ class Replicas:
 
     Args:
         parallel: the `DistributedDataParallel`.
-        weights: in pieces, by name.
+        weights: of the model, by name.
 
     Attributes:
         syncs: whether the next backward takes the mean; not under `no_sync`.
     """
 
-    def __init__(self, parallel: Any, weights: Mapping[str, SplitTensor]) -> None:
+    def __init__(self, parallel: Any, weights: Mapping[str, torch.Tensor]) -> None:
         self.parallel = weakref.ref(parallel)
         self.syncs = True
         self._waits = False
-        self._weights = [weights[name] for name in sorted(weights)]
+        named = [weights[name] for name in sorted(weights)]
+        self._weights = [weight for weight in named if isinstance(weight, SplitTensor)]
         ranks = distributed.get_process_group_ranks(parallel.process_group)
         self._group: Any = distributed.new_group(ranks)
         for weight in self._weights:
             for piece in weight.pieces:
                 distributed.broadcast(piece, ranks[0], group=self._group)
         self._hooks = [
-            weight.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
-            for weight in self._weights
-            if weight.requires_grad
+            weight.register_post_accumulate_grad_hook(self._arrived)
+            for weight in named  # any of them: a process may use none of those in pieces
+            if weight.is_leaf and weight.requires_grad
         ]
 
     def _arrived(self, weight: torch.Tensor) -> None:
@@ -56,7 +58,12 @@ class Replicas:
     def _average(self) -> None:
         self._waits = False
         processes = distributed.get_world_size(self._group)
-        for weight in self._weights:
+        used = [float(weight.grad is not None) for weight in self._weights]
+        users = torch.tensor(used, device=self._weights[0].pieces[0].device)
+        distributed.all_reduce(users, group=self._group)
+        for weight, count in zip(self._weights, users.tolist(), strict=True):
+            if count and weight.grad is None:
+                weight.grad = weight.like([torch.zeros_like(piece) for piece in weight.pieces])
             if isinstance(weight.grad, SplitTensor):
                 for piece in weight.grad.pieces:
                     distributed.all_reduce(piece, group=self._group)
@@ -93,10 +100,7 @@ def meet_replicas(model: nn.Module, runtime: Runtime) -> None:
     if parallel is not None and (replicas is None or replicas.parallel() is not parallel):
         if replicas is not None:
             replicas.end()
-        weights = {
-            name: weight for name, weight in weights_of(model).items() if isinstance(weight, SplitTensor)
-        }
-        replicas = runtime.replicas = Replicas(parallel, weights)
+        replicas = runtime.replicas = Replicas(parallel, weights_of(model))
     if replicas is not None:
         replicas.syncs = parallel is not None and parallel.require_backward_grad_sync
 

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
+from baechi.simulate.memory.counting import Counter, Ran
 from baechi.simulate.memory.forward import Kept
 from baechi.simulate.memory.gradients import Gradient, Gradients
-from baechi.simulate.memory.watching import OVER, Memory
-from baechi.simulate.time.engine import Engine
+from baechi.simulate.memory.watching import OVER
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.transfers import RETURNED, Transfer
 
@@ -32,18 +32,18 @@ class BackwardLedger:
         kept: what the forward keeps for backward.
         transfers: the transfers of the backward.
         issued: when the host issued each kernel and transfer.
-        engine: the engine that ran the backward.
+        engine: when the backward's layers and transfers ran.
         start_s: when the backward began.
     """
 
     def __init__(
         self,
         stage: IndexedPlan,
-        memory: Memory,
+        memory: Counter,
         kept: Kept,
         transfers: Sequence[Transfer],
         issued: Issued,
-        engine: Engine,
+        engine: Ran,
         start_s: float,
     ) -> None:
         self._stage = stage
@@ -110,17 +110,80 @@ class BackwardLedger:
 
     def receive(self, number: int) -> None:
         """Count a gradient that has arrived: the source releases it, the target adds it to its own."""
+        transfer, arrived = self._transfers[number], self.leave(number)
+        tensor = transfer.tensor
+        if tensor < 0:
+            tensor = self._joins(tensor, transfer.consumers[0], transfer.size_bytes)
+        self._add(tensor, transfer.target, arrived, self._issued.transfers[number])
+
+    def leave(self, number: int) -> Gradient:
+        """Let the source release a gradient that was sent.
+
+        Args:
+            number: the transfer.
+
+        Returns:
+            What arrives.
+        """
         transfer, until_s = self._transfers[number], self._moved_s[number]
         if transfer.source != self._stage.host:
             sent = self._gradients.get(transfer.tensor, transfer.source)
             if sent is not None:
                 sent.until_s = max(sent.until_s, until_s)
             self._drop(self._gradients.take(transfer.tensor, transfer.source), transfer.source)
-        tensor = transfer.tensor
-        if tensor < 0:
-            tensor = self._joins(tensor, transfer.consumers[0], transfer.size_bytes)
-        asked_s = self._issued.transfers[number]
-        self._add(tensor, transfer.target, Gradient(self._copy_bytes(transfer), until_s), asked_s)
+        return Gradient(self._copy_bytes(transfer), until_s)
+
+    def take_out(self, tensor: int, device: int) -> Gradient | None:
+        """Let a gradient wait: nothing is added to it, until it is put in.
+
+        Args:
+            tensor: whose gradient.
+            device: where it is.
+
+        Returns:
+            The gradient, if there is one.
+        """
+        gradient = self.hold(tensor, device)
+        self._gradients.take(tensor, device)
+        if gradient is not None:
+            gradient.holders -= 1
+        return gradient
+
+    def put_in(self, tensor: int, device: int, gradient: Gradient) -> None:
+        """Add a gradient that waited to what is there.
+
+        Args:
+            tensor: whose gradient.
+            device: where it is.
+            gradient: the gradient.
+        """
+        self._add(tensor, device, gradient)
+
+    def hold(self, tensor: int, device: int) -> Gradient | None:
+        """Keep the gradient of a tensor, whatever takes it, until `let_go`.
+
+        Args:
+            tensor: the tensor.
+            device: where the gradient is.
+
+        Returns:
+            The gradient, if there is one.
+        """
+        gradient = self._gradients.get(tensor, device)
+        if gradient is not None:
+            gradient.holders += 1
+        return gradient
+
+    def let_go(self, gradient: Gradient, device: int) -> None:
+        """Keep it no more.
+
+        Args:
+            gradient: what `hold` returned.
+            device: where it is.
+        """
+        gradient.holders -= 1
+        if not gradient.holders:
+            self._drop(gradient, device)
 
     def _issue(self, device: int, size_bytes: int) -> None:
         self._memory.issue(device, size_bytes, self._clocks[device], min(self._clocks))

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.memory.watching import OVER, Memory
-from baechi.simulate.time.engine import Engine
+from baechi.simulate.memory.counting import Counter, Ran
+from baechi.simulate.memory.watching import OVER
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.program import Instruction
 from baechi.simulate.time.transfers import Transfer
@@ -59,16 +59,16 @@ class ForwardLedger:
         memory: where to count.
         transfers: the transfers of the forward.
         issued: when the host issued each kernel and transfer.
-        engine: the engine that ran the forward.
+        engine: when the forward's layers and transfers ran.
     """
 
     def __init__(
         self,
         stage: IndexedPlan,
-        memory: Memory,
+        memory: Counter,
         transfers: Sequence[Transfer],
         issued: Issued,
-        engine: Engine,
+        engine: Ran,
     ) -> None:
         indexed, layers = stage.indexed, range(len(stage.place))
         self.kept = Kept([stage.footprints[n].saved_bytes - stage.lent_bytes[n] for n in layers])
@@ -86,10 +86,11 @@ class ForwardLedger:
         self._dropped = [False for _ in layers]
         self._users = [0 for _ in layers]
         for tensor, maker in enumerate(indexed.source):
-            if maker != FROM_HOST:
+            if maker != FROM_HOST and not indexed.held[tensor]:
                 self._users[maker] += len(indexed.consumers[tensor])
         self._named = {maker for makers in indexed.releases.values() for maker in makers}
-        self._stays = [costs.held_bytes > 0 for costs in indexed.costs]
+        parts = zip(indexed.costs, stage.footprints, strict=True)
+        self._stays = [costs.held_bytes > 0 and not part.output_bytes for costs, part in parts]
         for layer in layers:
             if indexed.is_view[layer]:
                 bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]
@@ -110,23 +111,28 @@ class ForwardLedger:
         following = next(launches, end)
         for what, number in instructions:
             if what == "launch":
-                self._come_to(number)
-                self._launch(number)
+                self.come_to(number)
+                self.launch(number)
                 following = next(launches, end)
             elif what == "depart":
                 if not self._leaves_at_once(number):
-                    self._come_to(following)
-                self._depart(number)
-        self._come_to(end)
+                    self.come_to(following)
+                self.depart(number)
+        self.come_to(end)
         if self._stage.graph.training:
-            self._finish(over_s)
+            self.finish(over_s)
 
     def _leaves_at_once(self, number: int) -> bool:
         """Whether the layer's own call sends its output, while the caller still holds its arguments."""
         transfer = self._transfers[number]
         return transfer.producers == tuple(self._calls[-1:]) and self._stage.indexed.ahead[transfer.tensor]
 
-    def _depart(self, number: int) -> None:
+    def depart(self, number: int) -> None:
+        """Count the copy of a tensor that leaves.
+
+        Args:
+            number: the transfer.
+        """
         transfer, now_s = (
             self._transfers[number],
             self._issued.transfers[number] - self._stage.cluster.launch_s,
@@ -149,7 +155,12 @@ class ForwardLedger:
                 bases = [indexed.source[tensor] for tensor in indexed.reads[owner] if indexed.is_view[owner]]
                 owners += [base for base in bases if base != FROM_HOST]
 
-    def _launch(self, layer: int) -> None:
+    def launch(self, layer: int) -> None:
+        """Count what a layer makes.
+
+        Args:
+            layer: the layer.
+        """
         stage, memory = self._stage, self._memory
         device, footprint = stage.device_of[layer], stage.footprints[layer]
         temp_bytes = stage.temp_bytes[layer]
@@ -159,9 +170,13 @@ class ForwardLedger:
         self._newest_s[device] = self._ended_s[layer]
         self._calls.append(layer)
 
-    def _come_to(self, layer: int) -> None:
+    def come_to(self, layer: int) -> None:
         """End the calls that return before a layer launches: all of them, if the code reaches the layer now.
-        If another launch woke it, the code is still in that launch's call: only calls after that return."""
+        If another launch woke it, the code is still in that launch's call: only calls after that return.
+
+        Args:
+            layer: the layer; the number of layers at the end.
+        """
         code_goes_on = layer >= self._passed
         while len(self._calls) > (not code_goes_on):
             self._give_back(self._calls.pop())
@@ -187,7 +202,7 @@ class ForwardLedger:
     def _let_inputs_go(self, layer: int, now_s: float) -> None:
         for tensor in self._stage.indexed.reads[layer]:
             maker = self._stage.indexed.source[tensor]
-            if maker != FROM_HOST:
+            if maker != FROM_HOST and not self._stage.indexed.held[tensor]:
                 self._released_by(maker, now_s)
 
     def _released_by(self, maker: int, now_s: float) -> None:
@@ -200,7 +215,7 @@ class ForwardLedger:
                 continue
             gone.append(layer)
             for tensor in indexed.reads[layer] if indexed.is_view[layer] else ():
-                if indexed.source[tensor] != FROM_HOST:
+                if indexed.source[tensor] != FROM_HOST and not indexed.held[tensor]:
                     waiting.append(indexed.source[tensor])
         for layer in reversed(gone):
             self._drop(layer, now_s)
@@ -224,11 +239,11 @@ class ForwardLedger:
             self._copied.setdefault(base, []).extend(copies)
             return
         stays = self._stays[maker] or (keepers and stage.graph.training)
-        if stays and not self._over:  # the tensor is alive, so the step keeps its copies until it is over
-            self._copied.setdefault(FROM_HOST, []).extend(copies)
-            return
-        for number in copies:
-            self._drop_copy(number, now_s)
+        for number in copies:  # of a tensor that is alive, the step keeps copies until it is over
+            if (stays or stage.indexed.held[self._transfers[number].tensor]) and not self._over:
+                self._copied.setdefault(FROM_HOST, []).append(number)
+            else:
+                self._drop_copy(number, now_s)
 
     def _base(self, maker: int) -> int | None:
         """The layer whose output a layer's output is a view of, if that is still held."""
@@ -246,8 +261,12 @@ class ForwardLedger:
         else:
             self._memory.drop(transfer.target, transfer.copy_bytes, self._newest_s[transfer.target], now_s)
 
-    def _finish(self, now_s: float) -> None:
-        """End the forward: its variables are released, and the host has what it fetched."""
+    def finish(self, now_s: float) -> None:
+        """End the forward: its variables are released, and the host has what it fetched.
+
+        Args:
+            now_s: when that is.
+        """
         self._over = True
         for maker in reversed(range(len(self._dropped))):
             if not self._dropped[maker]:

@@ -47,7 +47,7 @@ class Memory:
         self.live_bytes = [0] * stage.host
         for layer, footprint in enumerate(stage.footprints):
             self.live_bytes[stage.device_of[layer]] += footprint.always_bytes
-        self.stepping_bytes = _stepping_bytes(stage)
+        self.stepping_bytes = stepping_bytes(stage)
         self.peak_bytes = list(self.stepping_bytes)
         self.curve = [[(0.0, live)] for live in self.live_bytes]
         self._limit_bytes = [device.memory_bytes for device in stage.cluster.devices]
@@ -108,8 +108,12 @@ class Memory:
             heappush(self._pending[device], (until_s, size_bytes))
 
 
-def _stepping_bytes(stage: IndexedPlan) -> list[int]:
-    """By device, the bytes it holds when the optimizer steps."""
+def stepping_bytes(stage: IndexedPlan) -> list[int]:
+    """By device, the bytes it holds when the optimizer steps.
+
+    Args:
+        stage: the plan.
+    """
     resident, total, largest = ([0] * stage.host for _ in range(3))
     for layer, footprint in enumerate(stage.footprints):
         device = stage.device_of[layer]

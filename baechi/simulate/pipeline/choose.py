@@ -122,11 +122,11 @@ def evaluated(
         limits: in flight, by device.
         order: one list for the host.
     """
-    step_s = Replay(costs, microbatches, order).makespan_s
-    peaks = tuple(memory_of(costs, order).peak_bytes)
+    replay = Replay(costs, microbatches, order)
+    peaks = tuple(memory_of(costs, order, replay).peak_bytes)
     limit_bytes = [device.memory_bytes for device in costs.cluster.devices]
     fits = all([peak <= limit for peak, limit in zip(peaks, limit_bytes, strict=True)])
-    return Tried(rule, limits, tuple(order), step_s, peaks, fits)
+    return Tried(rule, limits, tuple(order), replay.makespan_s, peaks, fits)
 
 
 def _schedules(

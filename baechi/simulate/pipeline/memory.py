@@ -1,16 +1,19 @@
 """How full each device is while the host goes through a pipeline's list.
 
 Allocators that order memory by streams, as torch's, give memory out when the host asks, and take it back when
-the host lets go of it: what the device does in between does not matter. So the list alone decides, however
-fast the devices are. What arrives from elsewhere is taken when it is sent, and given back when the last that
-reads it is over: in training, its backward.
+the host lets go of it. What other streams used, too (what was sent, what arrived), comes back when these are
+over by the host's clock; or when the device would be full otherwise: then the allocator waits for them. So
+the list alone decides what is needed, and times how full devices get that have room.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from baechi.records.pipeline import Task
-from baechi.simulate.pipeline.costs import PipelineCosts, Send
+from baechi.simulate.pipeline.costs import PipelineCosts
+from baechi.simulate.pipeline.counting.rehearsal import Changes
+from baechi.simulate.pipeline.replay import Replay
 
 
 @dataclass(frozen=True)
@@ -26,87 +29,102 @@ class PipelineMemory:
     curve: list[list[tuple[int, int]]]
 
 
-def memory_of(costs: PipelineCosts, order: Sequence[Task]) -> PipelineMemory:
+def memory_of(costs: PipelineCosts, order: Sequence[Task], replay: Replay | None = None) -> PipelineMemory:
     """Go through a list.
 
     Args:
         costs: of the pipeline.
         order: one list for the host, which can run.
+        replay: when it runs; without it what is needed, if the allocator waits.
     """
-    return _Ledger(costs).walk(order)
+    return _Ledger(costs, replay).walk(order)
 
 
 class _Ledger:
-    def __init__(self, costs: PipelineCosts) -> None:
+    def __init__(self, costs: PipelineCosts, replay: Replay | None) -> None:
         self._costs, self._units = costs, costs.units
+        self._limits = [device.memory_bytes for device in costs.cluster.devices]
         self._live = list(costs.bytes.always)
         self._peak = [max(pair) for pair in zip(self._live, costs.bytes.stepping, strict=True)]
         self._curve = [[(0, live)] for live in self._live]
-        self._position = 0
-        # by microbatch and unit: what the end of a run's forward, or of a stage's backward, gives back
-        self._after_run: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self._copies: dict[tuple[int, int], list[list[int]]] = {}
+        self._position, self._now_s = 0, 0.0
+        self._late: list[list[tuple[float, int]]] = [[] for _ in self._live]
+        self._streams = None if replay is None else _Streams(replay, len(self._live))
 
     def walk(self, order: Sequence[Task]) -> PipelineMemory:
         for position, task in enumerate(order):
             self._position = position
-            if task.phase == "forward":
-                self._forward(task.microbatch, task.unit)
-            else:
-                self._backward(task.microbatch, task.unit)
+            if self._streams is not None:
+                self._now_s = self._streams.issue(position, task)
+            self._change(self._changes(task))
+        microbatches = 1 + max([task.microbatch for task in order], default=-1)
+        for device, (returned, kept) in enumerate(self._costs.bytes.returned):
+            self._come_back(device)
+            self._add(device, microbatches * returned)  # what they are joined to, beside all of them
+            self._add(device, -microbatches * (returned + kept))
         return PipelineMemory(self._peak, self._curve)
 
+    def _changes(self, task: Task) -> Changes:
+        taken = self._costs.bytes
+        if task.phase == "forward":
+            return taken.forward[task.unit]
+        return (taken.backward if task.microbatch else taken.first_backward)[task.unit]
+
+    def _come_back(self, device: int, now_s: float = float("inf")) -> None:
+        late = self._late[device]
+        while late and late[0][0] <= now_s:
+            self._add(device, -heappop(late)[1])
+
+    def _change(self, changes: Changes) -> None:
+        for device, rise_bytes, net_bytes, late_bytes, sent_bytes in changes:
+            self._come_back(device, self._now_s)
+            if self._live[device] + rise_bytes > self._limits[device]:
+                self._come_back(device)
+            self._add(device, rise_bytes)
+            self._add(device, net_bytes - rise_bytes)
+            if self._streams is None:
+                self._add(device, -late_bytes - sent_bytes)
+                continue
+            heappush(self._late[device], (self._streams.computed_s[device], late_bytes))
+            heappush(self._late[device], (self._streams.sent_s[device], sent_bytes))
+
     def _add(self, device: int, size_bytes: int) -> None:
-        if size_bytes and device < len(self._live):
+        if size_bytes:
             self._live[device] += size_bytes
             self._peak[device] = max(self._peak[device], self._live[device])
             self._curve[device].append((self._position, self._live[device]))
 
-    def _forward(self, microbatch: int, run: int) -> None:
-        taken, stage = self._costs.bytes, self._units.stage_of_run[run]
-        device = self._units.device_of[stage]
-        for send in self._costs.uploads[run]:
-            self._sent(microbatch, send)
-        self._add(device, taken.peak[run])
-        kept = taken.saved[run] if self._units.training else 0
-        for size, until in taken.passing[run]:
-            self._after_run.setdefault((microbatch, until), []).append((device, size))
-            kept += size
-        self._add(device, kept - taken.peak[run])
-        for send in self._costs.sends[run]:
-            self._sent(microbatch, send)
-        for where, size in self._after_run.pop((microbatch, run), ()):
-            self._add(where, -size)
-        if not self._units.training:
-            self._read(microbatch, run)
 
-    def _backward(self, microbatch: int, stage: int) -> None:
-        taken, device = self._costs.bytes, self._units.device_of[stage]
-        rise = taken.first_peak[stage] if microbatch == 0 else taken.backward_peak[stage]
-        self._add(device, rise)
-        saved = sum([taken.saved[run] for run in self._units.runs_of[stage]])
-        self._add(device, (taken.gradients[stage] if microbatch == 0 else 0) - rise - saved)
-        for send in self._costs.returns[stage]:
-            self._add(send.target, send.copy_bytes)
-            self._after_run.setdefault((microbatch, ~send.readers[0]), []).append(
-                (send.target, send.copy_bytes)
-            )
-        for where, size in self._after_run.pop((microbatch, ~stage), ()):
-            self._add(where, -size)
-        self._read(microbatch, stage)
+class _Streams:
+    """When devices are done with all that was issued so far.
 
-    def _sent(self, microbatch: int, send: Send) -> None:
-        """A copy is there from now on, until all that read it are over."""
-        self._add(send.target, send.copy_bytes)
-        readers = send.readers
-        if self._units.training:
-            readers = tuple(sorted({self._units.stage_of_run[run] for run in readers}))
-        copy = [send.target, send.copy_bytes, len(readers)]
-        for reader in readers:
-            self._copies.setdefault((microbatch, reader), []).append(copy)
+    Args:
+        replay: the times of tasks and transfers.
+        devices: how many there are.
 
-    def _read(self, microbatch: int, unit: int) -> None:
-        for copy in self._copies.pop((microbatch, unit), ()):
-            copy[2] -= 1
-            if copy[2] == 0:
-                self._add(copy[0], -copy[1])
+    Attributes:
+        computed_s: by device, when its kernels are over.
+        sent_s: by device, when these and all that it sends are over.
+    """
+
+    def __init__(self, replay: Replay, devices: int) -> None:
+        self._replay = replay
+        self.computed_s, self.sent_s = [0.0] * devices, [0.0] * devices
+        self._sent: dict[Task, list[tuple[int, float]]] = {}
+        for _, end_s, send, unit, microbatch, phase in replay.sent:
+            if send.source < devices:
+                self._sent.setdefault(Task(phase, microbatch, unit), []).append((send.source, end_s))
+
+    def issue(self, position: int, task: Task) -> float:
+        """Issue a task; returns the time at which the host begins to.
+
+        Args:
+            position: its place in the list.
+            task: the task.
+        """
+        device = self._replay.units.device(task)
+        self.computed_s[device] = self._replay.end_s[self._replay.number_of(task)]
+        self.sent_s[device] = max(self.sent_s[device], self.computed_s[device])
+        for source, end_s in self._sent.get(task, ()):
+            self.sent_s[source] = max(self.sent_s[source], end_s)
+        return self._replay.issue_s[position]

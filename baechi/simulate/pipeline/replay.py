@@ -24,7 +24,7 @@ class Replay(AbstractPlay):
         order: one list for the host, which can run.
 
     Attributes:
-        makespan_s: when the last task was over.
+        makespan_s: when gradients were handed over.
         host_s: seconds of the host at work.
         issue_s: by position in the list, when the host began to issue it.
     """
@@ -41,7 +41,16 @@ class Replay(AbstractPlay):
         self.host_s = 0.0
         self.issue_s: list[float] = []
         self.begin_all()
-        self.makespan_s = self.play()
+        self.makespan_s = self._close(self.play())
+
+    def _close(self, end_s: float) -> float:
+        free_s = [0.0] * len(self.idle)
+        for number, task_end_s in enumerate(self.end_s):
+            device = self.device_of[number % self.width]
+            free_s[device] = max(free_s[device], task_end_s)
+        over_s, worked_s = self.costs.closing.end_s(self.microbatches, self._host_free_s, free_s)
+        self.host_s += worked_s
+        return max(end_s, over_s)
 
     def ready(self, number: int) -> None:
         """Nothing to note: the head of a queue is asked."""

@@ -149,6 +149,30 @@ OPTIMIZER_LOADS = _place(
 )
 """Without it, such state goes whole to the device of the first piece, and is cut before the next step."""
 
+UPDATES = tuple(
+    _place(
+        named(
+            f"torch.optim.{module}", f"let {name} update weights in pieces at the cost of plain ones", None
+        ),
+        name,
+        "update weights in pieces at the cost of plain ones",
+    )
+    for module, name in [
+        ("adam", "adam"),
+        ("adamw", "adamw"),
+        ("sgd", "sgd"),
+        ("rmsprop", "rmsprop"),
+        ("adagrad", "adagrad"),
+        ("nadam", "nadam"),
+        ("radam", "radam"),
+        ("adamax", "adamax"),
+        ("adadelta", "adadelta"),
+        ("asgd", "asgd"),
+    ]
+)
+"""The functions with which torch's elementwise optimizers update lists of weights. They are public; without
+one, its optimizer updates weights in pieces operator by operator."""
+
 MODULE_COMPILE = _place(torch.nn.Module, "compile", "compile parts of a model that is distributed already")
 """It is public, so that every torch has it."""
 

@@ -48,6 +48,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     _Tensor.storage: _without_storage,
     _Tensor.data_ptr: _without_storage,
     _Tensor.share_memory_: _shared,
+    torch.is_complex: lambda tensor: tensor.pieces[0].is_complex(),  # which optimizers ask at each step
 }
 """By torch function, what it does on a tensor in pieces."""
 

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from baechi.torchlib.private.patches import OPTIMIZER_LOADS
 from baechi.torchlib.private.tensors import LIST_TYPES
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.split_tensors.updates import teach_updates
 
 _DENSE = torch.contiguous_format
 
@@ -25,14 +26,17 @@ def teach_optimizers() -> None:
         types.append(SplitTensor)
     register_optimizer_step_pre_hook(_settle_state)
     OPTIMIZER_LOADS.put(staticmethod(_loaded_value))
+    teach_updates()
 
 
 def _settle_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """Before a step: state lies as its weight does."""
     del args, kwargs
     for weight, state in optimizer.state.items():
+        in_pieces = type(weight) is SplitTensor
         for key, value in state.items():
-            if isinstance(value, torch.Tensor) and value.shape == weight.shape:
+            lies_alike = (type(value) is SplitTensor) is in_pieces
+            if not lies_alike and isinstance(value, torch.Tensor) and value.shape == weight.shape:
                 state[key] = _as_weight(weight, value)
 
 

@@ -27,6 +27,34 @@ def train(model: nn.Module, inputs: Any) -> None:
             optimizer.zero_grad(set_to_none=turn == 0)
 
 
+class Either(nn.Module):
+    """Each call uses one of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 6), nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor, way: int) -> torch.Tensor:
+        made: torch.Tensor = (self.left, self.right, self.first)[way](self.first(x)).square().mean()
+        return made
+
+
+def leave_out(rank: int) -> None:
+    """A process uses a weight in pieces that the other does not use, then one of them uses none: means are
+    those of DDP that looks for weights without gradients."""
+    model, plain = twins(Either)
+    x = torch.ones(2, 4, dtype=torch.float64) + rank
+    split_on(2, model, (x, 0), {"left": 2})
+    for network in (plain, model):
+        wrapped = DistributedDataParallel(network, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for ways in ((0, 1), (0, 2), (1, 2), (0, 0)):
+            optimizer.zero_grad()
+            wrapped(x, ways[rank]).backward()
+            optimizer.step()
+    assert_same(model, plain)
+
+
 def main(rank: int, file: str) -> None:
     """Split, then split and pipelined: the weights are those of the plain model, in both processes."""
     torch.set_num_threads(1)
@@ -50,6 +78,7 @@ def main(rank: int, file: str) -> None:
     train(copied, inputs)
     train(model, inputs)
     assert_same(copied, model)
+    leave_out(rank)
     print("the same")
     distributed.destroy_process_group()
 

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from baechi.backend import AbstractBackend
+from baechi.backend.transfer import transfer
 from baechi.torchlib.private.tensors import hooks_of, later_hooks_of
 
 
@@ -49,3 +51,27 @@ class Waiting:
         """The gradients; they are kept no more."""
         grads, self.grads = self.grads, [None] * len(self.weights)
         return grads
+
+
+def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: torch.Tensor) -> None:
+    """Multiply gradients by a scalar that lies on a device: in place, by one operator a device.
+
+    Args:
+        backend: the devices.
+        grads: by place in the list, they may become others: a sparse one does.
+        factor: the scalar, which the host does not read.
+    """
+    dense: dict[str, list[torch.Tensor]] = {}
+    there = {backend.place_of(factor): factor}
+    for number, grad in enumerate(grads):
+        if grad is None:
+            continue
+        place = backend.place_of(grad)
+        if place not in there:
+            there[place] = transfer(factor, backend, place)
+        if grad.layout == torch.strided:
+            dense.setdefault(place, []).append(grad)
+        else:
+            grads[number] = grad * there[place]
+    for place, together in dense.items():
+        torch._foreach_mul_(together, there[place])

@@ -1,0 +1,29 @@
+"""What the ledgers of forward and backward are told, and whom they tell."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Counter(Protocol):
+    """Counts bytes on devices."""
+
+    def issue(self, device: int, size_bytes: int, now_s: float, least_s: float | None = None) -> None:
+        """The host asks for bytes."""
+
+    def free(self, device: int, size_bytes: int) -> None:
+        """Bytes are freed that only the device's own stream used."""
+
+    def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
+        """Bytes are released that streams may still use."""
+
+
+class Ran(Protocol):
+    """When layers and transfers of a phase began and ended."""
+
+    @property
+    def ran(self) -> Sequence[tuple[int, float, float]]:
+        """By layer that ran: the layer, its start, its end."""
+
+    @property
+    def moved(self) -> Sequence[tuple[int, float, float]]:
+        """By transfer: its number, its start, its end."""

@@ -1,0 +1,94 @@
+"""An optimizer's update of lists of weights: pieces stand in the lists in place of what they make up.
+
+given    [weight a, weight b in pieces]     state of each     one step count each
+runs     [a, b's first piece, b's second]   their state       the count, and copies of it
+
+So an update costs what it costs for as many plain weights: no operator sees a tensor in pieces.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from baechi.torchlib.dynamo import uncompiled
+from baechi.torchlib.private.patches import UPDATES
+from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
+
+Update = Callable[..., None]
+
+
+def teach_updates() -> None:
+    """Let the updates of torch's elementwise optimizers take weights in pieces; done once."""
+    for place in UPDATES:
+        if place.exists:
+            place.put(_by_pieces(place.original))
+
+
+def _by_pieces(update: Update) -> Update:
+    @functools.wraps(update)
+    def updated(params: Sequence[torch.Tensor], *given: Any, **options: Any) -> None:
+        if SplitTensor in map(type, params) and not options.get("differentiable"):
+            _run(update, params, given, options)
+        else:
+            update(params, *given, **options)
+
+    return updated
+
+
+@uncompiled
+def _run(update: Update, params: Sequence[Any], given: Sequence[Any], options: dict[str, Any]) -> None:
+    columns = [_flat(value, params, first=number == 0) for number, value in enumerate(given)]
+    update([piece for weight in params for piece in _parts(weight)], *columns, **options)
+    written = [weight for weight in params if type(weight) is SplitTensor]
+    for before, after in zip(given, columns, strict=True):
+        if after is not before:
+            written += _joined(before, after, params)
+    torch.autograd.graph.increment_version(written)  # torch has counted the writes of the pieces
+
+
+def _parts(weight: Any) -> Sequence[Any]:
+    return weight.pieces if type(weight) is SplitTensor else (weight,)
+
+
+def _flat(value: Any, params: Sequence[Any], *, first: bool) -> Any:
+    """A list with what stands beside pieces in place of what stands beside their weight."""
+    if not isinstance(value, list) or not value:
+        return value
+    flat: list[Any] = []
+    for weight, one in zip(params, value, strict=True):
+        if type(weight) is not SplitTensor:
+            flat.append(one)
+        elif type(one) is SplitTensor:
+            if one.lies != weight.lies:
+                refuse(f"an update by one that is cut elsewhere ({one!r}) of", weight)
+            flat += one.pieces
+        elif one is None:
+            flat += [None] * len(weight.pieces)
+        elif not one.dim():  # the same for all pieces; each write counts once
+            flat += [one, *[_copied(one, piece) for piece in weight.pieces[1:]]]
+        elif first:
+            flat += weight.beside(one)
+        else:
+            refuse("state that is whole beside", weight)
+    return flat
+
+
+def _copied(number: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    return number.clone() if number.device.type == "cpu" else number.to(piece.device, copy=True)
+
+
+def _joined(before: list[Any], after: list[Any], params: Sequence[Any]) -> list[SplitTensor]:
+    """The state in pieces of a list; what an update has put in place of None is put there, too."""
+    found, start = [], 0
+    for index, weight in enumerate(params):
+        stop = start + len(_parts(weight))
+        if type(weight) is not SplitTensor:
+            before[index] = after[start]
+        elif before[index] is None and after[start] is not None:
+            before[index] = weight.like(after[start:stop])
+        if type(before[index]) is SplitTensor:
+            found.append(before[index])
+        start = stop
+    return found
