@@ -24,7 +24,7 @@ _ENOUGH = 1e-3
 """Orders within this part of the bound are good."""
 
 _SEEDS = 6
-"""So many orders are made better."""
+"""So many orders are made better, each by another rule."""
 
 _MOST_TASKS, _MOST_DRAFTS, _FEWEST_DRAFTS = 100_000, 400, 8
 """So many tasks are drafted in all, and so many drafts at most and at least."""
@@ -76,7 +76,10 @@ class _Improvement:
         self._best, self._better = best_of(found), list[Tried]()
         self._enough_s = shortest_pipeline_s(costs, microbatches) * (1 + _ENOUGH)
         fitting = [tried for tried in found if tried.fits]
-        self._seeds = sorted(fitting, key=lambda tried: tried.step_s)[:_SEEDS]
+        by_rule: dict[str, Tried] = {}
+        for tried in sorted(fitting, key=lambda tried: tried.step_s):
+            by_rule.setdefault(tried.rule, tried)
+        self._seeds = list(by_rule.values())[:_SEEDS]
         self._drafts: list[Draft] = []
         self._networks: list[Network] = []
 
