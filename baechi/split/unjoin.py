@@ -133,6 +133,9 @@ def _part(made: LayerGraph, node: str, number: int, tile: str, share: float) -> 
         own |= {"kind": "glue", "module": own["module"].rpartition(".")[0], "type": LAYERS[own["type"]]}
     if data["type"] == LOSS:
         rows = _row_bytes(made, node)
+        # a whole makes two tensors of its size in backward, a part three: the gradients of its sum and of the
+        # labels' logits are added
+        own["backward_rise_bytes"] = 1.5 * own.get("backward_rise_bytes", 0)
         own |= {"output_bytes": rows, "upstream_grad_bytes": rows, "held_bytes": 0, "passing_bytes": rows}
     made.add_node(name, **own, colocate=made.nodes[tile]["colocate"])
     return name

@@ -20,6 +20,7 @@ RAW = {
     "bench/models/layered.py",
     "cost/indexed.py",
     "cost/recompute.py",
+    "split/chains.py",
     "split/unjoin.py",
     "cost/transfer.py",
     "split/costs.py",
