@@ -151,8 +151,9 @@ def takes_two_nodes(tensor: torch.Tensor) -> bool:
     Args:
         tensor: any tensor.
     """
-    wrapped = is_wrapped(tensor)
-    return tensor.layout == torch.strided and not wrapped and not _is_dual(tensor)
+    if tensor.layout is not torch.strided or is_wrapped(tensor):
+        return False
+    return forward_ad_level() < 0 or not _is_dual(tensor)
 
 
 def _is_dual(tensor: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ does not count.
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -21,7 +22,7 @@ import networkx as nx
 import torch
 from torch import nn
 
-from baechi.backend import unwatched
+from baechi.backend import backend_of, unwatched
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
@@ -32,28 +33,31 @@ LAYERS = 100
 
 _FEATURES = 4
 _WARM_UP = 3  # the first rounds fill caches
-_CLUSTER = Cluster.virtual(2)
 
 
-def host(*, rounds: int = 30, layers: int = LAYERS) -> HostCosts:
+def host(*, rounds: int = 30, layers: int = LAYERS, cluster: Cluster | None = None) -> HostCosts:
     """Measure what the runtime takes of the host for each thing that it does.
 
     Args:
         rounds: how often each way runs; medians count.
         layers: of each small model, an even number of at least 4.
+        cluster: its first two devices are used; two emulated ones unless given.
 
     Returns:
         The costs on this machine, for `dataclasses.replace(cluster, host=...)`.
 
     Raises:
-        ValueError: too few rounds or layers.
+        ValueError: too few rounds, layers or devices.
     """
+    devices = cluster or Cluster.virtual(2)
     if rounds < 1 or layers < 4 or layers % 2:
         raise ValueError(
             f"{rounds} rounds of {layers} layers: it takes 1 round, and an even number from 4 on"
         )
+    if len(devices) < 2:
+        raise ValueError(f"{devices.names}: a transfer takes two devices")
     with unwatched():
-        return _costs(_medians(_ways(layers), rounds), layers)
+        return _costs(_medians(_ways(layers, devices), rounds), layers)
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,21 @@ class _Way:
     training: bool = False
 
 
+class _Layer(nn.Module):
+    """Copies, which every kind of device does fast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))  # without one it would lie nowhere
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+
 class _Chain(nn.Module):
     def __init__(self, layers: int, ops: int = 0) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(_FEATURES, _FEATURES) for _ in range(layers)])
+        self.layers = nn.ModuleList([_Layer() for _ in range(layers)])
         self.ops = ops
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,7 +102,7 @@ class _Pair(nn.Module):
     def __init__(self, layers: int) -> None:
         super().__init__()
         self.left, self.right = (_Chain(layers // 2).layers for _ in range(2))
-        self.last = nn.Linear(_FEATURES, _FEATURES)
+        self.last = _Layer()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         left = right = x
@@ -97,28 +112,29 @@ class _Pair(nn.Module):
         return out
 
 
-def _ways(layers: int) -> dict[str, _Way]:
+def _ways(layers: int, cluster: Cluster) -> dict[str, _Way]:
     """The models by name; a chain is halved between two devices unless it is said otherwise."""
-    x = torch.ones(2, _FEATURES)
+    on, home = partial(_assigned, cluster), backend_of(cluster).kernel_device(cluster.names[0]) or "cpu"
+    x = torch.ones(2, _FEATURES, device=home, requires_grad=True)
 
     def chain(count: int, ops: int = 0) -> nn.Module:
-        return _assigned(_Chain(count, ops), [number >= count // 2 for number in range(count)])
+        return on(_Chain(count, ops), [number >= count // 2 for number in range(count)])
 
     zigzag = [number % 2 == 1 for number in range(layers)]
     pair, half = [False] * layers + [True], layers // 2
     waits = [number for left in range(half) for number in (half + left, left)] + [layers]  # right, then left
     found: dict[str, _Way] = {}
     for name, model in {
-        "plain": _Chain(layers),
-        "plain, short": _Chain(2),
-        "plain, ops": _Chain(2, layers),
+        "plain": _Chain(layers).to(home),
+        "plain, short": _Chain(2).to(home),
+        "plain, ops": _Chain(2, layers).to(home),
         "chain": chain(layers),
         "short": chain(2),
         "ops": chain(2, layers),
-        "zigzag": _assigned(_Chain(layers), zigzag),
-        "pair": _assigned(_Pair(layers), pair),
-        "waiting": _assigned(_Pair(layers), pair, waits),
-        "waiting, threads": _assigned(_Pair(layers), pair, waits, reorder="threads"),
+        "zigzag": on(_Chain(layers), zigzag),
+        "pair": on(_Pair(layers), pair),
+        "waiting": on(_Pair(layers), pair, waits),
+        "waiting, threads": on(_Pair(layers), pair, waits, reorder="threads"),
     }.items():
         found[name] = _Way(lambda model=model: model(x))  # type: ignore[misc]
         if name in ("chain", "zigzag"):
@@ -127,17 +143,22 @@ def _ways(layers: int) -> dict[str, _Way]:
 
 
 def _assigned(
-    model: nn.Module, far: Iterable[bool], order: Iterable[int] | None = None, reorder: Any = "host"
+    cluster: Cluster,
+    model: nn.Module,
+    far: Iterable[bool],
+    order: Iterable[int] | None = None,
+    reorder: Any = "host",
 ) -> nn.Module:
     """The model on two devices.
 
     Args:
+        cluster: their cluster.
         model: a model whose layers run in the order of its modules, as far as the code reads them.
         far: by layer, whether it lies on the second device.
         order: the plan's order; the code's unless given.
         reorder: as for `assign`.
     """
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    names = [name for name, module in model.named_modules() if isinstance(module, _Layer)]
     graph: nx.DiGraph[str] = nx.DiGraph(training=True)
     for name in names:
         graph.add_node(name, module=name)
@@ -145,9 +166,9 @@ def _assigned(
         before = f"{parent}.{int(number) - 1}" if number.isdigit() else ""
         if before in graph:
             graph.add_edge(before, name, bytes=4 * _FEATURES)
-    devices = {name: _CLUSTER.names[there] for name, there in zip(names, far, strict=True)}
+    devices = {name: cluster.names[there] for name, there in zip(names, far, strict=True)}
     plan_order = tuple([names[number] for number in order]) if order is not None else tuple(names)
-    plan = Plan(LayerGraph.from_networkx(graph), _CLUSTER, devices, plan_order)
+    plan = Plan(LayerGraph.from_networkx(graph), cluster, devices, plan_order)
     made: nn.Module = lazy_import("assign")(model, plan, reorder=reorder)
     return made
 

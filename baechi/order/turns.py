@@ -41,7 +41,8 @@ class Turns:
         if place is None:
             return True
         self._reached.add(layer)
-        self._host_place = max(self._host_place, self._code_place[layer])
+        if self._code_place[layer] > self._host_place:
+            self._host_place = self._code_place[layer]
         return self._is_up(*place)
 
     def is_up(self, layer: str) -> bool:
@@ -67,14 +68,15 @@ class Turns:
             return []
         self._launched.add(layer)
         up = self._up(place[0])
-        for queue in self._letting:
-            if queue != place[0]:
-                up += self._up(queue)
+        if self._letting:
+            for queue in self._letting:
+                if queue != place[0]:
+                    up += self._up(queue)
         return up
 
     def skip(self) -> list[str]:
         """The layers whose turn came because the host went past others, which were skipped."""
-        if self._none_skipped():
+        if len(self._reached) > self._host_place:
             return []
         return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
 
@@ -86,7 +88,7 @@ class Turns:
     def _is_up(self, queue: int, position: int) -> bool:
         if self._next[queue] > position:
             return True  # skipped, but reached after all: no layer waits for its turn any more
-        if self._pass(queue) != position or not self._others_went(queue, position):
+        if self._pass(queue) != position or (self._first and not self._others_went(queue, position)):
             return False
         self._told[queue] = position
         return True
@@ -97,19 +99,14 @@ class Turns:
         if position == self._told[queue] or position == len(self._queues[queue]):
             return []
         layer = self._queues[queue][position]
-        if layer not in self._reached or not self._others_went(queue, position):
+        if layer not in self._reached or (self._first and not self._others_went(queue, position)):
             return []
         self._told[queue] = position
         return [layer]
 
     def _others_went(self, queue: int, position: int) -> bool:
         """Whether the layers in `order.first` of this one have launched, or were skipped."""
-        if not self._first:
-            return True
         return all(self._is_over(other) for other in self._first.get(self._queues[queue][position], ()))
-
-    def _none_skipped(self) -> bool:
-        return len(self._reached) > self._host_place
 
     def _is_over(self, layer: str) -> bool:
         if layer in self._launched:
@@ -119,8 +116,12 @@ class Turns:
     def _pass(self, queue: int) -> int:
         """Move past the layers that have launched or were skipped; returns the next position."""
         layers, position = self._queues[queue], self._next[queue]
-        over = self._launched.__contains__ if self._none_skipped() else self._is_over
-        while position < len(layers) and over(layers[position]):
-            position += 1
+        if len(self._reached) > self._host_place:  # none is skipped
+            launched = self._launched
+            while position < len(layers) and layers[position] in launched:
+                position += 1
+        else:
+            while position < len(layers) and self._is_over(layers[position]):
+                position += 1
         self._next[queue] = position
         return position

@@ -14,5 +14,15 @@ ELEMENTWISE = frozenset(
 VIEWS = frozenset(["__getitem__", "flatten", "reshape", "transpose", "view"])
 """These leave the axis along which the tiles lie as it is, or move it; all else joins."""
 
+HEADS = frozenset(["__matmul__", "matmul", "scaled_dot_product_attention", "softmax"])
+"""These go part by part where the axis is one of batches or heads, which they leave alone."""
+
 LOSS = "cross_entropy"
 """It takes logits in parts."""
+
+LAYERS = {
+    "ELU": "elu", "GELU": "gelu", "GELUActivation": "gelu", "Hardswish": "hardswish", "Identity": "to",
+    "LeakyReLU": "leaky_relu", "Mish": "mish", "NewGELUActivation": "gelu", "ReLU": "relu", "ReLU6": "relu6",
+    "Sigmoid": "sigmoid", "SiLU": "silu", "SiLUActivation": "silu", "Softplus": "softplus", "Tanh": "tanh",
+}  # fmt: skip
+"""Classes of layers that are such an op, by short name. Their code runs as it is: other ops in it join."""

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from baechi.torchlib.private.autocast import casts_anywhere as casts_anywhere
+
 _ACCELERATORS = ("cuda", "xpu", "mtia", "hpu")
 
 
@@ -13,6 +15,13 @@ def autocast_types() -> tuple[str, ...]:
     """The types of devices for which autocast may be on here: the CPU, CUDA's, this machine's."""
     here = torch.accelerator.current_accelerator()
     return tuple(dict.fromkeys(["cpu", "cuda", *([] if here is None else [here.type])]))
+
+
+@functools.cache
+def no_casts() -> tuple[tuple[bool, ...], tuple[torch.dtype | None, ...]]:
+    """By device type, that autocast is off, and that it has no dtype."""
+    kinds = autocast_types()
+    return (False,) * len(kinds), (None,) * len(kinds)
 
 
 def autocast_everywhere() -> AbstractContextManager[object]:

@@ -1,17 +1,19 @@
-"""Inputs of another batch: rows repeated or left out, and what shares memory still shares it.
+"""Inputs of another batch: rows repeated or left out, and what shares memory still shares it; and which fits.
 
 ids, labels = x, x                     one tensor, given twice: resized, it is one tensor
 ids, labels = x[:, :-1], x[:, 1:]      views of one tensor: resized, they are views of one tensor
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from baechi.records.inputs import Inputs
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import storage_object
+
+_MOST = 2**24
 
 Resize = Callable[[torch.Tensor], torch.Tensor]
 
@@ -41,6 +43,58 @@ def resized_batch(inputs: Inputs, size: int, wanted: int) -> Inputs:
         return tensor.index_select(0, torch.arange(wanted, device=tensor.device) % size)
 
     return _each_of_batch(resize, inputs, size)
+
+
+def fitting_batches(spare_bytes: Callable[[int], int]) -> list[tuple[int, int]]:
+    """Batches that fit, up to about the largest: by doubling, then by halves.
+
+    Args:
+        spare_bytes: the bytes that are left with a batch; below zero those that are missing.
+
+    Returns:
+        Each with what it leaves, the last within a percent of the largest.
+    """
+    found = [(0, 0)]
+    high = 1
+    while high <= _MOST and (spare := spare_bytes(high)) >= 0:
+        found.append((high, spare))
+        high = 2 * high
+    while high - found[-1][0] > max(1, high // 128):
+        middle = (found[-1][0] + high) // 2
+        spare = spare_bytes(middle)
+        if spare >= 0:
+            found.append((middle, spare))
+        else:
+            high = middle
+    return found[1:]
+
+
+def largest_that_fits(spare_bytes: Callable[[int], int], about: Sequence[tuple[int, int]]) -> int:
+    """The largest batch that fits: it fits, and the next one does not.
+
+    Args:
+        spare_bytes: the bytes that are left with a batch; below zero those that are missing.
+        about: batches that fit by a simulation, with what they leave. What the last leaves stays idle; from
+            the first to the last, rows take so much each.
+
+    Returns:
+        0 if none fits; at most 2**24.
+    """
+    (first, most), (guess, idle) = (about[0], about[-1]) if about else ((0, 0), (1, 0))
+    row_bytes = (most - idle) / (guess - first) if guess > first else 0.0
+    low, high, stride = 0, _MOST + 1, 1
+    while True:
+        spare = spare_bytes(guess)
+        low, high = (guess, high) if spare >= 0 else (low, guess)
+        if high - low <= 1:
+            return low
+        if low and high <= _MOST and stride > 2:
+            guess = (low + high) // 2
+            continue
+        too_much = spare - idle if spare >= 0 else -spare
+        step = max(stride, int(too_much / row_bytes) if row_bytes > 0 else 0)
+        guess = min(low + step, high - 1) if spare >= 0 else max(low + 1, high - step)
+        stride = 2 * stride
 
 
 def part_of_batch(inputs: Inputs, parts: int) -> Inputs:

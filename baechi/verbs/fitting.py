@@ -1,20 +1,16 @@
 """Whether a model fits a cluster, what is missing if not, and how large its batch could be.
 
 A model is captured with its batch and with twice that; or with twice and four times, if its code takes
-another path with the batch itself, such as one example. Bytes and work grow linearly between, layer by
-layer; so any other batch is a graph without another capture. Three questions narrow the answer down,
-each more exact and slower than the one before:
-
-    placed: does the graph of that batch find a placement?      doubled until it does not
-    run dry: does a dry run of that placement fit?              from there, by bisection
-    captured: the same with a capture of that batch             one by one, to be sure
+another path with the batch itself, such as one example. Each batch that is tried is captured, placed, and
+the placement is run dry, until one fits and the next one does not. That takes three tries most often, since
+simulated placements say where to begin, and the bytes that are left or missing how far to go.
 
 Captures and dry runs take inputs on `meta`, since the host may have no room for them. Where the model's
-code looks at values, neither can be, and the line through the two captures is the answer.
+code looks at values, neither can be. But bytes and work grow linearly with the batch, layer by layer: so
+there, and where to begin, the line through the two captures is the graph of another batch.
 """
 
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +21,7 @@ from torch import nn
 
 from baechi.errors import CaptureError, PlacementError
 from baechi.place.evaluated import Effort
+from baechi.place.recompute import Recompute
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
@@ -33,7 +30,13 @@ from baechi.records.layer_costs import LayerCosts
 from baechi.records.plan import Plan
 from baechi.split.spec import Layers
 from baechi.units import format_bytes
-from baechi.verbs.batches import batch_on_meta, batch_size, resized_batch
+from baechi.verbs.batches import (
+    batch_on_meta,
+    batch_size,
+    fitting_batches,
+    largest_that_fits,
+    resized_batch,
+)
 from baechi.verbs.given import Optimizer, check_owner, name_of, tell_unused
 from baechi.verbs.judging import judged, runner
 from baechi.verbs.planning import placed, with_optimizer
@@ -44,7 +47,6 @@ from baechi.verbs.split.verb import plan_as_split
 logger = logging.getLogger(__name__)
 
 _GROW = LayerCosts.amounts("bytes")
-_MOST_DOUBLINGS = 24
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def fits(
     accumulate: bool = False,
     max_memory: Mapping[int | str, int | str] | None = None,
     effort: Effort = 0,
+    recompute: Recompute = None,
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
     split: Layers | None = None,
@@ -106,6 +109,7 @@ def fits(
         accumulate: whether gradients are added up over several steps; see `profile`.
         max_memory: as `distribute` takes it.
         effort: how long each placement is searched for; see `place`.
+        recompute: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
         split: layers that are split, or `"auto"`, as `distribute` takes it.
@@ -127,7 +131,7 @@ def fits(
     check_owner(optimizer, model.parameters(), type(model).__name__)
     tell_unused(optimizer, training=model.training if training is None else training)
     name = name_of(optimizer)
-    place_with = functools.partial(placed, placer="auto", optimizer=name, effort=effort)
+    place_with = functools.partial(placed, placer="auto", optimizer=name, effort=effort, recompute=recompute)
     capture = functools.partial(
         profile,
         model,
@@ -139,29 +143,34 @@ def fits(
         source="estimate",
     )
 
-    def refusal_of(graph: LayerGraph, batch: Inputs | None) -> PlacementError | None:
+    def placed_with(graph: LayerGraph, batch: Inputs | None) -> Plan | PlacementError:
         run = runner(model, [batch], optimizer) if verify and batch is not None else None
 
         def plan_for(graph: LayerGraph) -> Plan:
             place_within = functools.partial(place_with, graph)
             return place_within(devices) if run is None else judged(devices, place_within, run)
 
-        return _refusal(
+        return _plan_or_refusal(
             functools.partial(plan_as_split, with_optimizer(graph, name), layers, devices, plan_for)
         )
 
     size = batch_size(given)
     with verbosity(verbose), progress("trying batches"):
         graph = capture(given)
-        refusal = refusal_of(graph, given)
-        largest = _largest(capture, graph, given, size, refusal_of) if size else None
-    if largest is not None and size is not None and refusal is None:
+        outcome = placed_with(graph, given)
+        largest = _largest(capture, graph, given, size, placed_with, outcome) if size else None
+    if largest is not None and size is not None and isinstance(outcome, Plan):
         largest = max(largest, size)
-    return _answer(refusal, size, largest)
+    return _answer(outcome, size, largest)
 
 
 def graph_fits(
-    graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None, effort: Effort = 0
+    graph: LayerGraph,
+    cluster: Cluster,
+    *,
+    optimizer: str | None = None,
+    effort: Effort = 0,
+    recompute: Recompute = None,
 ) -> Fit:
     """Say whether the model of a graph fits a cluster, by simulation.
 
@@ -170,28 +179,38 @@ def graph_fits(
         cluster: the devices.
         optimizer: name of the optimizer whose state counts.
         effort: see `place`.
+        recompute: as `distribute` takes it.
 
     Returns:
         Yes or no, and the bytes that are short; a graph does not say what another batch would take.
     """
-    place_with = functools.partial(placed, graph, placer="auto", optimizer=name_of(optimizer), effort=effort)
-    refusal = _refusal(functools.partial(place_with, cluster))
-    return _answer(refusal, None, None)
+    name = name_of(optimizer)
+    place_with = functools.partial(
+        placed, graph, placer="auto", optimizer=name, effort=effort, recompute=recompute
+    )
+    return _answer(_plan_or_refusal(functools.partial(place_with, cluster)), None, None)
 
 
-def _answer(refusal: PlacementError | None, size: int | None, largest: int | None) -> Fit:
-    if refusal is None:
+def _answer(outcome: Plan | PlacementError, size: int | None, largest: int | None) -> Fit:
+    if isinstance(outcome, Plan):
         return Fit(True, size, {}, largest)
-    return Fit(False, size, refusal.short_bytes, largest, str(refusal).split("\n")[0])
+    return Fit(False, size, outcome.short_bytes, largest, str(outcome).split("\n")[0])
 
 
-def _refusal(make_plan: Callable[[], Plan]) -> PlacementError | None:
-    """Why nothing is placed; None if something is."""
+def _plan_or_refusal(make_plan: Callable[[], Plan]) -> Plan | PlacementError:
+    """A plan, or why there is none."""
     try:
-        make_plan()
+        return make_plan()
     except PlacementError as error:
         return error
-    return None
+
+
+def _spare_bytes(outcome: Plan | PlacementError) -> int:
+    """The bytes that a plan leaves on all devices; below zero those that are missing where there is none."""
+    if isinstance(outcome, PlacementError):
+        return -max(1, sum(outcome.short_bytes.values()))
+    peaks = outcome.timeline.peak_bytes
+    return max(0, sum([one.memory_bytes - peaks.get(one.name, 0) for one in outcome.cluster.devices]))
 
 
 def _largest(
@@ -199,7 +218,8 @@ def _largest(
     one: LayerGraph,
     inputs: Inputs,
     size: int,
-    refusal_of: Callable[[LayerGraph, Inputs | None], PlacementError | None],
+    placed_with: Callable[[LayerGraph, Inputs | None], Plan | PlacementError],
+    outcome: Plan | PlacementError,
 ) -> int | None:
     """The largest batch that fits; None if the batch cannot be doubled, or that changes the model's path."""
     first, path = size, _path(one)
@@ -216,50 +236,30 @@ def _largest(
         logger.warning("the model takes another path with another batch: the largest one is not known")
         return None
 
-    def fitting(ask: Callable[[int], PlacementError | None]) -> Callable[[int], bool]:
-        return functools.cache(lambda batch: ask(batch) is None)
+    known = {size: outcome}
 
-    def line(batch: int) -> LayerGraph:
+    def on_the_line(batch: int) -> LayerGraph:
         return _between(one, double, first, batch)
 
-    def other(batch: int) -> Inputs:
-        return batch_on_meta(inputs, size, batch)
+    def captured(batch: int) -> LayerGraph:
+        return capture(batch_on_meta(inputs, size, batch))
 
-    placed = fitting(lambda batch: refusal_of(line(batch), None))
-    run_dry = fitting(lambda batch: refusal_of(line(batch), other(batch)))
-    captured = fitting(lambda batch: refusal_of(capture(other(batch)), other(batch)))
-    doubled = _doubled(placed)
-    largest = _from(run_dry, doubled, stride=max(1, doubled))
+    def spare(graph_of: Callable[[int], LayerGraph], batch: int) -> int:
+        if batch not in known:
+            known[batch] = placed_with(graph_of(batch), batch_on_meta(inputs, size, batch))
+        return _spare_bytes(known[batch])
+
+    about = fitting_batches(lambda batch: _spare_bytes(placed_with(on_the_line(batch), None)))
     try:
-        return _from(captured, largest, stride=1)
+        return largest_that_fits(functools.partial(spare, captured), about)
     except CaptureError as error:
-        logger.info("the largest batch (%d) is reckoned from smaller ones: %s", largest, error)
-        return largest
+        logger.info("the largest batch is reckoned from smaller ones: %s", error)
+        return largest_that_fits(functools.partial(spare, on_the_line), about)
 
 
 def _path(graph: LayerGraph) -> tuple[list[str], list[tuple[str, str]]]:
     """What the model's code calls, and what reads what."""
     return list(graph), list(graph.edges)
-
-
-def _doubled(fitting: Callable[[int], bool]) -> int:
-    """The largest power of two that fits; 0 if one does not."""
-    sizes = [2**power for power in range(_MOST_DOUBLINGS + 1)]
-    return max(itertools.takewhile(fitting, sizes), default=0)
-
-
-def _from(fitting: Callable[[int], bool], start: int, stride: int) -> int:
-    """The largest batch that fits, near `start`: by strides that double, then by bisection."""
-    low, high = start, start + stride
-    if not low or fitting(low):
-        while fitting(high):
-            low, high, stride = high, high + 2 * stride, 2 * stride
-    while low and not fitting(low):
-        low, high, stride = max(0, low - stride), low, 2 * stride
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fitting(middle) else (low, middle)
-    return low
 
 
 def _between(one: LayerGraph, double: LayerGraph, size: int, batch: int) -> LayerGraph:

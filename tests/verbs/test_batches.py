@@ -8,7 +8,13 @@ from torch import Tensor
 
 from baechi.records import Inputs
 from baechi.torchlib.tensors.storage import storage_object
-from baechi.verbs.batches import batch_on_meta, batch_size, resized_batch
+from baechi.verbs.batches import (
+    batch_on_meta,
+    batch_size,
+    fitting_batches,
+    largest_that_fits,
+    resized_batch,
+)
 
 X = torch.arange(10).view(2, 5)
 
@@ -49,3 +55,21 @@ def test_odd_inputs() -> None:
     assert batch_size(given) == 2 and batch_size(Inputs(1, torch.tensor(2))) is None
     found = resized_batch(given, 2, 4)
     assert [tuple(t.shape) for t in found.args] == [(), (4, 2), (4, 3), (4, 2)]
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2, 7, 23, 1000, 2**24])
+@pytest.mark.parametrize("wrong_by", [0.5, 0.97, 1.0, 1.1, 3.0])
+@pytest.mark.parametrize("idle", [0, 10**6])
+def test_the_largest_is_found(largest: int, wrong_by: float, idle: int) -> None:
+    """However wrong the simulation was; with what stays idle where a batch fits, or nothing."""
+    tried = []
+
+    def spare_bytes(batch: int) -> int:
+        tried.append(batch)
+        return (largest - batch) * 900 + (idle if batch <= largest else 0)
+
+    about = fitting_batches(lambda batch: round((largest / wrong_by - batch) * 1000))
+    nearest = about[-1][0] if about else 0
+    assert nearest <= largest / wrong_by <= max(nearest + 1, 1.01 * nearest) or nearest == 2**24
+    assert largest_that_fits(spare_bytes, about) == largest
+    assert len(tried) == len(set(tried)) <= 2 * 24

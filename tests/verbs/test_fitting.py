@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import baechi
 from baechi import zoo
+from baechi.verbs import fitting
+from baechi.verbs.judging import judged
 
 
 def trains(model: nn.Module, inputs: tuple[Any, ...], cluster: baechi.Cluster) -> bool:
@@ -49,8 +51,15 @@ def test_the_answer_is_true(name: str, memory: str) -> None:
         assert "does not fit" in str(answer)
 
 
-def test_the_largest_batch() -> None:
-    """The largest batch fits and trains, and one that is much larger does not."""
+def test_the_largest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest batch fits and trains, and the next one does not. Each in doubt was run dry: a dozen."""
+    tried: list[Any] = []
+
+    def counted(*given: Any) -> baechi.Plan:
+        tried.append(given)
+        return judged(*given)
+
+    monkeypatch.setattr(fitting, "judged", counted)
     cluster = baechi.Cluster.virtual(2, memory="256KiB")
 
     def build() -> nn.Module:
@@ -59,9 +68,9 @@ def test_the_largest_batch() -> None:
 
     answer = baechi.fits(build(), torch.ones(2, 16), cluster, optimizer="adam", training=True)
     largest = answer.largest_batch
-    assert answer and largest is not None and largest > 8
+    assert answer and largest is not None and largest > 8 and len(tried) <= 5
     assert trains(build().train(), (torch.ones(largest, 16),), cluster)
-    assert not baechi.fits(build(), torch.ones(2 * largest, 16), cluster, optimizer="adam", training=True)
+    assert not baechi.fits(build(), torch.ones(largest + 1, 16), cluster, optimizer="adam", training=True)
 
 
 def test_on_meta_and_without_a_batch() -> None:
@@ -197,3 +206,17 @@ def test_its_options_are_those_of_the_others() -> None:
     assert not tight and tight.short_bytes
     with pytest.raises(ValueError, match="trains none of the parameters"):
         baechi.fits(nn.Linear(64, 64), x, "2xL4", optimizer=adam)
+
+
+def test_running_again_makes_room() -> None:
+    """A batch that fits only if blocks run again fits with `recompute`, and the largest one grows."""
+
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 128), nn.GELU(), nn.Linear(128, 16))
+
+    model, batch = nn.Sequential(block(), block(), block()).train(), torch.ones(64, 16)
+    cluster = baechi.Cluster.virtual(1, memory="256KiB")
+    without = baechi.fits(model, batch, cluster, optimizer="sgd")
+    again = baechi.fits(model, batch, cluster, optimizer="sgd", recompute="auto")
+    assert not without and again
+    assert (without.largest_batch or 0) < 64 <= (again.largest_batch or 0)

@@ -1,7 +1,7 @@
 """Copies between devices that torch itself knows: directly where that can be trusted, or through the host."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from baechi.backend.real.p2p_check import is_trusted
 from baechi.backend.real.step_clock import StepClock
 from baechi.backend.real.streams import TorchStreams
 from baechi.torchlib.tensors.layout import copy_with_layout
+
+_NOTHING = nullcontext()
 
 _BEHIND_S = 200e-6
 """More than the host takes to ask for a copy."""
@@ -112,12 +114,9 @@ class Copies:
         clock: StepClock | None = None,
     ) -> torch.Tensor:
         device = self._streams.device(ends[1])
-        with ExitStack() as stack:  # a peer copy is ordered with the current streams of both ends
-            for stream in dict.fromkeys(streams):
-                if stream is not None:
-                    stack.enter_context(self._driver.on(stream))
-            if clock is not None:
-                stack.enter_context(clock.transfer(tensor, ends))
+        travels = _NOTHING if clock is None else clock.transfer(tensor, ends)
+        # a peer copy is ordered with the current streams of both ends
+        with self._driver.on(*dict.fromkeys([one for one in streams if one is not None])), travels:
             copied = copy_with_layout(tensor, device)
         if ends[1] == self._host and streams[0] is not None:
             streams[0].synchronize()

@@ -7,7 +7,7 @@ accelerators of other vendors are not excluded.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -77,23 +77,15 @@ class Driver:
 
     def current_stream(self, device: torch.device) -> Any:
         """The stream on which this thread computes on a device."""
-        return torch.accelerator.current_stream(device)
+        return torch.accelerator.current_stream(device.index)  # a number is looked up faster
 
     def new_stream(self, device: torch.device) -> Any:
         """A new stream."""
         return torch.Stream(device=device)
 
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        """This thread computes on a stream, and its device is the current one."""
-        device = self.current_device()
-        before = self.current_stream(stream.device)
-        self.set_stream(stream)  # `with stream` cannot be nested in itself
-        try:
-            yield
-        finally:
-            self.set_stream(before)
-            self.set_device(device)
+    def on(self, *streams: Any) -> AbstractContextManager[None]:
+        """This thread computes on streams, one a device, and the last one's device is the current one."""
+        return _On(self, streams)
 
     def current_device(self) -> int:
         """The index of the accelerator that this thread's kernels go to where nothing else says."""
@@ -166,6 +158,28 @@ class Driver:
 
     def _module(self) -> Any:
         return torch.get_device_module(self.kind)
+
+
+class _On:
+    """While this is open, a thread computes on streams. (`with stream` cannot be nested in itself.)"""
+
+    __slots__ = ("_before", "_device", "_driver", "_streams")
+
+    def __init__(self, driver: Driver, streams: tuple[Any, ...]) -> None:
+        self._driver, self._streams = driver, streams
+
+    def __enter__(self) -> None:
+        driver = self._driver
+        self._device = driver.current_device() if self._streams else 0
+        self._before = [driver.current_stream(stream.device) for stream in self._streams]
+        for stream in self._streams:
+            driver.set_stream(stream)
+
+    def __exit__(self, *_: object) -> None:
+        for stream in reversed(self._before):
+            self._driver.set_stream(stream)
+        if self._before:
+            self._driver.set_device(self._device)
 
 
 DRIVER = Driver()

@@ -151,8 +151,10 @@ class _Call:
         loss = loss_in(lane.result)
         assert loss is not None
         place = self._backend.place_of(loss)
+        share = self._share(microbatch, place)
         with self._backend.at(place, ""), torch.no_grad():
-            seed = (torch.ones_like(loss) * self._share(microbatch, place)).to(loss.dtype)
+            known = not isinstance(share, torch.Tensor)
+            seed = torch.full_like(loss, share) if known else share.to(loss.dtype)
         self._root(microbatch, loss).incoming.append((seed, None))
         self._seeded[microbatch] = kept = loss.detach()
         lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from baechi.torchlib.autocast import autocast_types
+from baechi.torchlib.autocast import autocast_types, casts_anywhere, no_casts
 from baechi.torchlib.private.autograd import pop_saved_hooks, push_saved_hooks, top_saved_hooks
 from baechi.torchlib.private.kernels import KERNEL_CHOICES
 from baechi.torchlib.private.transforms import current_transform, without_transforms
@@ -22,7 +22,7 @@ class CallerState(NamedTuple):
         grad: whether gradients are enabled.
         inference: whether inference mode is on.
         autocast: by device type, whether autocast is on.
-        cast_to: by device type, the dtype of autocast.
+        cast_to: by device type, the dtype of autocast; None where it is off for all.
         dtype: the default dtype.
         kernels: which kernels torch may choose (`sdpa_kernel` and the like).
     """
@@ -30,22 +30,16 @@ class CallerState(NamedTuple):
     grad: bool
     inference: bool
     autocast: tuple[bool, ...]
-    cast_to: tuple[torch.dtype, ...]
+    cast_to: tuple[torch.dtype | None, ...]
     dtype: torch.dtype
     kernels: tuple[Any, ...]
 
     @classmethod
     def now(cls) -> "CallerState":
         """Read the settings of this thread."""
-        kinds = autocast_types()
-        return cls(
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            (*map(torch.is_autocast_enabled, kinds),),
-            (*map(torch.get_autocast_dtype, kinds),),
-            torch.get_default_dtype(),
-            (*map(call, _KERNELS),),
-        )
+        casts = _casts() if casts_anywhere() else no_casts()  # to ask type by type takes long
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        return cls(grad, inference, *casts, torch.get_default_dtype(), (*map(call, _KERNELS),))
 
     @property
     def autocasts(self) -> bool:
@@ -98,6 +92,12 @@ class _Restored:
     def __exit__(self, *raised: Any) -> None:
         if self._stack is not None:
             self._stack.__exit__(*raised)
+
+
+def _casts() -> tuple[tuple[bool, ...], tuple[torch.dtype | None, ...]]:
+    """By device type, whether autocast is on, and its dtype."""
+    kinds = autocast_types()
+    return (*map(torch.is_autocast_enabled, kinds),), (*map(torch.get_autocast_dtype, kinds),)
 
 
 def is_transformed() -> bool:

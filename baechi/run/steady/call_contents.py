@@ -58,9 +58,9 @@ def holds_as_ever(facts: LayerFacts, tensors: list[torch.Tensor] | None) -> bool
         facts: what is known of the layer.
         tensors: the tensors among its arguments; None if these are not plain.
     """
-    if tensors is None or facts.held is None or not facts.held.is_as_noted():
+    if tensors is None or facts.held is None or any(map(is_deferred, tensors)):
         return False
-    return not any(map(is_deferred, tensors))
+    return facts.held.is_as_noted()
 
 
 def contents_of(
@@ -123,7 +123,8 @@ class _Restored:
         self._present = [] if held.is_as_noted() else held.refilled()
 
     def __exit__(self, kind: object, *_: object) -> None:
-        changed = kind is None and not self._contents.held.is_as_noted()
+        held = self._contents.held
+        changed = kind is None and not held.keeps_as_found and not held.is_as_noted()
         for table, content in self._present:
             refill(table, content)
         if changed:

@@ -19,6 +19,7 @@ from torch import nn
 
 from baechi.run.deferred.tensor import is_deferred
 from baechi.run.state.contents import Contents, look_of
+from baechi.torchlib.modules.intercept import without_replacement
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
 
 
@@ -27,14 +28,16 @@ class Held:
 
     Args:
         contents: all that the layer reaches.
+        keeps_as_found: whether its code is known to change none of these tables.
     """
 
     __slots__ = (
         "_empty", "_keys", "_lists", "_looks", "_meant", "_others", "_sizes", "_tables", "_values", "_views",
-        "ids", "outcomes", "state",
+        "ids", "keeps_as_found", "outcomes", "state",
     )  # fmt: skip
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, *, keeps_as_found: bool = False) -> None:
+        self.keeps_as_found = keeps_as_found
         self.state: Hashable = contents.state
         self.ids = frozenset([id(tensor) for tensor in contents.tensors])
         self.outcomes: dict[Hashable, Any] = {}
@@ -57,7 +60,7 @@ class Held:
         self._tables = [table for table, _ in filled]
         self._views = [table.values() for table in self._tables]
         self._sizes = [len(content) for _, content in filled]
-        self._keys = tuple([key for _, content in filled for key in content])
+        self._keys = (*self._sizes, *[key for _, content in filled for key in content])
         values = [value for _, content in filled for value in content.values()]
         plain = next((n for n, value in enumerate(values) if isinstance(value, torch.Tensor)), len(values))
         self._values, self._meant = values[:plain], [_meaning(value) for value in values[plain:]]
@@ -77,19 +80,19 @@ class Held:
 
     def is_as_noted(self) -> bool:
         """Whether each list, dict and attribute table holds the same objects as when it was noted."""
-        if any(self._empty) or list(map(len, self._tables)) != self._sizes:
+        if any(self._empty):
             return False
-        if (*chain.from_iterable(self._tables),) != self._keys:
+        if (*map(len, self._tables), *chain.from_iterable(self._tables)) != self._keys:
             return False
-        if not all(map(is_, chain.from_iterable(self._views), [*self._values, *map(call, self._meant)])):
+        if not all(map(is_, chain.from_iterable(self._views), chain(self._values, map(call, self._meant)))):
             return False
+        return not (self._lists or self._others) or self._rest_is_as_noted()
+
+    def _rest_is_as_noted(self) -> bool:
         for items, values in self._lists:
             if len(items) != len(values) or not all(map(is_, items, [value() for value in values])):
                 return False
-        for table, content in self._others:
-            if differ(content_of(table), content):
-                return False
-        return True
+        return not any(differ(content_of(table), content) for table, content in self._others)
 
     def refilled(self) -> list[tuple[Any, Any]]:
         """Put everything back that was noted.
@@ -105,7 +108,9 @@ class Held:
     def _noted(self) -> Iterator[tuple[Any, Any]]:
         for table in self._empty:
             yield table, type(table)() if type(table) in (list, set) else {}
-        pairs = zip(self._keys, [*self._values, *[value() for value in self._meant]], strict=True)
+        pairs = zip(
+            self._keys[len(self._tables) :], [*self._values, *[value() for value in self._meant]], strict=True
+        )
         for table, size in zip(self._tables, self._sizes, strict=True):
             yield table, dict(islice(pairs, size))
         for items, values in self._lists:
@@ -124,7 +129,13 @@ def held_by(layer: nn.Module) -> Held | None:
     foreign = any(id(tensor) not in own or is_deferred(tensor) for tensor in contents.tensors)
     if contents.unseen or foreign or any(_is_odd(table, content) for table, content in contents.found):
         return None
-    return Held(contents)
+    return Held(contents, keeps_as_found=all(map(_is_torchs_own, layer.modules())))
+
+
+def _is_torchs_own(module: nn.Module) -> bool:
+    """Whether a module's code is torch's own, which sets no attribute in `forward`."""
+    own = type(module).__module__.startswith("torch.nn.modules.")
+    return own and "forward" not in without_replacement(module)
 
 
 def _is_odd(table: Any, content: Any) -> bool:

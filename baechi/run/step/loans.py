@@ -54,7 +54,7 @@ class Loans:
     ) -> None:
         self.backend = backend
         self._know = know
-        self._write = write or partial(write_back, backend)
+        self._write = write
         self._view_of = view_of
         self._lent: list[tuple[torch.Tensor, torch.Tensor, int]] = []
         self._containers: list[tuple[Any, Any, Any]] = []
@@ -103,7 +103,8 @@ class Loans:
             return result
         for original, copied, version in self._lent:
             if version_of(copied) != version or written:
-                self._write(original, copied, unsaid=written)
+                write = self._write or partial(write_back, self.backend)
+                write(original, copied, unsaid=written)
         originals = {id(copied): original for original, copied, _ in self._lent}
         originals |= self._views(result, originals)
         containers = {id(copied): original for original, copied, _ in self._containers}

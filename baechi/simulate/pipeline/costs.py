@@ -12,7 +12,8 @@ from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.pipeline.bytes import UnitBytes, bytes_of
+from baechi.simulate.pipeline.closing import Closing
+from baechi.simulate.pipeline.counting.bytes import UnitBytes, bytes_of
 
 _PASSES = 3
 """Adding a gradient to that of the microbatches before reads both and writes one."""
@@ -27,7 +28,7 @@ class Send(NamedTuple):
         duration_s: how long it travels.
         size_bytes: what travels.
         copy_bytes: the memory that it takes where it arrives.
-        readers: the runs (of a gradient: the stages) that wait for it; none for what the host fetches.
+        readers: the runs (of a gradient: the stages) that wait for it.
     """
 
     source: int
@@ -53,7 +54,9 @@ class PipelineCosts:
         sends: by run, what it makes for other devices.
         returns: by stage, the gradients that it sends.
         forward_after, backward_after: what it follows without a transfer.
+        task_s: the part of each task's host time that comes before its first kernel.
         bytes: what the units take of memory.
+        closing: what follows the tasks.
     """
 
     cluster: Cluster
@@ -69,7 +72,9 @@ class PipelineCosts:
     returns: list[list[Send]]
     forward_after: list[list[int]]
     backward_after: list[list[int]]
+    task_s: float
     bytes: UnitBytes
+    closing: Closing
 
 
 class PipelineCoster:
@@ -99,6 +104,7 @@ class PipelineCoster:
         plan = self.plan.with_plan([device_of[node] for node in self._node], ())
         runs, stages = len(units.stage_of_run), len(units.device_of)
         run_of = [units.run_of[node] for node in self._node]
+        taken = bytes_of(plan, units, run_of)
         costs = PipelineCosts(
             self.cluster,
             units,
@@ -113,7 +119,9 @@ class PipelineCoster:
             returns=[[] for _ in range(stages)],
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
-            bytes=bytes_of(plan, units, run_of),
+            task_s=(self.cluster.host or HostCosts()).task_s * plan.knows_host,
+            bytes=taken,
+            closing=self._closing(plan, units, taken),
         )
         self._count_seconds(plan, costs, run_of)
         self._count_transfers(plan, costs, run_of)
@@ -137,14 +145,19 @@ class PipelineCoster:
                 costs.add_s[stage] += _PASSES * found.grad_bytes / rate if rate else 0.0
                 if knows_host and found.grad_bytes:
                     costs.add_host_s[stage] += launch_s * _additions(found)
-        task_s = (self.cluster.host or HostCosts()).task_s
-        for taken in (costs.host_forward_s, costs.host_backward_s) if knows_host else ():
-            taken[:] = [seconds + task_s for seconds in taken]
+            for returned in self.indexed.returned:
+                if returned.is_loss:  # the gradient that backward begins with is one kernel
+                    costs.host_backward_s[costs.units.stage_of_run[run_of[returned.maker]]] += (
+                        launch_s * knows_host
+                    )
+        for taken in (costs.host_forward_s, costs.host_backward_s):
+            taken[:] = [seconds + costs.task_s for seconds in taken]
 
     def _count_transfers(self, plan: IndexedPlan, costs: PipelineCosts, run_of: Sequence[int]) -> None:
         indexed, units, host = self.indexed, costs.units, len(self.cluster)
         each_s = self.cluster.launch_s * plan.knows_host
         node_s = plan.own.node_s * plan.knows_host
+        own_s = (self.cluster.host or HostCosts()).transfer_s * plan.knows_host  # autograd records none
         for tensor, maker in enumerate(indexed.source):
             source = host if maker == FROM_HOST else plan.device_of[maker]
             readers: dict[int, list[int]] = {}
@@ -159,7 +172,7 @@ class PipelineCoster:
                 send = Send(source, target, sent_s, size, held, tuple(runs))
                 issuer = runs[0] if maker == FROM_HOST else run_of[maker]
                 (costs.uploads if maker == FROM_HOST else costs.sends)[issuer].append(send)
-                costs.host_forward_s[issuer] += each_s + plan.own.transfer_s[tensor] * plan.knows_host
+                costs.host_forward_s[issuer] += each_s + own_s
                 if maker == FROM_HOST:
                     continue
                 for run in runs:
@@ -168,13 +181,22 @@ class PipelineCoster:
                 for stage in sorted({units.stage_of_run[run_of[n]] for n in layers if n in graded}):
                     back_s = transfer_s(self._links[target][source], size)
                     costs.returns[stage].append(Send(target, source, back_s, size, size, (home,)))
-                    costs.host_backward_s[stage] += each_s + 2 * node_s
+                    costs.host_backward_s[stage] += each_s + node_s
                     _drop(costs.backward_after[home], stage)
-        for returned in indexed.fetched:
-            source, run = plan.device_of[returned.maker], run_of[returned.maker]
-            sent_s = transfer_s(self._links[source][host], returned.size_bytes)
-            costs.sends[run].append(Send(source, host, sent_s, returned.size_bytes, 0, ()))
-            costs.host_forward_s[run] += each_s
+
+    def _closing(self, plan: IndexedPlan, units: Units, taken: UnitBytes) -> Closing:
+        gradients = [0] * len(self.cluster)
+        for stage, size_bytes in enumerate(taken.gradients):
+            gradients[units.device_of[stage]] += size_bytes
+        return Closing(
+            self.cluster,
+            self._links,
+            self.cluster.launch_s * plan.knows_host,
+            (self.cluster.host or HostCosts()).transfer_s * plan.knows_host,
+            [(plan.device_of[one.maker], one.size_bytes, one.is_loss) for one in self.indexed.returned],
+            not self.indexed.outputs_stay,
+            gradients,
+        )
 
 
 def _additions(costs: LayerCosts) -> float:

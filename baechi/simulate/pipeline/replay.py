@@ -24,7 +24,7 @@ class Replay(AbstractPlay):
         order: one list for the host, which can run.
 
     Attributes:
-        makespan_s: when the last task was over.
+        makespan_s: when gradients were handed over.
         host_s: seconds of the host at work.
         issue_s: by position in the list, when the host began to issue it.
     """
@@ -41,7 +41,16 @@ class Replay(AbstractPlay):
         self.host_s = 0.0
         self.issue_s: list[float] = []
         self.begin_all()
-        self.makespan_s = self.play()
+        self.makespan_s = self._close(self.play())
+
+    def _close(self, end_s: float) -> float:
+        free_s = [0.0] * len(self.idle)
+        for number, task_end_s in enumerate(self.end_s):
+            device = self.device_of[number % self.width]
+            free_s[device] = max(free_s[device], task_end_s)
+        over_s, worked_s = self.costs.closing.end_s(self.microbatches, self._host_free_s, free_s)
+        self.host_s += worked_s
+        return max(end_s, over_s)
 
     def ready(self, number: int) -> None:
         """Nothing to note: the head of a queue is asked."""
@@ -68,7 +77,7 @@ class Replay(AbstractPlay):
 
     def tick(self) -> None:
         """Let the host go on until it is busy, or too far ahead of the next task's device."""
-        launch_s = self.costs.cluster.launch_s
+        before_s = self.costs.task_s + self.costs.cluster.launch_s
         while self._next < len(self._order):
             number = self._order[self._next]
             unit = number % self.width
@@ -80,7 +89,7 @@ class Replay(AbstractPlay):
                 self.wake(device, begin_s)
                 return
             taken_s = self._host_s(number)
-            self._issued[number] = (begin_s + min(launch_s, taken_s), begin_s + taken_s)
+            self._issued[number] = (begin_s + min(before_s, taken_s), begin_s + taken_s)
             self._host_free_s = begin_s + taken_s
             self.host_s += taken_s
             self.issue_s.append(begin_s)

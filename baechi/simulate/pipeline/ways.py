@@ -1,11 +1,12 @@
 """The longest ways through a step in microbatches, by task: to its start, and from its start to the end.
 
-    head ─▶ [task] ─▶ ... ─▶ end        a way goes on by data, by transfers,
+    head ─▶ [task] ─▶ ... ─▶ end        a way goes on by data, by transfers, by the code on a device,
     └──────┘└─── tail ─────────┘        and to the same unit of the next microbatch
 
 Devices and links are taken to be free. A task is its number: microbatch by microbatch, runs before stages.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from baechi.simulate.pipeline.costs import PipelineCosts
@@ -60,7 +61,7 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
 
 
 def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
-    """By unit, those of its microbatch that wait for it, with the seconds that what they read travels.
+    """By unit, those of its microbatch that begin after its end, and how long what they read travels.
 
     Args:
         costs: of the pipeline.
@@ -80,7 +81,31 @@ def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
         found[runs + stage] += [
             (runs + reader, send.duration_s) for send in costs.returns[stage] for reader in send.readers
         ]
+    for earlier, later in in_code_order(costs):
+        found[earlier].append((later, 0.0))
     return found
+
+
+def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:
+    """Units of a microbatch that follow each other on a device, whatever they read.
+
+    A microbatch's code is walked once, so its runs are issued in the order of the code, and its backward
+    after them. A device runs what it is given in that order.
+
+    Args:
+        costs: of the pipeline.
+
+    Yields:
+        A unit, and one that comes after it.
+    """
+    units, last = costs.units, dict[int, int]()
+    for run, stage in enumerate(units.stage_of_run):
+        device = units.device_of[stage]
+        if device in last:
+            yield last[device], run
+        last[device] = run
+    for stage, device in enumerate(units.device_of) if units.training else ():
+        yield last[device], len(units.stage_of_run) + stage
 
 
 def uploaded_s(costs: PipelineCosts) -> list[float]:

@@ -77,6 +77,8 @@ def _straight_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor |
     if shifted or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         return None
     source = tensor.detach()
+    if real_device(source) == device:
+        return source.clone()
     return torch.empty_like(source, device=device).copy_(source, non_blocking=True)  # of the same strides
 
 

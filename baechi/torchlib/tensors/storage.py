@@ -135,9 +135,7 @@ def hand_on_age(tensor: torch.Tensor, copied: torch.Tensor, place: str) -> None:
         copied: its copy.
         place: where the copy lies.
     """
-    mark = mark_of(copied) or Mark(place)
-    mark.made = made_at(tensor)
-    set_mark(copied, mark)
+    stamp(copied, place, made_at(tensor), renew=True)
 
 
 def made_at(tensor: torch.Tensor) -> int:
@@ -148,10 +146,11 @@ def made_at(tensor: torch.Tensor) -> int:
 
 def storage_object(tensor: torch.Tensor) -> Any:
     """The object that stands for a tensor's memory: its storage, or itself if it has none."""
-    tensor = unwrapped(tensor)
     try:
         return tensor.untyped_storage()
-    except NotImplementedError:  # a sparse tensor
+    except (NotImplementedError, RuntimeError):
+        if is_wrapped(tensor):
+            return storage_object(unwrapped_once(tensor))
         if tensor.layout != torch.sparse_coo:
             return tensor
         with without_dispatch_modes():  # fake tensors would have other values

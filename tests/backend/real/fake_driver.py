@@ -96,10 +96,10 @@ class FakeDriver(Driver):
         return self.made[-1]
 
     @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        self.current.append(stream)
+    def on(self, *streams: Any) -> Iterator[None]:
+        self.current += streams
         yield
-        self.current.pop()
+        del self.current[len(self.current) - len(streams) :]
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
         self.used.append((tensor, stream))

@@ -1,4 +1,4 @@
-"""Where what a step makes of nothing, adds up or assigns anew lies, and so what simulations count of it there."""
+"""Where what a step makes of nothing, adds up or assigns anew lies, and what simulations count there."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,0 +1,103 @@
+"""What follows the list of tasks: results are joined and fetched, and `backward()` hands gradients over.
+
+last task ─▶ losses weighted and added, outputs put together ─▶ to the host ─▶ the gradient of the loss
+          ─▶ to every device ─▶ the gradients there times it
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from baechi.cost.transfer import transfer_s
+from baechi.records.cluster import Cluster
+from baechi.records.device import Link
+
+_SCALAR_BYTES = 8
+"""A loss is no larger."""
+
+_JOIN_PASSES, _SCALE_PASSES = 2, 2
+"""Both read and write what they work on."""
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What it takes.
+
+    Args:
+        cluster: the devices.
+        links: the links between them; the host's index is that after the last.
+        launch_s: what the host takes for a kernel or a transfer.
+        transfer_s: what the runtime takes beside that for a transfer.
+        returned: what the model returns: `(device, bytes of one microbatch, whether backward begins there)`.
+        fetches: whether results go to the host.
+        gradients: by device, bytes of gradients that are handed over.
+    """
+
+    cluster: Cluster
+    links: Sequence[Sequence[Link]]
+    launch_s: float
+    transfer_s: float
+    returned: Sequence[tuple[int, int, bool]]
+    fetches: bool
+    gradients: Sequence[int]
+
+    def end_s(self, microbatches: int, host_s: float, free_s: Sequence[float]) -> tuple[float, float]:
+        """When all is over.
+
+        Args:
+            microbatches: how many.
+            host_s: when the host has issued all tasks.
+            free_s: by device, when its tasks are over.
+
+        Returns:
+            The time, and the seconds that the host works.
+        """
+        walk = _Walk(self, host_s, list(free_s))
+        for device, size_bytes, _ in self.returned:
+            walk.join(device, size_bytes, microbatches)
+        losses = [device for device, size_bytes, starts in self.returned if starts and _is_scalar(size_bytes)]
+        if losses:
+            walk.hand_over(losses[0])
+        return max([walk.host_s, *walk.free_s]), walk.worked_s
+
+
+class _Walk:
+    def __init__(self, closing: Closing, host_s: float, free_s: list[float]) -> None:
+        self.host_s, self.free_s, self.worked_s = host_s, free_s, 0.0
+        self._closing, self._host = closing, len(closing.cluster)
+
+    def join(self, device: int, size_bytes: int, microbatches: int) -> None:
+        """A scalar is weighted and added, a tensor put together; the host waits for the result."""
+        is_sum = _is_scalar(size_bytes)
+        whole = size_bytes if is_sum else microbatches * size_bytes
+        self._work((2 * microbatches - 1 if is_sum else 1) * self._closing.launch_s)
+        self._run(device, self.host_s, _JOIN_PASSES * whole)
+        if self._closing.fetches:
+            self._work(self._closing.launch_s + self._closing.transfer_s)
+            sent_s = max(self.host_s, self.free_s[device])
+            self.host_s = sent_s + transfer_s(self._closing.links[device][self._host], whole)
+
+    def hand_over(self, device: int) -> None:
+        """The threads of all devices send for the gradient of the loss, and multiply theirs by it."""
+        source = self._host if self._closing.fetches else device
+        begin_s = self.host_s if self._closing.fetches else max(self.host_s, self.free_s[device])
+        for target, size_bytes in enumerate(self._closing.gradients):
+            if size_bytes:
+                there_s = begin_s
+                if target != source:
+                    sending_s = self._closing.launch_s + self._closing.transfer_s
+                    there_s += sending_s + transfer_s(self._closing.links[source][target], _SCALAR_BYTES)
+                    self.worked_s += sending_s
+                self.worked_s += self._closing.launch_s
+                self._run(target, there_s, _SCALE_PASSES * size_bytes)
+
+    def _work(self, seconds: float) -> None:
+        self.host_s += seconds
+        self.worked_s += seconds
+
+    def _run(self, device: int, ready_s: float, moved_bytes: int) -> None:
+        rate = self._closing.cluster.devices[device].bytes_per_s
+        self.free_s[device] = max(self.free_s[device], ready_s) + (moved_bytes / rate if rate else 0.0)
+
+
+def _is_scalar(size_bytes: int) -> bool:
+    return size_bytes <= _SCALAR_BYTES
