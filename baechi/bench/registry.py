@@ -1,6 +1,6 @@
 """The benches by name. A bench is a module here with a function `measure(quick=False) -> Figures`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
@@ -20,15 +20,19 @@ BENCHES = {
 
 
 LONGER = ("pipeline",)
-"""Those with a longer list: their `measure` takes `full`, too."""
+"""Those with a longer list: their `measure` takes `full`, `models` and `devices`, too."""
 
 
-def find(name: str, *, full: bool = False) -> Callable[..., Figures]:
+def find(
+    name: str, *, full: bool = False, models: Sequence[str] = (), devices: Sequence[str] = ()
+) -> Callable[..., Figures]:
     """The bench of that name.
 
     Args:
         name: a key of `BENCHES`.
         full: whether all of it is to be measured, which may take hours.
+        models: a part of the list: these models.
+        devices: a part of the list: clusters whose names begin so.
 
     Returns:
         A function that measures, `measure(quick=False)`.
@@ -39,9 +43,12 @@ def find(name: str, *, full: bool = False) -> Callable[..., Figures]:
     if name not in BENCHES:
         known = "".join([f"\n  {known:12}{what}" for known, what in BENCHES.items()])
         raise ValueError(f"{f'there is no bench {name!r}' if name else 'say which bench'}; there are:{known}")
-    if full and name not in LONGER:
+    parts = {"full": full, "models": models, "devices": devices}
+    given = {key: value for key, value in parts.items() if value}
+    if given and name not in LONGER:
         raise ValueError(
-            f"the bench {name!r} has no longer list, as {', '.join(LONGER)} has: leave out --full"
+            f"the bench {name!r} has no longer list, as {', '.join(LONGER)} has: leave out "
+            f"{', '.join([f'--{key}' for key in given])}"
         )
     measure: Callable[..., Figures] = import_module(f"baechi.bench.{name}").measure
-    return partial(measure, full=True) if full else measure
+    return partial(measure, **given) if given else measure

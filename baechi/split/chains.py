@@ -13,7 +13,7 @@ import networkx as nx
 
 from baechi.records.graph import LayerGraph
 from baechi.split.dimension import SplitDimension
-from baechi.split.piecewise import ELEMENTWISE, LAYERS
+from baechi.split.piecewise import ELEMENTWISE, HEADS, LAYERS, VIEWS
 from baechi.split.spec import Tiling
 from baechi.split.unjoin import leave_in_parts
 
@@ -84,4 +84,6 @@ def _region(made: LayerGraph, heads: Mapping[str, str], ends: set[str]) -> tuple
 def _goes_by_parts(made: LayerGraph, node: str) -> bool:
     data = made.nodes[node]
     kind = data.get("type")
-    return kind in ELEMENTWISE if data.get("kind") == "glue" else kind in LAYERS and not data.get("weights")
+    if data.get("kind") == "glue":
+        return kind in ELEMENTWISE | HEADS | VIEWS
+    return kind in LAYERS and not data.get("weights")

@@ -14,6 +14,9 @@ ELEMENTWISE = frozenset(
 VIEWS = frozenset(["__getitem__", "flatten", "reshape", "transpose", "view"])
 """These leave the axis along which the tiles lie as it is, or move it; all else joins."""
 
+HEADS = frozenset(["__matmul__", "matmul", "scaled_dot_product_attention", "softmax"])
+"""These go part by part where the axis is one of batches or heads, which they leave alone."""
+
 LOSS = "cross_entropy"
 """It takes logits in parts."""
 

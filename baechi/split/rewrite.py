@@ -47,7 +47,21 @@ def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
                 raise PlanError(
                     f"{module} is to be split in two ways: as it says, and as a layer that shares its weight"
                 )
+    _check_readers(graph, tilings)
     return _rewritten(graph, tilings)
+
+
+def _check_readers(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> None:
+    """Refuse to cut a weight that something else reads before its layer does."""
+    cut = {
+        f"{layer}.{weight}": layer
+        for layer, tiling in tilings.items()
+        for weight in _dimension_of(graph, layer, tiling).cuts
+    }
+    for name, costs in graph.placed_costs():
+        layer = next((cut[weight] for weight in costs.weights or () if weight in cut), None)
+        if layer is not None and graph.module_of(name) not in tilings:
+            raise PlanError(f"{layer} cannot be split: {name} reads its weight, too, and needs all of it")
 
 
 def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:

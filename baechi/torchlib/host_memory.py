@@ -1,7 +1,17 @@
-"""How much memory the host has left."""
+"""The host's memory: how much is left, and how the C library gets it."""
 
+import ctypes
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+"""The names of two limits for glibc's `mallopt`."""
+
+_SMALL_BYTES = 64 << 10
+_LARGE_BYTES = 32 << 20
+"""Where glibc's own adjusting of the first limit ends; that of the second one is twice as much."""
 
 
 def free_host_bytes() -> int:
@@ -10,3 +20,28 @@ def free_host_bytes() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not on this system
         return sys.maxsize
+
+
+@contextmanager
+def large_memory_apart() -> Iterator[None]:
+    """Within this context glibc takes large memory from the system piece by piece, and gives it back at once.
+
+    Otherwise it comes from the heap as soon as memory as large was freed before. There tensors without
+    values lie among small ones that are written, ever elsewhere, and in the end the system backs nearly all.
+    """
+    adjust = _mallopt()
+    adjust(_MMAP_THRESHOLD, _SMALL_BYTES)
+    try:
+        yield
+    finally:
+        adjust(_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
+        adjust(_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def _mallopt() -> Callable[[int, int], object]:
+    """glibc's `mallopt`; with another C library, a function that does nothing."""
+    try:
+        known: Callable[[int, int], object] = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # no such function; no way to ask (TypeError: on Windows)
+        return lambda limit, size_bytes: None
+    return known

@@ -109,13 +109,14 @@ def test_logits_in_parts(toy: ToyMachine, microbatches: int | None) -> None:
     assert_same(model, plain)
 
 
-@pytest.mark.parametrize("build", ["gated", "in place", "convolutions"])
+@pytest.mark.parametrize("build", ["gated", "in place", "convolutions", "heads, uneven"])
 def test_chains(toy: ToyMachine, build: str) -> None:
     """Hidden values that stay in parts, from one split layer to the next."""
     toy.restart(seed=7, late=True)
     make, layers = LINKED[build]
     model, plain = twins(make)
-    x, devices = torch.randn(2, 3, 6, 6, dtype=torch.float64), cluster(*NAMES[:3])
+    shape, devices = (2, 3, 8) if "o" in layers else (2, 3, 6, 6), cluster(*NAMES[:3])
+    x = torch.randn(shape, dtype=torch.float64)
     baechi.distribute(model, x, cluster=devices, split=layers, source="estimate", placer="round-robin")
     for _ in range(2):
         (model(there(x)) ** 2).sum().backward()

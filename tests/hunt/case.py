@@ -110,7 +110,8 @@ def _compared(case: Case, expected: Left, graph: baechi.LayerGraph, world: World
     found = _attempt(distributed)
     if isinstance(found, Failure):
         return _failed(case, found)
-    failure = compared(expected, found, stepped=case.way.caller == "optimizer")
+    stepped, split = case.way.caller == "optimizer", case.way.runner == "split"
+    failure = compared(expected, found, stepped=stepped, split=split)
     if failure is None and torch._C._len_torch_function_stack():
         failure = Failure("mode left")
     return Verdict(case, "passed" if failure is None else "failed", failure)

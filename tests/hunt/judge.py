@@ -56,20 +56,21 @@ def raised(error: BaseException) -> Failure:
     return Failure("raises", f"{type(error).__name__} in {frame}", str(error).split("\n")[0][:200])
 
 
-def compared(expected: Left, found: Left, *, stepped: bool) -> Failure | None:
+def compared(expected: Left, found: Left, *, stepped: bool, split: bool = False) -> Failure | None:
     """The first difference: of values first, since other faults may follow from it.
 
     Args:
         expected: of the plain model.
         found: of the distributed one.
         stepped: whether an optimizer stepped between, so that values may be off by rounding.
+        split: whether layers were split, whose products are taken in other sizes and added in another order.
     """
     grads = [value for key, value in expected.values.items() if " gradient " in key and value is not None]
     largest = max((float(grad.abs().max()) for grad in grads if grad.numel()), default=0.0)
     for key, value in expected.values.items():
         kind = key.split()[1].split(".")[0]
         rounding = ROUNDING * largest if kind == "gradient" else 0.0
-        if stepped and not key.startswith("1"):
+        if split or (stepped and not key.startswith("1")):
             rounding = max(rounding, ROUNDING * _largest(value))
         if key not in found.values:
             return Failure(kind, "", f"{key} is not there")

@@ -11,6 +11,8 @@ from typing import Any
 from torch import nn
 
 import baechi
+from baechi.split.rewrite import sizes_of
+from baechi.verbs.split.verb import with_layers_split
 
 from .world import World
 
@@ -59,7 +61,24 @@ def _planned(
     return baechi.assign(model, plan, reorder=way.reorder), cluster
 
 
-RUNNERS: dict[str, Runner] = {"planned": _planned}
+def _split(
+    model: nn.Module, graph: baechi.LayerGraph, way: Way, world: World
+) -> tuple[nn.Module, baechi.Cluster]:
+    """Up to three layers are split first, along any dimension; those that other code reads stay whole."""
+    chance, layers = Random(f"{way.placer} {way.devices}"), {}
+    modules = sorted({graph.module_of(name) for name, costs in graph.placed_costs() if costs.splits})
+    for module in chance.sample(modules, k=min(3, len(modules))):
+        try:
+            dim, size = chance.choice(sorted(sizes_of(graph, module).items()))
+            asked = layers | {module: {dim: min(size, chance.choice((2, 3, 4)))}}
+            made = with_layers_split(graph, asked, None)
+        except baechi.PlanError:
+            continue
+        layers, split = asked, made
+    return _planned(model, split if layers else graph, way, world)
+
+
+RUNNERS: dict[str, Runner] = {"planned": _planned, "split": _split}
 
 
 def draw(seed: int) -> tuple[Way, ...]:
@@ -78,4 +97,6 @@ def draw(seed: int) -> tuple[Way, ...]:
         ways.append(Way(placer, chance.choice((2, 3, 3)), reorder, training, chance.random() < 0.9, caller))
     if Random(f"full path {seed}").random() < 0.2:  # beside the first way, which may take the short one
         ways[1] = replace(ways[0], full=True)
+    if Random(f"split {seed}").random() < 0.2:
+        ways[0] = replace(ways[0], runner="split")
     return tuple(ways)

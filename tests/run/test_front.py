@@ -10,7 +10,7 @@ import baechi
 from baechi import Cluster, LayerGraph, Pipeline
 from baechi.errors import PlacementError
 
-NUMBERS = (1, 2, 4, 8)
+NUMBERS = (1, 4)
 LIMITS = ("64MiB", "2MiB", "1MiB")
 BLOCKS = ["0", "1", "2"]
 X = torch.linspace(-1, 1, 8 * 32 * 32, dtype=torch.double).view(8, 32, 32)

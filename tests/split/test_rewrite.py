@@ -105,6 +105,8 @@ def test_what_cannot_be_split_says_why() -> None:
         baechi.split(of_layer(nn.Conv2d(2, 4, 1, groups=2), 2, 2, 3, 3), "layer", 2)
     with pytest.raises(PlanError, match="max_norm=1"):
         baechi.split(of_layer(nn.Embedding(9, 3, max_norm=1.0), 4), "layer", 2)
+    with pytest.raises(PlanError, match=r"sparse=True, scale_grad_by_freq=True"):
+        baechi.split(of_layer(nn.Embedding(9, 3, sparse=True, scale_grad_by_freq=True), 4), "layer", 2)
     with pytest.raises(PlanError, match=r"LayerNorm\) cannot be split: no rule.*register_split"):
         baechi.split(of_layer(nn.LayerNorm(4), 3, 4), "layer", 2)
     with pytest.raises(PlanError, match="embed is to be split in two ways"):

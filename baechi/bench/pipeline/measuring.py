@@ -1,22 +1,35 @@
 """What `baechi bench pipeline` measures: emulated steps, and in full also predicted ones."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+
+from rich.console import Console
 
 from baechi.bench.figures import Figures
 from baechi.bench.pipeline import emulated, simulated
+from baechi.bench.pipeline.holding import holding
 
 
-def measure(*, quick: bool = False, full: bool = False) -> Figures:
-    """Run, and show.
+def measure(
+    *, quick: bool = False, full: bool = False, models: Sequence[str] = (), devices: Sequence[str] = ()
+) -> Figures:
+    """Run, and show. Each row is printed to the standard error when it is there.
 
     Args:
         quick: two small models on two devices.
         full: all clusters and numbers of microbatches, which takes hours; and predictions without a search.
+        models: only these.
+        devices: only clusters whose names begin with one of these, such as "4 equal".
     """
-    ran = list(emulated.emulated(quick=quick, full=full))
-    body = {"emulated": [asdict(row) for row in ran]}
-    if not full:
-        return Figures((emulated.table(ran),), body)
-    predicted = list(simulated.simulated(quick=quick))
-    body["simulated"] = [asdict(row) for row in predicted]
-    return Figures((emulated.table(ran), simulated.table(predicted)), body)
+    console, ran = Console(stderr=True), list[emulated.Row]()
+    for row in emulated.emulated(quick=quick, full=full, models=models, devices=devices):
+        ran.append(row)
+        console.print(str(row), highlight=False, soft_wrap=True)
+    if not ran:
+        raise ValueError(f"no cluster begins with {', '.join(devices)}: see --full for all")
+    tables, body = [emulated.table(ran), holding(ran)], {"emulated": [asdict(row) for row in ran]}
+    if full and not models and not devices:
+        predicted = list(simulated.simulated(quick=quick))
+        body["simulated"] = [asdict(row) for row in predicted]
+        tables.append(simulated.table(predicted))
+    return Figures(tuple(tables), body)

@@ -1,6 +1,6 @@
 """The models that are pipelined, each with its loss, all on the `meta` device, and the clusters."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -120,23 +120,31 @@ class WithLoss(nn.Module):
         return loss
 
 
-def subjects(*, quick: bool) -> Iterator[tuple[str, Example]]:
+def subjects(*, quick: bool, only: Collection[str] = ()) -> Iterator[tuple[str, Example]]:
     """The models with their whole batches.
 
     Args:
         quick: towers and skips alone, small.
+        only: their names; all unless given.
 
     Yields:
         A name, and the model in training mode with its inputs. Those of transformers only if it is installed.
     """
     rows, blocks = (64, 4) if quick else (_ROWS, _BLOCKS // 2)
-    for name, kind in (("towers", Towers), ("skips", Skips)):
+    small = {"towers": Towers, "skips": Skips}
+    makers_by_name = {} if quick else dict(_makers())
+    unknown = set(only) - set(small) - set(makers_by_name)
+    if unknown:
+        known = ", ".join([*small, *makers_by_name])
+        raise ValueError(f"there is no model {', '.join(sorted(unknown))}: there are {known}")
+    for name, kind in small.items():
+        if only and name not in only:
+            continue
         with torch.device("meta"):
             yield name, (kind(blocks).train(), torch.zeros(rows, _WIDTH))
-    if quick:
-        return
-    for name, maker in _makers():
-        yield name, _with_loss(*maker(_BATCHES.get(name)))
+    for name, maker in makers_by_name.items():
+        if not only or name in only:
+            yield name, _with_loss(*maker(_BATCHES.get(name)))
 
 
 def _with_loss(model: nn.Module, inputs: Any) -> Example:

@@ -51,7 +51,7 @@ def searched(
     starts: Iterable[tuple[str, tuple[int, ...]]],
     evaluations: int,
     *,
-    keep: int = 3,
+    keep: int = 2,
 ) -> list[Found]:
     """Search from the best of some placements.
 

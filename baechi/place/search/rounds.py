@@ -21,9 +21,9 @@ from baechi.place.search.estimate import estimate
 from baechi.place.search.room import unseen_bytes
 from baechi.place.search.tables import Tables
 
-ESTIMATES, LAYERS = 2400, 140
-"""Estimates per layer in a round of annealing, for up to this many layers. With more layers there are fewer
-each, so that a round takes as long for 1,000 layers as for 140."""
+ESTIMATES, LAYERS, TRAINED = 2400, 140, 100
+"""Estimates per layer in a round of annealing, for up to this many layers; for up to the last number in
+training, where each takes twice as long. With more layers there are fewer, so a round takes no longer."""
 
 STARTS = 2
 """How many candidates a round improves: the best, and others that no search began with. A search from the
@@ -67,8 +67,8 @@ class Rounds:
         self._enough_s = enough_s * ENOUGH
         self._tables = Tables.of(problem)
         self._course = Course.of(self._tables)
-        layers = max(1, len(problem.indexed))
-        self._most = max(STARTS, ESTIMATES * min(layers, LAYERS * LAYERS // layers))
+        layers, whole = max(1, len(problem.indexed)), TRAINED if problem.training else LAYERS
+        self._most = max(STARTS, ESTIMATES * min(layers, whole * whole // layers))
 
     def run(self, effort: Effort) -> list[Attempt]:
         """Search.

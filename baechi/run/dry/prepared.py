@@ -11,6 +11,7 @@ from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.kernels import memory_left_unfilled
 from baechi.torchlib.fakes.survivors import collect_survivors, spoil_survivors
+from baechi.torchlib.host_memory import large_memory_apart
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.uncollected import only_new_ones
 
@@ -31,6 +32,7 @@ def prepared_for_dry_run(model: nn.Module) -> Iterator[None]:
         stack.enter_context(left_as_found(model, contents="no parameters"))
         stack.enter_context(fakes_at_work())  # torch logs shape functions that refuse arguments as errors
         stack.enter_context(memory_left_unfilled())
+        stack.enter_context(large_memory_apart())
         stack.enter_context(
             autocast_everywhere()
         )  # tensors are on the CPU: an accelerator's autocast must act

@@ -14,7 +14,7 @@ import torch
 
 from baechi.run.unjoined.loss import cross_entropy
 from baechi.run.unjoined.value import Unjoined, is_joined, sizes_of, unjoined, whole_of
-from baechi.split.piecewise import ELEMENTWISE, VIEWS
+from baechi.split.piecewise import ELEMENTWISE, HEADS, VIEWS
 from baechi.torchlib.operators.functions import QUESTIONS, function_name
 from baechi.torchlib.operators.table import rule_of
 from baechi.torchlib.private.modes import without_subclass_function
@@ -49,6 +49,8 @@ def run_unjoined(
         made: Any = NotImplemented
         if name == "cross_entropy":
             made = cross_entropy(run, args, kwargs)
+        elif name in HEADS and all(_leaves_alone(name, one, args, kwargs) for one in given):
+            made = _element_by_element(run, func, name, args, kwargs, place)
         elif name in ELEMENTWISE and not kwargs.get("inplace"):
             made = _element_by_element(run, func, name, args, kwargs, place)
         elif name in VIEWS and args and args[0] is value and not kwargs and len(given) == 1:
@@ -115,9 +117,20 @@ def _goes_with(value: Unjoined, other: Any) -> bool:
         return other.axis == value.axis and sizes_of(other) == sizes_of(value) and other.dim() == value.dim()
     if isinstance(other, torch.Tensor):
         with without_subclass_function():
-            return other.dim() == 0
+            axis = value.axis - value.dim() + other.dim()
+            return other.dim() <= value.dim() and (axis < 0 or other.shape[axis] == 1)
     plain = other is None or isinstance(other, (bool, int, float, str, torch.dtype))
     return plain and not _names_device(other)
+
+
+def _leaves_alone(name: str, value: Unjoined, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an op of `HEADS` goes along other axes, and draws no numbers."""
+    if name == "softmax":
+        axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        return isinstance(axis, int) and axis % value.dim() != value.axis
+    drops = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0)
+    both = len(args) > 1 and isinstance(args[0], Unjoined) and isinstance(args[1], Unjoined)
+    return both and value.axis < value.dim() - 2 and not drops and not kwargs.get("enable_gqa")
 
 
 def _names_device(value: Any) -> bool:
@@ -144,16 +157,18 @@ Viewed = tuple[int, Callable[[int], Any]] | None
 
 
 def _reshaped(value: Unjoined, rest: Any) -> Viewed:
+    """As many leading elements as before the axis; a part is as much of the new axis as of the old one."""
     shape = list(rest[0]) if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else list(rest)
-    size, last = value.shape[-1], value.dim() - 1
-    if value.axis != last or not shape or not all(isinstance(one, int) for one in shape):
+    if not all(isinstance(one, int) for one in shape) or not value.numel():
         return None
-    others = math.prod(shape[:-1])
-    if shape[-1] == -1 and others > 0 and value.numel() == others * size:
-        shape[-1] = size
-    if shape[-1] != size:
+    if shape.count(-1) == 1:
+        shape[shape.index(-1)] = value.numel() // -math.prod(shape)
+    before, whole = math.prod(value.shape[: value.axis]), value.shape[value.axis]
+    fitting = [axis for axis, size in enumerate(shape) if math.prod(shape[:axis]) == before and size != 1]
+    if not fitting or any(own * shape[fitting[0]] % whole for own in sizes_of(value)):
         return None
-    return len(shape) - 1, lambda own: (*shape[:-1], own)
+    axis = fitting[0]
+    return axis, lambda own: (*shape[:axis], own * shape[axis] // whole, *shape[axis + 1 :])
 
 
 def _flattened(value: Unjoined, rest: Any) -> Viewed:

@@ -54,6 +54,7 @@ class PipelineCosts:
         sends: by run, what it makes for other devices.
         returns: by stage, the gradients that it sends.
         forward_after, backward_after: what it follows without a transfer.
+        task_s: the part of each task's host time that comes before its first kernel.
         bytes: what the units take of memory.
         closing: what follows the tasks.
     """
@@ -71,6 +72,7 @@ class PipelineCosts:
     returns: list[list[Send]]
     forward_after: list[list[int]]
     backward_after: list[list[int]]
+    task_s: float
     bytes: UnitBytes
     closing: Closing
 
@@ -117,6 +119,7 @@ class PipelineCoster:
             returns=[[] for _ in range(stages)],
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
+            task_s=(self.cluster.host or HostCosts()).task_s * plan.knows_host,
             bytes=taken,
             closing=self._closing(plan, units, taken),
         )
@@ -147,9 +150,8 @@ class PipelineCoster:
                     costs.host_backward_s[costs.units.stage_of_run[run_of[returned.maker]]] += (
                         launch_s * knows_host
                     )
-        task_s = (self.cluster.host or HostCosts()).task_s
-        for taken in (costs.host_forward_s, costs.host_backward_s) if knows_host else ():
-            taken[:] = [seconds + task_s for seconds in taken]
+        for taken in (costs.host_forward_s, costs.host_backward_s):
+            taken[:] = [seconds + costs.task_s for seconds in taken]
 
     def _count_transfers(self, plan: IndexedPlan, costs: PipelineCosts, run_of: Sequence[int]) -> None:
         indexed, units, host = self.indexed, costs.units, len(self.cluster)

@@ -26,8 +26,8 @@ _ENOUGH = 1e-3
 _SEEDS = 6
 """So many orders are made better."""
 
-_MOST_TASKS, _MOST_DRAFTS = 160_000, 400
-"""So many tasks are drafted in all, and so many drafts."""
+_MOST_TASKS, _MOST_DRAFTS, _FEWEST_DRAFTS = 100_000, 400, 8
+"""So many tasks are drafted in all, and so many drafts at most and at least."""
 
 _PATIENCE = 120
 """So many drafts without a gain are the last."""
@@ -104,10 +104,10 @@ class _Improvement:
     def _ways(self, chance: Random) -> Iterator[_Way]:
         """Every seed without chance in every way; then many, the best seeds more often."""
         places, either = range(len(self._seeds)), (False, True)
+        drafts = max(_FEWEST_DRAFTS, min(_MOST_DRAFTS, _MOST_TASKS // len(self._seeds[0].order)))
         known = [_Way(*how, 0.0) for how in product(places, either, either, either)]
-        yield from known
-        tasks = max(1, len(self._seeds[0].order))
-        for _ in range(len(known), min(_MOST_DRAFTS, _MOST_TASKS // tasks)):
+        yield from known[:drafts]
+        for _ in range(len(known), drafts):
             place = min(chance.choice(places), chance.choice(places))
             back, forth, keeps = chance.choice(either), chance.choice(either), chance.choice(either)
             yield _Way(place, back, forth, keeps, chance.choice(_FAR))

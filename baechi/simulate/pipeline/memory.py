@@ -116,7 +116,7 @@ class _Streams:
                 self._sent.setdefault(Task(phase, microbatch, unit), []).append((send.source, end_s))
 
     def issue(self, position: int, task: Task) -> float:
-        """Issue a task; returns the time at which the host begins to.
+        """Issue a task; returns the time at which the host comes to its first kernel.
 
         Args:
             position: its place in the list.
@@ -127,4 +127,4 @@ class _Streams:
         self.sent_s[device] = max(self.sent_s[device], self.computed_s[device])
         for source, end_s in self._sent.get(task, ()):
             self.sent_s[source] = max(self.sent_s[source], end_s)
-        return self._replay.issue_s[position]
+        return self._replay.issue_s[position] + self._replay.costs.task_s

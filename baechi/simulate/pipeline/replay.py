@@ -77,7 +77,7 @@ class Replay(AbstractPlay):
 
     def tick(self) -> None:
         """Let the host go on until it is busy, or too far ahead of the next task's device."""
-        launch_s = self.costs.cluster.launch_s
+        before_s = self.costs.task_s + self.costs.cluster.launch_s
         while self._next < len(self._order):
             number = self._order[self._next]
             unit = number % self.width
@@ -89,7 +89,7 @@ class Replay(AbstractPlay):
                 self.wake(device, begin_s)
                 return
             taken_s = self._host_s(number)
-            self._issued[number] = (begin_s + min(launch_s, taken_s), begin_s + taken_s)
+            self._issued[number] = (begin_s + min(before_s, taken_s), begin_s + taken_s)
             self._host_free_s = begin_s + taken_s
             self.host_s += taken_s
             self.issue_s.append(begin_s)

@@ -6,7 +6,7 @@
     midpoint          the longest way to the end first, less the longest way to it: for stages that come back
     waves             as many microbatches at a time as there are devices: for several runs on a device
 
-No rule is best everywhere; simulating all of them costs little.
+No rule is best everywhere; simulating all of them costs little. The best are then improved (`improve`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -16,6 +16,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.simulate import simulate
 from baechi.split.rewrite import sizes_of, split
+from baechi.split.spec import BatchSpec, LayerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +46,9 @@ def split_where_it_gains(
     whole_s = step_s = simulate(plan).makespan_s
     found: LayerGraph | None = None
     for layer in _heaviest(graph, cluster, whole_s * LEAST_GAIN):
-        for number in sorted({2, len(cluster.devices)}):
+        for spec in _specs(graph, cluster, layer):
             try:
-                made = split(graph, {layer: number})
+                made = split(graph, {layer: spec})
                 made_s = simulate(quick(made)).makespan_s
             except (PlacementError, PlanError, SplitTensorError, ValueError):
                 continue  # it is not that long, its weight is read elsewhere, or no such plan fits
@@ -63,6 +64,18 @@ def split_where_it_gains(
         return plan
     logger.info("split for a step of %.3g s in place of %.3g s", step_s, whole_s)
     return judged
+
+
+def _specs(graph: LayerGraph, cluster: Cluster, layer: str) -> Iterator[LayerSpec]:
+    """Two tiles and one a device: where the placer puts them, and on devices from the last to the first.
+
+    A chain's other layers mostly lie on the first device. The tile beside them is issued last then, so what
+    the others read is sent, and what they send back is waited for, without waiting for it.
+    """
+    dim, size = next(iter(sizes_of(graph, layer).items()))
+    for number in sorted({2, len(cluster.devices)}):
+        yield number
+        yield BatchSpec({dim: -(-size // number)}, cluster.names[:number][::-1])
 
 
 def _heaviest(graph: LayerGraph, cluster: Cluster, least_s: float) -> Iterator[str]:

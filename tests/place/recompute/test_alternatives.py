@@ -11,7 +11,7 @@ import baechi
 from baechi import Cluster, LayerGraph, Link
 from baechi.errors import PlacementError
 
-NUMBERS = (2, 8)
+NUMBERS = (2, 4)
 LINK = Link(0.01, 1e5)
 CHAIN = [("l0", ("x",)), ("l1", ("l0",)), ("l2", ("l1",)), ("l3", ("l2",))]
 SKIPS = [("d0", ("x",)), ("d1", ("d0",)), ("u0", ("d1",)), ("u1", ("u0", "d0"))]
@@ -55,8 +55,8 @@ def place(graphs: dict[int, LayerGraph], cluster: Cluster, number: int, names: l
 
 @pytest.mark.parametrize(
     ("shape", "seed", "share"),
-    [(CHAIN, 0, 0.7), (CHAIN, 4, 0.7), (SKIPS, 0, 0.7), (SKIPS, 4, 0.7), (TOWERS, 0, 0.8)],
-    ids=["chain", "another chain", "skips", "other skips", "towers"],
+    [(CHAIN, 0, 0.7), (SKIPS, 0, 0.7), (TOWERS, 0, 0.8)],
+    ids=["chain", "skips", "towers"],
 )
 def test_as_good_as_all_of_them(shape: Shape, seed: int, share: float) -> None:
     """Where memory is short, the step is that of the best number with the best modules."""
@@ -80,7 +80,7 @@ def test_nothing_runs_again_where_memory_is_no_limit() -> None:
 
 def test_what_fits_no_other_way() -> None:
     """With 80 bytes nothing fits unless layers run again; with 8 nothing fits at all."""
-    graphs = {number: graph_of(CHAIN, number, 2) for number in NUMBERS}
+    graphs = {number: graph_of(CHAIN, number, 2) for number in (2, 8)}
     tight = Cluster.uniform(2, memory=80, link=LINK)
     with pytest.raises(PlacementError):
         baechi.place(graphs, tight, microbatches="auto", effort=0)

@@ -193,3 +193,15 @@ def test_a_weight_that_other_code_reads() -> None:
         model = twins(Untied)[0]
         with split_on(2, model, inputs, {"embed": 2}):
             model(*inputs)
+
+    class Before(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.layer(nn.functional.linear(x, self.layer.weight))
+            return made
+
+    with pytest.raises(baechi.PlanError, match="glue:/linear#0 reads its weight"):
+        split_on(2, twins(Before)[0], torch.ones(2, 6, dtype=torch.float64), {"layer": 2})

@@ -50,6 +50,33 @@ class Convolutions(nn.Module):
         return x
 
 
+class Attention(nn.Module):
+    """Four heads of two columns."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+        self.way = way
+
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(*x.shape[:-1], 4, 2).transpose(1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.heads(self.q(x)), self.heads(self.k(x)), self.heads(self.v(x))
+        if self.way == "fused":
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mixed = torch.softmax(q @ k.transpose(-2, -1) / 2**0.5, -1) @ v
+        if self.way == "mixes heads":
+            mixed = mixed.softmax(1)
+        made: torch.Tensor = self.o(mixed.transpose(1, 2).reshape(x.shape))
+        return made
+
+
+def by_heads(number: int) -> dict[str, Any]:
+    return {"q": number, "k": number, "v": number, "o": {"in": number}}
+
+
 def scaled(x: torch.Tensor) -> torch.Tensor:
     return functional.gelu(x, approximate="tanh") * 0.5 + 1
 
@@ -61,6 +88,14 @@ LINKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "an activation": (lambda: Mlp(nn.GELU()), {"up": OUT, "down": IN}),
     "in place": (lambda: Mlp(nn.ReLU(inplace=True)), {"up": OUT, "down": IN}),
     "gated": (Gated, {"gate": OUT, "up": OUT, "down": IN}),
+    "heads": (lambda: Attention("fused"), by_heads(2)),
+    "heads, uneven": (
+        lambda: Attention("fused"),
+        {name: baechi.BatchSpec({dim: 6}) for name, dim in zip("qkvo", ["out"] * 3 + ["in"], strict=True)},
+    ),
+    "heads, by products": (lambda: Attention("products"), by_heads(4)),
+    "cut through heads": (lambda: Attention("fused"), by_heads(3)),
+    "mixes heads": (lambda: Attention("mixes heads"), by_heads(2)),
     "convolutions": (Convolutions, {"up": {"out_channels": 4}, "down": {"in_channels": 4}}),
 }
 APART: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
@@ -80,7 +115,7 @@ def test_values_and_gradients(name: str, placer: str) -> None:
     """They are those of the whole layers; a chain has joins where the whole is needed only."""
     build, split = (LINKED | APART)[name]
     model, plain = twins(build)
-    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    x = torch.randn(2, 3, 8, dtype=torch.float64) if "o" in split else torch.randn(2, 3, 6, 6).double()
     y = x.clone().requires_grad_()
     with split_on(3, model, x, split, placer=placer):
         x.requires_grad_()
@@ -92,17 +127,28 @@ def test_values_and_gradients(name: str, placer: str) -> None:
     torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=TOLERANCE)
     assert_same(model, plain)
     joins = [layer for layer in split if f"{layer}[join]" in baechi.plan_of(model).graph]
-    assert joins == (["down"] if name in LINKED else list(split))
+    assert joins == (list(split)[-1:] if name in LINKED else list(split))
 
 
-def test_nothing_travels_between_tiles_that_lie_together() -> None:
+@pytest.mark.parametrize(
+    ("build", "outer", "last", "shape"),
+    [
+        (lambda: Mlp(nn.GELU()), ["up"], "down", (4, 6)),
+        (lambda: Attention("fused"), ["q", "k", "v"], "o", (2, 3, 8)),
+        (lambda: Attention("products"), ["q", "k", "v"], "o", (2, 3, 8)),
+    ],
+)
+def test_nothing_travels_between_tiles_that_lie_together(
+    build: Callable[[], nn.Module], outer: list[str], last: str, shape: tuple[int, ...]
+) -> None:
     """The input goes out, a sum comes back: the hidden values stay where they are made."""
-    model, _ = twins(lambda: Mlp(nn.GELU()))
-    x = torch.randn(4, 6, dtype=torch.float64)
-    out, back = (baechi.BatchSpec({dim: 5}, [0, 1], base) for dim, base in (("out", None), ("in", 0)))
-    cluster = split_on(2, model, x, {"up": out, "down": back})
+    model, _ = twins(build)
+    half = getattr(model, outer[0]).out_features // 2
+    split = {name: baechi.BatchSpec({"out": half}, [0, 1]) for name in outer}
+    split[last] = baechi.BatchSpec({"in": half}, [0, 1], 0)
+    cluster = split_on(2, model, torch.randn(shape, dtype=torch.float64), split)
     with cluster:
-        model(x)
+        model(torch.randn(shape, dtype=torch.float64))
     sent = [span for span in baechi.last_step(model).spans if span.kind == "transfer"]
     between = [span for span in sent if "host" not in span.where]
     assert [span.where for span in between] == ["cpu:1>cpu:0"], between

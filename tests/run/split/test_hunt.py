@@ -63,12 +63,15 @@ def test_drawn(seed: int) -> None:
     plain = copy.deepcopy(model)
     inputs, devices = (words(3, 7, below=WORDS), words(3, 7, below=WORDS)), draw.choice([2, 3, 4])
     names = draw.sample([name for name in DIMS if name != "embed" or not model.tied], draw.choice([1, 2, 4]))
+    specs = {name: spec_of(draw, draw.choice(DIMS[name]), devices) for name in names}
+    if draw.random() < 0.5:  # cut alike: what lies between stays in parts
+        specs |= {"up": {"out": devices}, "down": {"in": devices}}
     cluster = baechi.Cluster.virtual(devices, memory="1GiB")
     baechi.distribute(
         model,
         inputs,
         cluster=cluster,
-        split={name: spec_of(draw, draw.choice(DIMS[name]), devices) for name in names},
+        split=specs,
         placer=draw.choice(["round-robin", "m-etf", f"random:{seed}", "auto"]),
         reorder=draw.choice([True, False, "threads"]),
         effort=0,

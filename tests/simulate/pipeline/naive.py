@@ -5,6 +5,7 @@ It reads the layer graph, the plan and the list, and none of the code's tables.
 
 from dataclasses import dataclass, field
 
+from baechi.records import HostCosts
 from baechi.records.pipeline import Pipeline, Task
 
 AHEAD = 3
@@ -68,7 +69,9 @@ class Naive:
             else:
                 total += costs.host_backward_s
                 total += launch_s if costs.grad_bytes and task.microbatch else 0.0
-        return total + launch_s * len(self.travels_of(task))
+        host = self.cluster.host or HostCosts()
+        own_s = host.transfer_s if task.phase == "forward" else host.backward_node_s
+        return total + (launch_s + own_s) * len(self.travels_of(task))
 
     def travels_of(self, task: Task) -> list[Travel]:
         """What a task sends, or is the first to need from the host."""
@@ -99,6 +102,8 @@ class Naive:
     def close(self, host_s: float) -> float:
         """Results are put together and fetched, one after the other; no loss is among them."""
         launch_s = self.cluster.launch_s if self.knows_host else 0.0
+        own_s = (self.cluster.host or HostCosts()).transfer_s if self.knows_host else 0.0
+        sent_s = launch_s + own_s
         free_s = dict.fromkeys(self.cluster.names, 0.0)
         for task, end_s in self.ends.items():
             free_s[self.device(task)] = max(free_s[self.device(task)], end_s)
@@ -114,9 +119,8 @@ class Naive:
             rate, link = self.cluster.device(device).bytes_per_s, self.cluster.link_between(device, "host")
             joined_s = max(free_s[device], host_s + kernels * launch_s) + (2 * whole / rate if rate else 0.0)
             free_s[device] = joined_s
-            host_s = (
-                max(host_s + (kernels + 1) * launch_s, joined_s) + link.latency_s + whole / link.bytes_per_s
-            )
+            host_s = max(host_s + kernels * launch_s + sent_s, joined_s)
+            host_s += link.latency_s + whole / link.bytes_per_s
         return host_s
 
     def travel(self, tensor: str, task: Task, source: str, target: str, reader: str) -> Travel:
@@ -177,7 +181,8 @@ class Naive:
                     device = self.device(task)
                     if len(queues[device]) + (device in running) < AHEAD:
                         taken_s = self.host_seconds(task)
-                        first_s = min(self.cluster.launch_s, taken_s)
+                        task_s = self.cluster.host.task_s if self.cluster.host and self.knows_host else 0.0
+                        first_s = min(task_s + self.cluster.launch_s, taken_s)
                         self.issued[task] = (now_s + first_s, now_s + taken_s)
                         host_free_s = now_s + taken_s
                         queues[device].append(task)

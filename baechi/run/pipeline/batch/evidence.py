@@ -24,7 +24,7 @@ from baechi.torchlib.tensors.pytree import tensors_in
 
 logger = logging.getLogger(__name__)
 
-_ROWS = 8
+_ROWS, _FEWEST_ROWS = 8, 2
 _TOLERANCE, _ROUGHLY = 2e-4, 2e-2
 """How far a loss may be from that of a few rows: of 32 bits or more (models cast inside), and of less."""
 
@@ -66,9 +66,9 @@ class Evidence:
         """
         if not self.rules:
             self.rules = list(rules_for(parts))
-            self._ask(model, inputs, call)
+            self._ask(model, inputs, call, max(parts.rows))
         elif len(self.rules) > 1 and self._disagree(parts):
-            self._ask(model, inputs, call)
+            self._ask(model, inputs, call, max(parts.rows))
         return self.rules[0].weigh(parts)
 
     def _disagree(self, parts: Parted) -> bool:
@@ -79,9 +79,9 @@ class Evidence:
             for one, first in zip(shares, found[0], strict=True)
         )
 
-    def _ask(self, model: nn.Module, inputs: Inputs, call: CallWhole) -> None:
-        """Leave only the rules that give the loss of a few rows."""
-        rows = some_rows(model, inputs, _ROWS, self._split)
+    def _ask(self, model: nn.Module, inputs: Inputs, call: CallWhole, fit: int) -> None:
+        """Leave only the rules that give the loss of a few rows; as many as a microbatch has find room."""
+        rows = some_rows(model, inputs, min(_ROWS, max(_FEWEST_ROWS, fit)), self._split)
         parts = parted(model, rows, 2, self._split) if rows is not None else None
         if rows is None or parts is None:
             self.rules = self.rules[-2:-1]  # one row says nothing: by rows

@@ -1,6 +1,6 @@
 """One microbatch's step through a pipeline, task by task: the bytes that each task takes and gives back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from baechi.simulate.memory.backward import BackwardLedger
 from baechi.simulate.memory.forward import ForwardLedger
 from baechi.simulate.memory.gradients import Gradient
 from baechi.simulate.time.host import Issued
-from baechi.simulate.time.transfers import RETURNED, Transfer, backward_transfers, forward_transfers
+from baechi.simulate.time.transfers import RETURNED, Transfer, forward_transfers
 
 
 class Change(NamedTuple):
@@ -152,8 +152,7 @@ class Rehearsal:
         forward = forward_transfers(indexed, device_of, self._places, host)
         ledger = self._go_forward([one for one in forward if one.travels])
         if plan.graph.training:
-            back = backward_transfers(indexed, forward, device_of, self._places, host)
-            self._go_backward(ledger, [one for one in back if one.travels])
+            self._go_backward(ledger)
 
     def _issued(self, transfers: Sequence[Transfer]) -> Issued:
         return Issued([(0.0, 0.0) for _ in self._places], [0.0] * len(transfers), [])
@@ -181,35 +180,51 @@ class Rehearsal:
         ledger.finish(0.0)
         return ledger
 
-    def _go_backward(self, forward: ForwardLedger, transfers: list[Transfer]) -> None:
+    def _go_backward(self, forward: ForwardLedger) -> None:
+        handed = {stage: list(self._handed(stage)) for stage in self._units.backward_order}
+        transfers = [one for of_stage in handed.values() for one in of_stage]
         issued, times = self._issued(transfers), _AtOnce.of(len(self._places), len(transfers))
         ledger = BackwardLedger(self._plan, self.notes, forward.kept, transfers, issued, times, 0.0)
-        ways = {(one.tensor, one.source): number for number, one in enumerate(transfers)}
         waiting: dict[int, list[tuple[int, Gradient]]] = {}
-        for stage in self._units.backward_order:
+        number = 0
+        for stage, of_stage in handed.items():
             self.notes.task = ("backward", stage)
-            layers = sorted([layer for run in self._units.runs_of[stage] for layer in self._layers_of[run]])
-            self._go_back(ledger, waiting.pop(stage, []), stage, layers)
-            for tensor, home in self._reads(layers):
-                gradient = self._handed_on(ledger, tensor, stage, ways)
+            self._go_back(ledger, waiting.pop(stage, []), stage)
+            for transfer in of_stage:
+                gradient = _handed_on(ledger, number, transfer)
+                number += 1
                 if gradient is not None:
-                    waiting.setdefault(home, []).append((tensor, gradient))
+                    home = self._units.stage_of_run[self._run_of[transfer.consumers[0]]]
+                    waiting.setdefault(home, []).append((transfer.tensor, gradient))
+
+    def _layers(self, stage: int) -> list[int]:
+        return sorted([layer for run in self._units.runs_of[stage] for layer in self._layers_of[run]])
+
+    def _handed(self, stage: int) -> Iterator[Transfer]:
+        """The gradients that a stage hands on to those that made its inputs: one for each tensor."""
+        indexed, layers = self._plan.indexed, self._layers(stage)
+        for tensor in sorted({tensor for layer in layers for tensor in indexed.reads[layer]}):
+            maker = indexed.source[tensor]
+            readers = tuple(sorted(set(layers).intersection(indexed.graded[tensor])))
+            if maker != FROM_HOST and maker not in layers and readers:
+                size_bytes, home = indexed.size_bytes[tensor], self._plan.device_of[maker]
+                here = self._units.device_of[stage]
+                yield Transfer(tensor, size_bytes, size_bytes, here, home, readers, (maker,))
 
     def _go_back(
         self,
         ledger: BackwardLedger,
         given: Sequence[tuple[int, Gradient]],
         stage: int,
-        layers: Sequence[int],
     ) -> None:
         """A stage's backward, which holds the gradients that it begins with."""
-        indexed, device, inside = self._plan.indexed, self._units.device_of[stage], set(layers)
+        indexed, device, layers = self._plan.indexed, self._units.device_of[stage], self._layers(stage)
         held: list[Gradient | None] = []
         for tensor, gradient in given:
             ledger.put_in(tensor, device, gradient)
             held.append(gradient)
         for number, returned in enumerate(indexed.returned):
-            if returned.is_loss and returned.maker in inside:
+            if returned.is_loss and returned.maker in layers:
                 ledger.begin(number)
                 of_loss = (RETURNED - number, *indexed.makes[returned.maker])
                 held += [ledger.hold(tensor, device) for tensor in of_loss]
@@ -220,26 +235,14 @@ class Rehearsal:
             if kept is not None:
                 ledger.let_go(kept, device)
 
-    def _reads(self, layers: Sequence[int]) -> list[tuple[int, int]]:
-        """The tensors of other stages for which a stage's layers make gradients, each with its stage."""
-        indexed, inside, found = self._plan.indexed, set(layers), []
-        for tensor in sorted({tensor for layer in layers for tensor in indexed.reads[layer]}):
-            maker = indexed.source[tensor]
-            if maker != FROM_HOST and maker not in inside and not inside.isdisjoint(indexed.graded[tensor]):
-                found.append((tensor, self._units.stage_of_run[self._run_of[maker]]))
-        return found
 
-    def _handed_on(
-        self, ledger: BackwardLedger, tensor: int, stage: int, ways: dict[tuple[int, int], int]
-    ) -> Gradient | None:
-        """A gradient on its way to the stage that made the tensor; it waits there."""
-        device = self._units.device_of[stage]
-        way = ways.get((tensor, device))
-        if way is None:
-            gradient = ledger.take_out(tensor, device)
-        else:
-            ledger.send(way)
-            gradient = ledger.leave(way)
-        if gradient is not None:
-            gradient.holders += 1
-        return gradient
+def _handed_on(ledger: BackwardLedger, number: int, transfer: Transfer) -> Gradient | None:
+    """A gradient on its way to the stage that made the tensor; it waits there."""
+    if transfer.travels:
+        ledger.send(number)
+        gradient: Gradient | None = ledger.leave(number)
+    else:
+        gradient = ledger.take_out(transfer.tensor, transfer.source)
+    if gradient is not None:
+        gradient.holders += 1
+    return gradient
