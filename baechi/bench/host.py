@@ -1,4 +1,7 @@
-"""What the runtime takes of this machine's host (`HostCosts`), beside the figures that are shipped."""
+"""What the runtime takes of this machine's host (`HostCosts`), beside the figures that are shipped.
+
+On emulated devices, and on accelerators where torch sees two or more.
+"""
 
 import time
 from dataclasses import asdict
@@ -10,6 +13,8 @@ from rich.table import Table
 
 from baechi.bench.figures import Figures, table_of
 from baechi.measure import host
+from baechi.measure.host import LAYERS
+from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 
 _PAIRS = 100
@@ -21,9 +26,14 @@ def measure(*, quick: bool = False) -> Figures:
     Args:
         quick: one round of small models.
     """
-    costs = host(rounds=1, layers=20) if quick else host()
-    pair_s = bare_pair_s(rounds=1 if quick else 30)
-    return Figures((table(costs, pair_s),), {**asdict(costs), "bare_pair_s": pair_s})
+    rounds, layers = (1, 20) if quick else (30, LAYERS)
+    pair_s, costs = bare_pair_s(rounds=rounds), host(rounds=rounds, layers=layers)
+    tables, data = [table(costs, pair_s, "emulated")], {**asdict(costs), "bare_pair_s": pair_s}
+    if torch.accelerator.device_count() > 1:
+        costs = host(rounds=rounds, layers=layers, cluster=Cluster.discover(measure=False))
+        tables.append(table(costs, pair_s, "accelerators"))
+        data["accelerators"] = asdict(costs)
+    return Figures(tuple(tables), data)
 
 
 class _Bare(torch.autograd.Function):
@@ -56,14 +66,15 @@ def bare_pair_s(*, rounds: int = 30) -> float:
     return median(taken_s)
 
 
-def table(costs: HostCosts, pair_s: float) -> Table:
+def table(costs: HostCosts, pair_s: float, devices: str) -> Table:
     """The figures as a table.
 
     Args:
         costs: what was measured.
         pair_s: seconds of a bare pair.
+        devices: what kind of devices.
     """
-    title = f"What the runtime takes of the host, in microseconds; a bare pair takes {pair_s * 1e6:.1f}"
+    title = f"What the runtime takes of the host ({devices}), microseconds; a bare pair: {pair_s * 1e6:.1f}"
     shown = table_of(title, ("each",), ("here", "in bare pairs", "as shipped"))
     usual = asdict(HostCosts.usual())
     for name, seconds in asdict(costs).items():

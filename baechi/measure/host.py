@@ -5,10 +5,10 @@
     waiting         two chains, the layers of one each after one of the other  -  the same, in code order
     transfer        a chain that changes device after each layer  -  a chain that stays
 
-The layers are tiny, so next to nothing is computed, and the devices are emulated ones outside of
-`with cluster:`, so that nothing is emulated. Each way runs in turn within a round, so that noise hits all
-of them; medians over the rounds are subtracted. Processor time is measured, so other work on the machine
-does not count.
+The layers are tiny, so next to nothing is computed. The devices are those of a cluster, or emulated ones
+outside of `with cluster:`, so that nothing is emulated. Each way runs in turn within a round, so that noise
+hits all of them; medians over the rounds are subtracted. Processor time is measured, so other work on the
+machine does not count.
 """
 
 import time

@@ -1,11 +1,11 @@
 """What the runtime takes of the host is measured on small models."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from baechi.measure import host
-from baechi.records import HostCosts
+from baechi.records import Cluster, HostCosts
 
 
 def test_host() -> None:
@@ -14,6 +14,15 @@ def test_host() -> None:
     assert all(0 <= seconds < 0.1 for seconds in asdict(costs).values())
     assert costs.waiting_layer_s > costs.layer_call_s and costs.waiting_layer_threads_s > costs.layer_call_s
     assert costs.gradient_transfer_s > costs.layer_call_s
+
+
+def test_on_other_devices() -> None:
+    """On the first two devices of a cluster; one alone has no transfers."""
+    devices = Cluster.uniform(3).devices
+    parts = Cluster(tuple([replace(device, name=f"cpu/{n}") for n, device in enumerate(devices)]))
+    assert host(rounds=3, layers=20, cluster=parts).gradient_transfer_s > 0
+    with pytest.raises(ValueError, match="takes two devices"):
+        host(cluster=Cluster.virtual(1))
 
 
 def test_shipped() -> None:
