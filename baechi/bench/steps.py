@@ -2,7 +2,8 @@
 
 Naive is what a plain device map does: layers in the code's order, and each copy when it is needed, on
 the streams that compute. Models have their published sizes, with batches that a CPU computes in
-seconds; the clocks are logical, so the table is the same on every machine. All ways pay what this
+seconds; the clocks are logical, so the table is the same on every machine. In the last column layers are
+split where `split="auto"` does so. All ways pay what this
 project's runtime takes of the host (`HostCosts.usual`); on one device that is its inputs and outputs.
 """
 
@@ -28,8 +29,9 @@ from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.run.binding import binding_of
 from baechi.verbs.distribute import assign
-from baechi.verbs.planning import place
+from baechi.verbs.planning import place, with_optimizer
 from baechi.verbs.profiling import profile
+from baechi.verbs.split.gaining import split_where_it_gains
 
 SETTINGS = (
     Setting(2, "NVLink", equal=True, roomy=True),
@@ -153,7 +155,10 @@ def _part(make: Maker, batch: int | None, part: int) -> Any:
 def _row(
     runnable: Runnable, model: nn.Module, graph: LayerGraph, cluster: Cluster, name: str, *, effort: int
 ) -> Row:
-    plan = place(graph, cluster, "auto", optimizer=_MODE, effort=effort)
+    place_auto = partial(place, cluster=cluster, placer="auto", optimizer=_MODE, effort=effort)
+    plan = place_auto(graph)
+    quick = partial(place_auto, effort=0)
+    split = split_where_it_gains(with_optimizer(graph, _MODE), cluster, plan, quick, place_auto)
     ways: dict[str, tuple[Callable[[], Plan], Run]] = {
         "one device": (partial(place, graph, cluster, "single", optimizer=_MODE), assign),
         "auto, naive": (lambda: plan, naively),
@@ -163,6 +168,7 @@ def _row(
     if is_installed():
         ways["accelerate, naive"] = (partial(accelerate_plan, model, graph, cluster), naively)
     steps_s = {way: _step_s(make, run, runnable) for way, (make, run) in ways.items()}
+    steps_s["auto, split"] = steps_s["auto"] if split is plan else _step_s(lambda: split, assign, runnable)
     return Row(runnable.name, name, steps_s, plan.placer)
 
 

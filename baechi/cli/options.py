@@ -29,6 +29,9 @@ OutputsOption = Annotated[
 MicrobatchesOption = Annotated[
     str | None, typer.Option(help="Split the batch in so many microbatches, all in flight at once; or auto.")
 ]
+RecomputeOption = Annotated[
+    str | None, typer.Option(help="Modules that run again in backward: auto, or names such as encoder.layer.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 USUAL = "2xA100-80GB"
@@ -64,6 +67,17 @@ def microbatches_of(text: str) -> list[int] | None:
     if not text.isdigit() or int(text) < 1:
         raise BaechiError(f"--microbatches {text}: it is a whole number of at least 1, or auto")
     return [int(text)]
+
+
+def recompute_of(text: str | None) -> str | list[str] | None:
+    """What `--recompute` says: `"auto"`, or names.
+
+    Args:
+        text: what a person typed, names with commas between them.
+    """
+    if text is None or text == "auto":
+        return text
+    return [name.strip() for name in text.split(",")]
 
 
 def max_memory_of(text: str | None) -> dict[int | str, int | str] | None:

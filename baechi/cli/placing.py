@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from baechi.cli.options import effort_of, max_memory_of, microbatches_of
+from baechi.cli.options import effort_of, max_memory_of, microbatches_of, recompute_of
 from baechi.cli.targets import ZOO, graph_of, in_zoo, model_of, shipped
 from baechi.errors import BaechiError
 from baechi.records.cluster import Cluster
@@ -107,6 +107,7 @@ def plan_for(
     training: bool | None = None,
     source: str = "estimate",
     outputs: str | None = None,
+    recompute: str | None = None,
 ) -> Plan:
     """A plan of a graph or a model, made now. All are as a person typed them.
 
@@ -120,14 +121,17 @@ def plan_for(
         training: for training or inference.
         source: where a model's times come from.
         outputs: where they go.
+        recompute: the modules that run again in backward.
     """
     check_outputs(outputs)
     found = found_for(text)
-    devices, searched = devices_of(cluster, max_memory), effort_of(effort)
+    devices, searched, again = devices_of(cluster, max_memory), effort_of(effort), recompute_of(recompute)
     if isinstance(found, LayerGraph):
         check_training(found, optimizer, training)
         found = found if outputs is None else found.noted(outputs=outputs)
-        return planning.place(timed(found, devices), devices, placer, optimizer=optimizer, effort=searched)
+        return planning.place(
+            timed(found, devices), devices, placer, optimizer=optimizer, effort=searched, recompute=again
+        )
     from baechi.records.inputs import Inputs
     from baechi.verbs.judging import judged, runner
 
@@ -135,7 +139,7 @@ def plan_for(
     check_optimizer(optimizer, training=model.training if training is None else training)
     graph = captured(model, inputs, devices, training, source, outputs)
     place_within = functools.partial(
-        planning.placed, graph, placer=placer, optimizer=optimizer, effort=searched
+        planning.placed, graph, placer=placer, optimizer=optimizer, effort=searched, recompute=again
     )
     return judged(devices, place_within, runner(model, Inputs.each_of(inputs), optimizer))
 
@@ -151,6 +155,7 @@ def pipeline_for(
     max_memory: str | None = None,
     training: bool | None = None,
     source: Any = "estimate",
+    recompute: str | None = None,
 ) -> Pipeline:
     """A pipeline of a model, made now. All are as a person typed them.
 
@@ -164,6 +169,7 @@ def pipeline_for(
         max_memory: how much of each device.
         training: for training or inference.
         source: where times come from.
+        recompute: the modules that run again in backward.
 
     Raises:
         BaechiError: it is a graph, which has the costs of one size of batch only.
@@ -191,7 +197,15 @@ def pipeline_for(
         )
         for number in numbers
     }
-    return planning.place(graphs, devices, placer, optimizer=optimizer, effort=searched, microbatches="auto")
+    return planning.place(
+        graphs,
+        devices,
+        placer,
+        optimizer=optimizer,
+        effort=searched,
+        recompute=recompute_of(recompute),
+        microbatches="auto",
+    )
 
 
 def timed(graph: LayerGraph, cluster: Cluster) -> LayerGraph:

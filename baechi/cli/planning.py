@@ -21,9 +21,11 @@ from baechi.cli.options import (
     OptimizerOption,
     OutputsOption,
     PlacerOption,
+    RecomputeOption,
     SourceOption,
     TrainingOption,
     effort_of,
+    recompute_of,
 )
 from baechi.cli.placing import (
     captured,
@@ -84,6 +86,7 @@ def place(
     source: SourceOption = "estimate",
     outputs: OutputsOption = None,
     microbatches: MicrobatchesOption = None,
+    recompute: RecomputeOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the plan goes.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -104,6 +107,7 @@ def place(
             max_memory=max_memory,
             training=training,
             source=source,
+            recompute=recompute,
         )
         if output is not None:
             made.save(output)
@@ -122,6 +126,7 @@ def place(
         training=training,
         source=source,
         outputs=outputs,
+        recompute=recompute,
     )
     if output is not None:
         plan.save(output)
@@ -138,6 +143,7 @@ def fits(
     training: TrainingOption = None,
     effort: EffortOption = "0",
     max_memory: MemoryOption = None,
+    recompute: RecomputeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a model with its batch fits, and how large the batch could be. Exit code 1: it does not.
@@ -148,15 +154,24 @@ def fits(
     from baechi.verbs.fitting import graph_fits
 
     found = found_for(target, models_first=True)
-    devices = devices_of(cluster, max_memory)
+    devices, again = devices_of(cluster, max_memory), recompute_of(recompute)
+    searched = effort_of(effort)
     if isinstance(found, LayerGraph):
         check_training(found, optimizer, training)
-        answer = graph_fits(timed(found, devices), devices, optimizer=optimizer, effort=effort_of(effort))
+        answer = graph_fits(
+            timed(found, devices), devices, optimizer=optimizer, effort=searched, recompute=again
+        )
     else:
         model, batch = found
         check_optimizer(optimizer, training=model.training if training is None else training)
         answer = whether_fits(
-            model, batch, devices, optimizer=optimizer, training=training, effort=effort_of(effort)
+            model,
+            batch,
+            devices,
+            optimizer=optimizer,
+            training=training,
+            effort=searched,
+            recompute=again,
         )
     if as_json:
         print(json.dumps(asdict(answer), indent=1))

@@ -50,6 +50,7 @@ class IndexedGraph:
         graded: by tensor, those of them that send a gradient back.
         keepers: by tensor, those whose part of autograd may keep it; a view, if one of its readers may.
         ahead: by tensor, whether it is sent as soon as it is made.
+        held: by tensor, whether it stays to the end of forward anyway.
         reads, makes: by layer, tensors; inputs of the model are read and not made.
         is_view: by layer, whether its output is memory of its inputs (a view, a write in place).
         before, after: by layer, its neighbours by `order_only` edges: it must follow, or precede, them.
@@ -71,6 +72,7 @@ class IndexedGraph:
     graded: Sequence[Sequence[int]]
     keepers: Sequence[Collection[int]]
     ahead: Sequence[bool]
+    held: Sequence[bool]
     reads: Sequence[Sequence[int]]
     makes: Sequence[Sequence[int]]
     is_view: Sequence[bool]
@@ -134,6 +136,7 @@ class IndexedGraph:
             graded=_graded(found, consumers, makes, returned),
             keepers=keepers_of([tensor.keepers for tensor in found], index, makes, reads, is_view),
             ahead=[tensor.ahead for tensor in found],
+            held=[tensor.held for tensor in found],
             reads=reads,
             makes=makes,
             is_view=is_view,

@@ -27,6 +27,7 @@ class Tensor(NamedTuple):
             a layer there asks for it.
         has_grad: whether a gradient comes back.
         keepers: the consumers for whose backward autograd may keep it.
+        held: whether it stays to the end of forward anyway.
     """
 
     source: str
@@ -36,6 +37,7 @@ class Tensor(NamedTuple):
     ahead: bool = True
     has_grad: bool = True
     keepers: tuple[str, ...] = ()
+    held: bool = False
 
 
 def transfer_s(link: Link, size_bytes: float) -> float:
@@ -95,6 +97,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
                     ahead=not any([edge.on_demand for *_, edge in reads]),
                     has_grad=not all([edge.no_grad for *_, edge in reads]),
                     keepers=tuple([target for target, *_, edge in reads if not edge.unsaved]),
+                    held=all([edge.held for *_, edge in reads]),
                 )
             )
     return found

@@ -37,3 +37,8 @@ class EdgeCosts(AbstractAttributes):
     ] = False
     no_grad: Annotated[bool, "flag", "No gradient comes back."] = False
     unsaved: Annotated[bool, "flag", "Autograd does not keep it for the reader."] = False
+    held: Annotated[
+        bool,
+        "flag",
+        "It stays to the end of forward anyway, so its last reader releases nothing of the source.",
+    ] = False

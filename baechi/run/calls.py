@@ -21,6 +21,7 @@ from baechi.run.unjoined.value import Unjoined, joined
 from baechi.run.unjoined.value import settled as in_parts
 from baechi.run.weights.replicated import meet_replicas
 from baechi.run.weights.settle import settled
+from baechi.split.piecewise import LAYERS
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.private.autograd import current_graph_task_id
@@ -127,7 +128,9 @@ def call_shared_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 @uncompiled
 def call_joined(call: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Run a layer of a model in which outputs of split layers may be in parts: it is given wholes.
+    """Run a layer of a model in which outputs of split layers may be in parts.
+
+    It is given wholes, but for an activation: that is the op that it calls.
 
     Args:
         call: the layer's wrapper.
@@ -139,6 +142,8 @@ def call_joined(call: Callable[..., Any], module: nn.Module, *args: Any, **kwarg
     """
     if any(isinstance(tensor, Unjoined) for tensor in tensors_in(args, kwargs)):
         glue = next((mode for mode in function_modes() if isinstance(mode, GlueMode)), None)
+        if glue is not None and type(module).__name__ in LAYERS:
+            return forward_to_run(module)(*args, **kwargs)  # its ops go part by part, or join
         args, kwargs = glue.joined((args, kwargs)) if glue is not None else joined((args, kwargs))
     return call(module, *args, **kwargs)
 

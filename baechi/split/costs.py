@@ -95,17 +95,6 @@ def _piece(weight: str, module: str, cuts: Mapping[str, int], number: int) -> st
     return f"{weight}[{number}]"
 
 
-def tiles_add_up(graph: LayerGraph, name: str, tiling: Tiling) -> bool:
-    """Whether a join adds the outputs of tiles; else it puts one after the other.
-
-    Args:
-        graph: the graph before.
-        name: the call of the layer that is split.
-        tiling: how it is split.
-    """
-    return rule_named(str(graph.costs(name).type)).dims[tiling.dimension].join == "sum"
-
-
 def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
     """The attributes of a join's node.
 
@@ -115,7 +104,7 @@ def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
         tiling: how it is split.
     """
     data, costs, module = graph.nodes[name], graph.costs(name), graph.module_of(name)
-    adds = tiles_add_up(graph, name, tiling)
+    adds = rule_named(str(costs.type)).dims[tiling.dimension].join == "sum"
     kernels = max(1, len(tiling.sizes) - 1) if adds else 1
     moved_bytes = costs.output_bytes * (3 * kernels if adds else 2)
     part = moved_bytes / costs.moved_bytes if costs.moved_bytes else 0.0

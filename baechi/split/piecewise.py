@@ -16,3 +16,10 @@ VIEWS = frozenset(["__getitem__", "flatten", "reshape", "transpose", "view"])
 
 LOSS = "cross_entropy"
 """It takes logits in parts."""
+
+LAYERS = {
+    "ELU": "elu", "GELU": "gelu", "GELUActivation": "gelu", "Hardswish": "hardswish", "Identity": "to",
+    "LeakyReLU": "leaky_relu", "Mish": "mish", "NewGELUActivation": "gelu", "ReLU": "relu", "ReLU6": "relu6",
+    "Sigmoid": "sigmoid", "SiLU": "silu", "SiLUActivation": "silu", "Softplus": "softplus", "Tanh": "tanh",
+}  # fmt: skip
+"""Classes of layers that are such an op, by short name. Their code runs as it is: other ops in it join."""

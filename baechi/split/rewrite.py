@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from baechi.errors import PlanError
 from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
-from baechi.split.costs import join_costs, part_of_edge, tile_costs, tiles_add_up
-from baechi.split.dimension import rule_named
+from baechi.split.chains import link_chains
+from baechi.split.costs import join_costs, part_of_edge, tile_costs
+from baechi.split.dimension import SplitDimension, rule_named
 from baechi.split.groups import regrouped
 from baechi.split.spec import LayerSpec, Tiling, tiling_of
 from baechi.split.unjoin import unjoin
@@ -168,11 +169,15 @@ def _rewritten(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> LayerGraph:
     for name, parts in tiles.items():
         _edges_inside(graph, made, name, parts, heads[name], tilings[graph.module_of(name)])
     regrouped(graph, made, tiles, heads)
-    adding = {
-        graph.module_of(name) for name in tiles if tiles_add_up(graph, name, tilings[graph.module_of(name)])
-    }
-    unjoin(made, tiles, heads, {layer: tiling for layer, tiling in tilings.items() if layer not in adding})
+    dimensions = {layer: _dimension_of(graph, layer, tiling) for layer, tiling in tilings.items()}
+    after = {layer: tiling for layer, tiling in tilings.items() if dimensions[layer].join == "cat"}
+    unjoin(made, tiles, heads, after)
+    link_chains(made, tiles, heads, tilings, dimensions)
     return LayerGraph.from_networkx(made)
+
+
+def _dimension_of(graph: LayerGraph, layer: str, tiling: Tiling) -> SplitDimension:
+    return rule_named(str(graph.costs(_calls(graph, layer)[0]).type)).dims[tiling.dimension]
 
 
 def _rename(made: LayerGraph, heads: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ import networkx as nx
 from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
 from baechi.split.costs import SHARED, TIMES
-from baechi.split.piecewise import ELEMENTWISE, LOSS, VIEWS
+from baechi.split.piecewise import ELEMENTWISE, LAYERS, LOSS, VIEWS
 from baechi.split.spec import Tiling
 
 _OF_PART = ("held_bytes", "lasting_bytes", "lent_bytes", "output_bytes", "passing_bytes", "saved_bytes",
@@ -45,7 +45,7 @@ def unjoin(
             continue
         for call, region in zip(calls, regions, strict=True):
             assert region is not None
-            _leave_in_parts(made, heads[call], region, tiles[call], tiling.sizes)
+            leave_in_parts(made, {heads[call]: tiles[call]}, region, tiling.sizes)
 
 
 def _region(made: LayerGraph, head: str) -> list[str] | None:
@@ -69,20 +69,22 @@ def _region(made: LayerGraph, head: str) -> list[str] | None:
     return order if losses else None
 
 
-def _leave_in_parts(
-    made: LayerGraph, head: str, region: Sequence[str], tiles: Sequence[str], sizes: Sequence[int]
+def leave_in_parts(
+    made: LayerGraph, heads: Mapping[str, Sequence[str]], region: Sequence[str], sizes: Sequence[int]
 ) -> None:
+    """Leave joins out, and put the parts of ops in place of what reads them.
+
+    Args:
+        made: a graph with tiles and joins; it is changed.
+        heads: by join, its tiles.
+        region: the ops, in topological order; they read the joins, or each other.
+        sizes: how long each tile is.
+    """
     shares = [size / sum(sizes) for size in sizes]
-    parts: dict[str, Sequence[str]] = {head: tiles}
-    whole = made.nodes[head]
-    for tile, share in zip(tiles, shares, strict=True):
-        for key in _OF_PART:
-            if whole.get(key):
-                made.nodes[tile][key] = max(whole[key] * share, made.nodes[tile].get(key, 0))
-        if whole.get("returned"):
-            made.nodes[tile]["returned"] = {index: size * share for index, size in whole["returned"].items()}
-        if whole.get("held_until"):
-            made.nodes[tile]["held_until"] = whole["held_until"]
+    parts: dict[str, Sequence[str]] = dict(heads)
+    tiles = next(iter(heads.values()))
+    for head, own in heads.items():
+        _hand_to_tiles(made.nodes[head], [made.nodes[tile] for tile in own], shares)
     for node in region:
         parts[node] = [_part(made, node, number, tile, share)
                        for number, (tile, share) in enumerate(zip(tiles, shares, strict=True))]  # fmt: skip
@@ -95,6 +97,11 @@ def _leave_in_parts(
         if made.nodes[node]["type"] == LOSS:
             _become_sum(made, node, sources, parts)
     gone = [node for node in parts if node in made and made.nodes[node].get("type") != LOSS]
+    for node in gone:
+        readers = [reader for reader in made.successors(node) if made.nodes[reader].get("tile")]
+        for reader in readers:
+            number = made.nodes[reader]["tile"]["number"]
+            made.add_edge(parts[node][number], reader, **made.edges[node, reader])
     last = {node: parts[node][-1] for node in gone}
     made.remove_nodes_from(gone)
     for _, data in made.nodes(data=True):
@@ -103,12 +110,27 @@ def _leave_in_parts(
                 data[key] = last[data[key]]
 
 
+def _hand_to_tiles(
+    whole: Mapping[str, Any], tiles: Sequence[dict[str, Any]], shares: Sequence[float]
+) -> None:
+    for tile, share in zip(tiles, shares, strict=True):
+        for key in _OF_PART:
+            if whole.get(key):
+                tile[key] = max(whole[key] * share, tile.get(key, 0))
+        if whole.get("returned"):
+            tile["returned"] = {index: size * share for index, size in whole["returned"].items()}
+        if whole.get("held_until"):
+            tile["held_until"] = whole["held_until"]
+
+
 def _part(made: LayerGraph, node: str, number: int, tile: str, share: float) -> str:
     data, name = made.nodes[node], f"{node}[{number}]"
     own: dict[str, Any] = {key: data[key] for key in _KEPT if key in data}
     own |= {key: data[key] * share for key in (*SHARED, *_OF_PART) if data.get(key)}
     own |= {key: scaled(data[key], share) for key in TIMES if key in data}
     own |= {key: data[key] for key in ("host_forward_s", "host_backward_s") if key in data}
+    if data["kind"] == "layer":  # an activation, which runs as the op that it is
+        own |= {"kind": "glue", "module": own["module"].rpartition(".")[0], "type": LAYERS[own["type"]]}
     if data["type"] == LOSS:
         rows = _row_bytes(made, node)
         own |= {"output_bytes": rows, "upstream_grad_bytes": rows, "held_bytes": 0, "passing_bytes": rows}

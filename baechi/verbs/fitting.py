@@ -25,6 +25,7 @@ from torch import nn
 
 from baechi.errors import CaptureError, PlacementError
 from baechi.place.evaluated import Effort
+from baechi.place.recompute import Recompute
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
@@ -89,6 +90,7 @@ def fits(
     accumulate: bool = False,
     max_memory: Mapping[int | str, int | str] | None = None,
     effort: Effort = 0,
+    recompute: Recompute = None,
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
     split: Layers | None = None,
@@ -106,6 +108,7 @@ def fits(
         accumulate: whether gradients are added up over several steps; see `profile`.
         max_memory: as `distribute` takes it.
         effort: how long each placement is searched for; see `place`.
+        recompute: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
         split: layers that are split, or `"auto"`, as `distribute` takes it.
@@ -127,7 +130,7 @@ def fits(
     check_owner(optimizer, model.parameters(), type(model).__name__)
     tell_unused(optimizer, training=model.training if training is None else training)
     name = name_of(optimizer)
-    place_with = functools.partial(placed, placer="auto", optimizer=name, effort=effort)
+    place_with = functools.partial(placed, placer="auto", optimizer=name, effort=effort, recompute=recompute)
     capture = functools.partial(
         profile,
         model,
@@ -161,7 +164,12 @@ def fits(
 
 
 def graph_fits(
-    graph: LayerGraph, cluster: Cluster, *, optimizer: str | None = None, effort: Effort = 0
+    graph: LayerGraph,
+    cluster: Cluster,
+    *,
+    optimizer: str | None = None,
+    effort: Effort = 0,
+    recompute: Recompute = None,
 ) -> Fit:
     """Say whether the model of a graph fits a cluster, by simulation.
 
@@ -170,11 +178,15 @@ def graph_fits(
         cluster: the devices.
         optimizer: name of the optimizer whose state counts.
         effort: see `place`.
+        recompute: as `distribute` takes it.
 
     Returns:
         Yes or no, and the bytes that are short; a graph does not say what another batch would take.
     """
-    place_with = functools.partial(placed, graph, placer="auto", optimizer=name_of(optimizer), effort=effort)
+    name = name_of(optimizer)
+    place_with = functools.partial(
+        placed, graph, placer="auto", optimizer=name, effort=effort, recompute=recompute
+    )
     refusal = _refusal(functools.partial(place_with, cluster))
     return _answer(refusal, None, None)
 

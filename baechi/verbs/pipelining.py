@@ -12,12 +12,14 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline, units_of
 from baechi.records.plan import Plan
+from baechi.simulate import shortest_step_s
 from baechi.simulate.pipeline import (
     OrderLike,
     PipelineCoster,
     Tried,
     all_tried,
     best_of,
+    improved,
     ordered,
     pipeline_of,
     shortest_pipeline_s,
@@ -180,8 +182,30 @@ def _with_number(
                 orders = all_tried(costs, microbatches)
                 if not tried or _rank(best_of(orders)) < _rank(best_of(tried)):
                     best, tried = one, orders
+        tried += improved(coster(_by_node(problem, coster, best.device_of)), microbatches, tried)
         plan = problem.plan(best.name, best.device_of, range(len(problem.indexed)))
         return _within_memory(pipeline_of(plan, microbatches, best_of(tried), tried))
+
+
+def least_step_s(
+    clusters: Sequence[Cluster], microbatches: int, graph: LayerGraph, *, searches: bool
+) -> float:
+    """A time that no order on contiguous cuts can beat, whatever its memory; 0 if none is known.
+
+    Args:
+        clusters: the same devices with several limits of memory, since cuts depend on them.
+        microbatches: how many.
+        graph: the layer graph, with the costs of one microbatch.
+        searches: whether placements for the pipelined step are looked for.
+    """
+    if microbatches == 1 or not searches:
+        return shortest_step_s(graph, clusters[0]) if searches else 0.0
+    found = [float("inf")]
+    for cluster in clusters:
+        problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
+        for _, device_of in cuts(problem, microbatches):
+            found.append(shortest_pipeline_s(coster(_by_node(problem, coster, device_of)), microbatches))
+    return min(found)
 
 
 def placements(graph: LayerGraph, cluster: Cluster, microbatches: int, effort: float) -> list[Found]:

@@ -14,7 +14,7 @@ from baechi.place.evaluated import Effort
 from baechi.place.fullness import excess_bytes, too_full, within_memory
 from baechi.place.problem import Problem
 from baechi.place.recompute import Recompute, placed_with
-from baechi.place.recompute.pipelined import pipelined_with
+from baechi.place.recompute.pipelined import Makers, pipelined_with
 from baechi.place.registry import places_ops, uses_several
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
@@ -26,7 +26,7 @@ from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
 from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
-from baechi.verbs.pipelining import graphs_of, pipelined
+from baechi.verbs.pipelining import graphs_of, least_step_s, pipelined
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
@@ -115,11 +115,10 @@ def place(
             graphs = graphs_of(graph, microbatches)
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
-            make, roomy = [
-                functools.partial(_pipelined, devices, placer, name)
-                for devices in (cluster, _without_limits(cluster))
-            ]
-            return pipelined_with(graphs, recompute, make, roomy, effort)
+            both = (cluster, _without_limits(cluster))
+            within, roomy = [functools.partial(_pipelined, one, placer, name) for one in both]
+            least_s = functools.partial(least_step_s, both, searches=placer == "auto")
+            return pipelined_with(graphs, recompute, Makers(within, roomy, least_s), effort)
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)

@@ -26,6 +26,7 @@ from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import Run, checked, judged, runner
 from baechi.verbs.pipeline.offering import offer
 from baechi.verbs.planning import with_optimizer
+from baechi.verbs.split.gaining import split_where_it_gains
 from baechi.verbs.split.verb import plan_as_split
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,11 @@ def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan
         return judged(request.cluster, place_within, run) if request.verify else place_within(request.cluster)
 
     noted = with_optimizer(graph, request.optimizer_name)
-    return plan_as_split(noted, layers, request.cluster, plan_for)
+    plan = plan_as_split(noted, layers, request.cluster, plan_for)
+    if layers != "auto" or request.device_map is not None:
+        return plan
+    quick = functools.partial(request.place_with, cluster=request.cluster, effort=0)
+    return split_where_it_gains(noted, request.cluster, plan, quick, plan_for)
 
 
 def _by_hand(request: Request, run: Run, graph: LayerGraph) -> Plan:

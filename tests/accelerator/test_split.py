@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from run.split.split_layers import TOLERANCE, Around, Tied, assert_same, twins, words
+from run.split.test_chains import LINKED
 from torch import nn
 
 import baechi
@@ -106,3 +107,18 @@ def test_logits_in_parts(toy: ToyMachine, microbatches: int | None) -> None:
             network(*batch).backward()
             optimizer.step()
     assert_same(model, plain)
+
+
+@pytest.mark.parametrize("build", ["gated", "in place", "convolutions"])
+def test_chains(toy: ToyMachine, build: str) -> None:
+    """Hidden values that stay in parts, from one split layer to the next."""
+    toy.restart(seed=7, late=True)
+    make, layers = LINKED[build]
+    model, plain = twins(make)
+    x, devices = torch.randn(2, 3, 6, 6, dtype=torch.float64), cluster(*NAMES[:3])
+    baechi.distribute(model, x, cluster=devices, split=layers, source="estimate", placer="round-robin")
+    for _ in range(2):
+        (model(there(x)) ** 2).sum().backward()
+        (plain(x) ** 2).sum().backward()
+    assert_same(model, plain)
+    assert f"{next(iter(layers))}[join]" not in baechi.plan_of(model).graph

@@ -6,8 +6,8 @@ by address, and each read and each write is noted with the node that did it, in 
 A node is a call of a module that the graph has as a layer, or a function called between layers, under
 the name that the graph would give it. Two things have no node, and so neither read nor write for
 anybody: operations on views alone (which compute nothing), and functions that are given nothing but
-constants made of nothing (`torch.arange(4) * 2`), which the graph leaves to their first user. What is
-made of nothing on the device of a tensor that lies somewhere (`device=x.device`) has a node.
+constants made of nothing (`torch.arange(4) * 2`): these are their first user's, on its device. What is
+made on the device of a tensor that lies somewhere (`device=x.device`) has a node.
 """
 
 import dataclasses
@@ -96,9 +96,12 @@ class Record:
         """Note what a node does, if it is one."""
         for tensor in tensors if node is not None else ():
             assert node is not None
-            self.events.append(Event(kind, node, self.number(tensor)))
-            if kind == "write":
-                self.writer[self.number(tensor)] = node
+            number = self.number(tensor)
+            known = number in self.writer or number in self.weights or node in self.on_host
+            kinds = ("write", "read") if kind == "read" and not known else (kind,)
+            self.events += [Event(one, node, number) for one in kinds]
+            if "write" in kinds:
+                self.writer[number] = node
 
     def turn(self, path: str) -> int:
         """How often something of this name came before."""
@@ -110,7 +113,8 @@ class Record:
         if self.layer is not None:
             return self.layer
         called = self.function or Called(operator, given)
-        beside = not called.given and called.beside is not None and self._lies_somewhere(called.beside)
+        made = not called.given or called.name != "to"
+        beside = made and called.beside is not None and self._lies_somewhere(called.beside)
         if not called.known and (beside or any(self._comes_from_somewhere(t) for t in called.given)):
             called.known = True
             path = f"glue:{self.stack[-1]}/{called.name}"

@@ -198,3 +198,24 @@ def test_place_in_microbatches(tmp_path: Path) -> None:
         assert fault in CliRunner().invoke(app, [*common, "--microbatches", wrong]).output
     graph = ["place", "zoo:bert-large", "--microbatches", "4"]
     assert "needs the model" in CliRunner().invoke(app, graph).output
+
+
+def test_what_runs_again(tmp_path: Path) -> None:
+    """`--recompute` takes names or auto, for plans and pipelines."""
+    script = tmp_path / "again_script.py"
+    script.write_text(
+        "import torch\n"
+        "def make():\n"
+        "    wide = [torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)]\n"
+        "    narrow = [torch.nn.Linear(64, 64), torch.nn.GELU()]\n"
+        "    layers = [torch.nn.Sequential(*part) for part in (wide, narrow)]\n"
+        "    return torch.nn.Sequential(*layers).train(), torch.ones(512, 64)\n"
+    )
+    common = [f"{script}:make", "--cluster", "1xL4", "--effort", "0"]
+    plan = Plan.from_json(run("place", *common, "--recompute", "0, 1", "--json").stdout)
+    assert plan.recompute == ("0", "1")
+    made = Pipeline.from_json(
+        run("place", *common, "--recompute", "1", "--microbatches", "2", "--json").stdout
+    )
+    assert made.plan.recompute == ("1",)
+    assert "names 'nothing'" in run("place", *common, "--recompute", "nothing").output

@@ -197,3 +197,17 @@ def test_its_options_are_those_of_the_others() -> None:
     assert not tight and tight.short_bytes
     with pytest.raises(ValueError, match="trains none of the parameters"):
         baechi.fits(nn.Linear(64, 64), x, "2xL4", optimizer=adam)
+
+
+def test_running_again_makes_room() -> None:
+    """A batch that fits only if blocks run again fits with `recompute`, and the largest one grows."""
+
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 128), nn.GELU(), nn.Linear(128, 16))
+
+    model, batch = nn.Sequential(block(), block(), block()).train(), torch.ones(64, 16)
+    cluster = baechi.Cluster.virtual(1, memory="256KiB")
+    without = baechi.fits(model, batch, cluster, optimizer="sgd")
+    again = baechi.fits(model, batch, cluster, optimizer="sgd", recompute="auto")
+    assert not without and again
+    assert (without.largest_batch or 0) < 64 <= (again.largest_batch or 0)

@@ -8,7 +8,7 @@ the first operation that came after it:
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 
 from baechi.capture.graph.draft import Draft
@@ -23,19 +23,17 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         drafts: all of them; those without operations have no part.
         owners: by number of an event, the draft that the operation belongs to.
     """
-    sequences: list[int] = []
-    working: list[Draft] = []
-    for number, event in enumerate(trace.events):
-        if isinstance(event, Op) and number in owners:
-            sequences.append(event.sequence)
-            working.append(owners[number])
+    name_of = _names(trace, owners)
     parts: dict[str, list[tuple[int, BackwardOp]]] = {}
+    sums: set[int] = set()
     before = ""
-    for number, op in enumerate(trace.backward or ()):
-        place = bisect_right(sequences, op.sequence) if op.sequence >= 0 else len(working)
-        before = working[place].name if place < len(working) else before
+    for number, op in enumerate(trace.backward or (), start=len(trace.events)):
+        before = name_of(op.sequence) or before
         if before:
-            parts.setdefault(before, []).append((len(trace.events) + number, op))
+            parts.setdefault(before, []).append((number, op))
+            takers = set(map(name_of, op.takers))
+            if takers and not takers & {before, ""}:  # none of them is its own, or a weight's
+                sums.add(number)
     for draft in drafts:
         part = parts.get(draft.name, [])
         draft.backward_kernels = sum([op.kernel for _, op in part])
@@ -45,7 +43,33 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
         draft.lasting = _lasting(draft, trace)
         kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]
-        draft.backward_rise_bytes = _rise_bytes(part, kept)
+        draft.backward_rise_bytes = _rise_bytes(_without_sums(part, sums), kept)
+
+
+def _names(trace: Trace, owners: Mapping[int, Draft]) -> Callable[[int], str]:
+    """A function that says whose an autograd node is; `""` if it is no layer's, as that of a weight."""
+    sequences: list[int] = []
+    working: list[Draft] = []
+    for number, event in enumerate(trace.events):
+        if isinstance(event, Op) and number in owners:
+            sequences.append(event.sequence)
+            working.append(owners[number])
+
+    def name_of(sequence: int) -> str:
+        place = bisect_right(sequences, sequence) if sequence >= 0 else len(working)
+        return working[place].name if place < len(working) else ""
+
+    return name_of
+
+
+def _without_sums(
+    part: Sequence[tuple[int, BackwardOp]], sums: Collection[int]
+) -> Sequence[tuple[int, BackwardOp]]:
+    """A part without the sums at its end of what several layers read: a plan decides where they are made."""
+    end = len(part)
+    while end and part[end - 1][0] in sums:
+        end -= 1
+    return part[:end]
 
 
 def _rise_bytes(part: Sequence[tuple[int, BackwardOp]], kept: Sequence[Storage]) -> int:

@@ -8,7 +8,7 @@ Nodes that must share a device are joined on the way:
 - layers that hold the same weights, and the calls of one module;
 - glue with the holder of the input that the others travel to (`cost.anchor`), or of `x` in `x.device`;
 - glue that the runtime does not see as one torch function (an `autograd.Function`, a scripted
-  function) with the holders of all its inputs. Glue on model inputs only (masks) is bound to no layer.
+  function) with the holders of all its inputs. Glue on model inputs only is bound to no layer.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,9 @@ from baechi.capture.graph.followers import Followers
 from baechi.capture.graph.granularity import Granularity
 from baechi.capture.graph.groups import ELSEWHERE
 from baechi.capture.graph.storage_state import StorageState
+from baechi.capture.graph.unplaced import Unplaced
 from baechi.capture.graph.waits import HostWaits
-from baechi.capture.graph.weights import LayersByPath, by_module
+from baechi.capture.graph.weights import LayersByPath, by_module, join_replaced
 from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op, Storage, Trace, Use
 from baechi.cost.anchor import anchor
 from baechi.records.device_map import ROOT
@@ -49,8 +50,7 @@ class Builder:
         self.followers = Followers(self.groups)
         self.states = {storage.index: StorageState() for storage in trace.storages}
         self.tensors: dict[str, dict[Any, str]] = {}
-        self.on_host = self.found.on_host
-        self.homeless = 0  # kernels of unplaced tensors: the host issues them before the next node's
+        self.unplaced = Unplaced(self.states, self.found.on_host)
         self.glue: dict[int, Draft | None] = {}
         self.turns: dict[str, int] = {}
         self.first_calls: dict[str, str] = {}
@@ -72,6 +72,7 @@ class Builder:
         waits.order()
         self._place_lent_weights()
         self._place_unread_weights()
+        join_replaced(self.trace, self.states, self.groups)
         self.found.follows = self.followers.settle({draft for draft, _ in self.found.written})
         return self.found.graph(self.weights_below, self.granularity.because)
 
@@ -106,7 +107,7 @@ class Builder:
         losses = [use for use in trained if use.is_one_number] or trained
         for place, use in enumerate(distinct):
             writer = self.states[use.storage.index].writer
-            if writer in self.drafts and writer not in self.on_host:
+            if writer in self.drafts and writer not in self.found.on_host:
                 self.drafts[writer].give(str(place), use, is_loss=use in losses)
 
     def _enter(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
@@ -114,6 +115,7 @@ class Builder:
         draft = self._draft(call.node, "layer", module, call.type, number)
         self.given[draft.name] = uses
         self.groups.join(self.first_calls.setdefault(module, draft.name), draft.name)
+        self.unplaced.take_in(draft, [use.storage for use in uses], number)
         for use in uses:
             self._read(draft.name, use)
         for storage in self.weights_below.get(call.module, ()):
@@ -131,18 +133,17 @@ class Builder:
                 self._join_holder(draft.name, state)
             if len(foreign) == len(uses) and use.storage.weight is None:
                 state.writer = state.holder = draft.name
-        for use in uses:
-            self.states[use.storage.index].made = number
-            self._escape(use.storage)
+        for storage in [use.storage for use in uses]:
+            self.states[storage.index].made = number
+            self._escape(storage)
 
     def _op(self, op: Op, number: int) -> None:
         layer = self.granularity.layer_of(op.call)
         draft = self.drafts[layer.node] if layer is not None else self._glue(op, number)
-        if draft is None:  # made from no placed tensor: belongs to its first user
-            self.homeless += op.kernel
+        if draft is None:
+            self.unplaced.note(op, number)
             return
-        draft.note(op, number, self.homeless)
-        self.homeless = 0
+        draft.note(op, number)
         self.found.owners[number] = draft
         for use in op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
@@ -153,14 +154,14 @@ class Builder:
             state = self.states[use.storage.index]
             if binds := foreign and use.storage.parameter and state.holder is not None:
                 self._join_holder(draft.name, state)  # as a weight of its own would
+            self.unplaced.take_in(draft, [use.storage], number)
             self._read(draft.name, use, brought=layer is None or (foreign and not binds))
         for use in op.writes:
             self._write(draft, use.storage, number)
         for use in op.makes:
-            host = draft.name in self.on_host
             state = self.states[use.storage.index]
             state.writer, state.made = draft.name, number
-            state.holder = None if host else draft.name
+            state.holder = None if draft.name in self.found.on_host else draft.name
 
     def _glue(self, op: Op, number: int) -> Draft | None:
         """The node of an operation between layers: one for each torch function that the code calls."""
@@ -169,7 +170,7 @@ class Builder:
         if self.glue.get(key) is None:
             beside = op.function.beside if op.function is not None else None
             if beside is not None and self._has_place(beside):
-                self.glue[key] = draft = self._draft_glue(op, (), number)
+                self.glue[key] = draft = self._draft_glue(op, reads, number)
                 self._join_holder(draft.name, self.states[beside.index])
             elif any(self._has_place(use.storage) or self._from_input(use.storage) for use in reads):
                 self.glue[key] = self._new_glue(op, op.function, reads, number)
@@ -185,23 +186,24 @@ class Builder:
 
     def _new_glue(self, op: Op, function: Function | None, reads: tuple[Use, ...], number: int) -> Draft:
         draft = self._draft_glue(op, reads, number)
-        for use in reads:
-            self._read(draft.name, use)
-        for use in reads:
-            if use.storage.weight is not None:
-                self._hold(draft, use.storage, join=False)
+        for storage in [use.storage for use in reads if use.storage.weight is not None]:
+            self._hold(draft, storage, join=False)
         placed = [use for use in reads if self._has_place(use.storage)]
         if reads and writes_first(draft.type):
             if self._has_place(reads[0].storage):
                 placed = [reads[0]]
             elif self._from_input(reads[0].storage):
                 placed = []
-        if not placed:
-            self.on_host.add(draft.name)
-            return draft
-        states = [self.states[use.storage.index] for use in placed]
-        chosen = anchor([(use.size_bytes, state.made) for use, state in zip(placed, states, strict=True)])
-        self.followers.note(draft, function, chosen, [str(state.holder) for state in states])
+        if placed:
+            states = [self.states[use.storage.index] for use in placed]
+            chosen = anchor([(use.size_bytes, state.made) for use, state in zip(placed, states, strict=True)])
+            self.followers.note(draft, function, chosen, [str(state.holder) for state in states])
+        else:
+            self.found.on_host.add(draft.name)
+        written = [use.storage for use in op.writes]  # it makes these when it writes them
+        self.unplaced.take_in(draft, [use.storage for use in reads if use.storage not in written], number)
+        for use in reads:
+            self._read(draft.name, use)
         return draft
 
     def _draft(self, name: str, kind: str, module: str, type_name: str, number: int) -> Draft:
@@ -213,8 +215,7 @@ class Builder:
         return self.states[storage.index].holder is not None
 
     def _from_input(self, storage: Storage) -> bool:
-        written = self.states[storage.index].writer is not None
-        return written or storage.input is not None or storage.weight is not None
+        return {self.states[storage.index].writer, storage.input, storage.weight} != {None}
 
     def _hold(self, draft: Draft, storage: Storage, *, join: bool = True) -> None:
         """A weight lies with the first node that needs it; later ones join it there."""
@@ -259,18 +260,18 @@ class Builder:
             if earlier is not None and earlier != draft.name:
                 self.found.after[earlier, draft.name] = False
         self._join_holder(draft.name, state)
+        self.unplaced.take_in(draft, [storage], number)
         if state.holder is None and not self._from_input(storage):  # made from no tensor: this node owns it
             draft.made.setdefault(storage.index, (storage, number))
         state.writer, state.made, state.readers = draft.name, number, [draft.name]
         if storage.weight is not None:
             self._hold(draft, storage)
-        elif draft.name not in self.on_host:
+        elif draft.name not in self.found.on_host:
             state.holder = state.holder or draft.name
 
     def _escape(self, storage: Storage) -> None:
-        writer = self.states[storage.index].writer
-        for name in (writer,) if writer in self.drafts else ():
-            self.drafts[name].escaped.add(storage.index)
+        if (draft := self.drafts.get(self.states[storage.index].writer or "")) is not None:
+            draft.escaped.add(storage.index)
 
     def _place_lent_weights(self) -> None:
         """Weights passed to layers but owned by none: the first of these owns them for the others."""

@@ -18,6 +18,7 @@ class Draft:
         type: class name of a layer, function name of glue.
         first, last: numbers of its first and last event.
         made: storages that its operations made, each with the event that made it.
+        taken_in: those of `made` that had no place before it read them.
         weights: storages of parameters and buffers that it owns.
         escaped: storages of `made` that something outside of it reads or gets.
         held: storages of `made` that stay referenced after their last read, to the end of forward.
@@ -51,6 +52,7 @@ class Draft:
     first: int
     last: int
     made: dict[int, tuple[Storage, int]] = field(default_factory=dict)
+    taken_in: set[int] = field(default_factory=set)
     weights: list[Storage] = field(default_factory=list)
     escaped: set[int] = field(default_factory=set)
     held: set[int] = field(default_factory=set)
@@ -91,16 +93,15 @@ class Draft:
         if is_loss:
             self.losses[place] = use.size_bytes
 
-    def note(self, op: Op, event: int, homeless: int = 0) -> None:
+    def note(self, op: Op, event: int) -> None:
         """Count an operation.
 
         Args:
             op: the operation.
             event: its number.
-            homeless: kernels that were launched before it for unplaced tensors.
         """
         self.last = max(self.last, event)
-        self.kernels += homeless + op.kernel
+        self.kernels += op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
         self.memory_bound_bytes += 0 if op.flops else op.moved_bytes

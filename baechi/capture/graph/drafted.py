@@ -125,6 +125,8 @@ class Drafted:
             attributes["copies"] = {tensor: use.copy_bytes for tensor, use in tensors.items()}
         if source in self.inputs:
             return attributes
+        if all(use.storage.index in self.drafts[source].held for use in uses):
+            attributes["held"] = True
         if alone is None or any(use.object != alone.object for use in uses):
             attributes["on_demand"] = True
         if self.trace.training and not any(use.requires_grad for use in uses):
@@ -159,7 +161,8 @@ class Drafted:
                 died = end if gone is None else gone
                 reading = [name for name in self.read_by.get(index, ()) if name in self.drafts]
                 read = max([self.drafts[name].last for name in reading], default=draft.last)
-                if died >= end or (died > draft.last + 1 and index not in draft.escaped):
+                taken = index in draft.taken_in
+                if died >= end or (died > draft.last + 1 and (taken or index not in draft.escaped)):
                     draft.held.add(index)
                 elif index in draft.escaped:
                     until = max(until, died - 1 if died > read + 1 else draft.last)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from baechi.capture.graph.draft import Draft
+from baechi.capture.graph.groups import Groups
+from baechi.capture.graph.storage_state import StorageState
 from baechi.capture.watch.trace import Storage, Trace
 
 
@@ -62,3 +64,17 @@ def _paths(module: str) -> Iterator[tuple[str, ...]]:
     """The path of a module and of all that hold it, from the inside out."""
     parts = tuple(module.split("."))
     return (parts[:end] for end in range(len(parts), -1, -1))
+
+
+def join_replaced(trace: Trace, states: Mapping[int, StorageState], groups: Groups) -> None:
+    """Join the holders of buffers that forward assigns anew: they lie then where it made them.
+
+    Args:
+        trace: the run.
+        states: by storage, where it lies.
+        groups: nodes that must share a device.
+    """
+    for name, storage in trace.replaced.items():
+        before, now = states[trace.weights[name].index].holder, states[storage.index].holder
+        if before is not None and now is not None:
+            groups.join(before, now)

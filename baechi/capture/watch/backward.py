@@ -1,6 +1,7 @@
 """The backward of a watched run: it runs, and each operation of it is written down."""
 
 import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from baechi.capture.watch.trace import BackwardOp
 from baechi.capture.watch.watched_run import Watch
-from baechi.torchlib.autograd_nodes import node_of
+from baechi.torchlib.autograd_nodes import node_of, nodes_from
 from baechi.torchlib.operators.facts import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.torchlib.private.autograd import current_autograd_node, sequence_number
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -34,6 +35,7 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
     if not losses or not leaves:
         return
     watch.trace.backward = []
+    _note_ends(watch, losses)
     try:
         ones = [torch.ones_like(loss) for loss in losses]
         gradients = torch.autograd.grad(losses, leaves, ones, allow_unused=True)
@@ -44,6 +46,21 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
     weights = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
     made = [grad for grad, _ in zip(gradients, weights, strict=False) if grad is not None]
     watch.trace.gradients = {watch.storage_of(grad).index for grad in made}
+
+
+def _note_ends(watch: Watch, losses: Iterable[torch.Tensor]) -> None:
+    """Let each node say when it is done: what autograd still runs in its name adds gradients up."""
+
+    def noting(number: int, takers: Sequence[int]) -> Callable[..., None]:
+        def note(made: Sequence[torch.Tensor | None], given: object) -> None:
+            shapes = [None if gradient is None else gradient.shape for gradient in made]
+            watch.done = number, tuple(zip(shapes, takers, strict=False))
+
+        return note
+
+    for node in nodes_from([node_of(loss) for loss in losses]):
+        takers = [-1 if taker is None else sequence_number(taker) for taker, _ in node.next_functions]
+        node.register_hook(noting(sequence_number(node), takers))
 
 
 def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
@@ -75,9 +92,11 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
     node = current_autograd_node()
     backward = watch.trace.backward
     assert backward is not None
+    sequence = -1 if node is None else sequence_number(node)
     backward.append(
         BackwardOp(
-            sequence=-1 if node is None else sequence_number(node),
+            sequence=sequence,
+            takers=_takers(watch, sequence, made),
             makes=makes,
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made),
@@ -85,3 +104,11 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
         )
     )
     return result
+
+
+def _takers(watch: Watch, sequence: int, made: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """If a node is done already, the nodes that may take the sum which autograd makes in its name."""
+    done, gradients = watch.done
+    if done != sequence or not made:
+        return ()
+    return tuple([taker for shape, taker in gradients if shape == made[0].shape])

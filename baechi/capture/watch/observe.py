@@ -42,6 +42,7 @@ from baechi.torchlib.operators.facts import (
     writes_of,
 )
 from baechi.torchlib.operators.functions import function_name, reads_property
+from baechi.torchlib.operators.table import rule_of
 from baechi.torchlib.private.autograd import next_sequence_number
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import TorchDispatchMode, without_torch_function
@@ -168,8 +169,8 @@ class _Functions(TorchFunctionMode):
             return _answered(watch, args[0], result) if isinstance(result, torch.device) else result
         name = function_name(func) or type(func).__name__
         reads = watch.uses(args, kwargs)
-        # a factory such as `arange(n, device=x.device)` reads no tensor, but runs where `x` lies
-        beside = None if reads else watch.devices.owner(kwargs.get("device"))
+        # a factory such as `arange(n, device=x.device)` runs where `x` lies, also if `n` is a tensor
+        beside = None if reads and rule_of(name).takes_device else watch.devices.owner(kwargs.get("device"))
         watch.function = Function(name, reads, bound=watch.in_region(), beside=beside)
         try:
             return func(*args, **kwargs)

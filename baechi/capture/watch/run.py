@@ -112,6 +112,7 @@ def _run(
                 watch.values.note(*stand_ins.pop())
             watch.note_inputs(_named_inputs(model, args, kwargs))
             result = model(*args, **kwargs)
+            watch.note_replaced(model)
             if watch.refusal is not None:
                 raise watch.refusal
             if training:

@@ -113,8 +113,8 @@ class Function:
         whole: whether all of them must lie on one device (an `autograd.Function`, whose backward
             reads what its forward saved).
         bound: whether it runs where its inputs say: it draws random numbers, or backward may run it again.
-        beside: of a function without tensors that was given a device (`torch.arange(n,
-            device=x.device)`): the memory of the tensor whose device that is.
+        beside: of a function that makes a tensor on a device (`torch.arange(n, device=x.device)`): the
+            memory of the tensor whose device that is.
     """
 
     name: str
@@ -189,11 +189,14 @@ class BackwardOp:
 
     Args:
         sequence: number of the autograd node that ran it; -1 for none.
+        takers: if it adds a gradient that the node made to one that is there: the nodes that may be the one
+            which takes it.
         makes: storages that it made.
         flops, moved_bytes, kernel: as for `Op`.
     """
 
     sequence: int
+    takers: tuple[int, ...]
     makes: tuple[Storage, ...]
     flops: int
     moved_bytes: int
@@ -212,6 +215,7 @@ class Trace:
         storages: every storage seen.
         events: what happened, in code order.
         weights: storage of each parameter and buffer, by qualified name (ties have several names).
+        replaced: by name of a buffer that the model's code assigned anew, the storage that it has now.
         modules: class name of every module, by qualified name.
         uncounted: operators that compute a lot, but have no formula for their flops.
         backward: what the backward did, in its order; None if it did not run.
@@ -222,6 +226,7 @@ class Trace:
     storages: list[Storage] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     weights: dict[str, Storage] = field(default_factory=dict)
+    replaced: dict[str, Storage] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     uncounted: set[str] = field(default_factory=set)
     backward: list[BackwardOp] | None = None

@@ -59,6 +59,8 @@ class Watch:
         self.function: Function | None = None
         self.saver: Any = None
         """What notes the tensors that autograd saves."""
+        self.done: tuple[int, tuple[tuple[Any, int], ...]] = (-2, ())
+        """In backward, the node that was done last; of each gradient that it made, shape and next node."""
         self._regions = 0
         self.devices = Devices()
         self.values = Values(fake=fake)
@@ -88,6 +90,17 @@ class Watch:
             storage = self.storage_of(tensor)
             if storage.weight is None and storage.input is None:
                 storage.input = path
+
+    def note_replaced(self, model: nn.Module) -> None:
+        """Note the buffers that the model's code assigned anew, when forward is over.
+
+        Args:
+            model: the model.
+        """
+        for name, tensor in model.named_buffers(remove_duplicate=False):
+            before, now = self.trace.weights.get(name), self.storage_of(tensor)
+            if before is not None and now is not before:
+                self.trace.replaced[name] = now
 
     def storage_of(self, tensor: torch.Tensor) -> Storage:
         """The record of a tensor's storage, made when first seen."""

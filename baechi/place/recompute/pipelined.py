@@ -1,10 +1,12 @@
 """A step in microbatches, with modules that run again in backward."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from baechi.cost.recompute import recomputed
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
+from baechi.place.recompute.alternatives import Alternative, Alternatives
 from baechi.place.recompute.candidates import candidate_sets
 from baechi.place.recompute.choose import WORTH, Recompute
 from baechi.place.recompute.names import modules_named
@@ -18,15 +20,36 @@ Make = Callable[[Graphs, Effort], Pipeline]
 """Places and orders a step."""
 
 
-def pipelined_with(graphs: Graphs, recompute: Recompute, make: Make, roomy: Make, effort: Effort) -> Pipeline:
+@dataclass(frozen=True)
+class Makers:
+    """What places and orders.
+
+    Args:
+        within: within the devices' memory.
+        roomy: as if devices had memory without limit.
+        least_s: from a number of microbatches and the graph of one, what a step takes at least.
+    """
+
+    within: Make
+    roomy: Make
+    least_s: Callable[[int, LayerGraph], float]
+
+
+_FINALS, _NEAR = 6, 1.05
+"""So many of the best alternatives are searched with all effort, if they are at most this much slower."""
+
+_WORK, _FEWEST, _MOST = 50_000, 24, 400
+"""How many alternatives are made: this divided by nodes and tasks, within limits."""
+
+
+def pipelined_with(graphs: Graphs, recompute: Recompute, makers: Makers, effort: Effort) -> Pipeline:
     """Place and order a step, with modules that run again.
 
     Args:
         graphs: by number of microbatches, the graph of one.
-        recompute: qualified names; None takes none. `"auto"` takes none where more memory would not help.
-            Else sets of candidates, and halves of them, are placed quickly; the fastest that fits is taken.
-        make: places and orders within the devices' memory.
-        roomy: does so as if devices had memory without limit.
+        recompute: qualified names; None takes none. `"auto"` takes those with which the step is fastest:
+            none where more memory does not help. Numbers of microbatches are compared at once.
+        makers: place and order.
         effort: how long to search.
 
     Raises:
@@ -35,50 +58,46 @@ def pipelined_with(graphs: Graphs, recompute: Recompute, make: Make, roomy: Make
     """
     sample = next(iter(graphs.values()))
     if recompute is None or not sample.training:
-        return make(graphs, effort)
+        return makers.within(graphs, effort)
     if recompute != "auto":
-        return make(_with_names(graphs, modules_named(sample, recompute)), effort)
-    quick, refused = _made(make, graphs, 0)
-    if quick is not None:
-        bound_s = roomy(graphs, 0).timeline.makespan_s
-        if bound_s >= WORTH * quick.timeline.makespan_s:
-            return make(graphs, effort)
-    best, names = quick, list[str]()
-    for chosen in _choices(sample):
-        found, _ = _made(make, _with_names(graphs, chosen), 0)
-        if found is not None and (best is None or _is_worth_it(found, best)):
-            best, names = found, chosen
-    if best is None:
-        assert refused is not None
-        raise refused
-    finals = [best]
-    for chosen in (names, list[str]()):  # with more effort, a step in which nothing runs again may be faster
-        made, _ = _made(make, _with_names(graphs, chosen), effort)
-        finals += [made] if made is not None else []
-        if not names:
-            break
-    return min(finals, key=lambda one: one.timeline.makespan_s)
+        return makers.within(_with_names(graphs, modules_named(sample, recompute)), effort)
+    plain = _made(makers.within, graphs, 0)
+    if plain is not None and _step_s(makers.roomy(graphs, 0)) >= WORTH * _step_s(plain):
+        return makers.within(graphs, effort)
+    return _searched(graphs, makers, effort)
 
 
-def _choices(graph: LayerGraph) -> list[list[str]]:
-    """Names that are tried: half of each set of candidates, and all of it."""
-    choices: list[list[str]] = []
-    for chosen in candidate_sets(graph):
-        names = [one.name for one in chosen]
-        choices += [one for one in (names[: len(names) // 2], names) if one and one not in choices]
-    return choices
+def _searched(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
+    def made(one: Alternative, effort: Effort = 0) -> Pipeline | None:
+        number = one.microbatches
+        return _made(makers.within, _with_names({number: graphs[number]}, one.names), effort)
+
+    def least(one: Alternative) -> float:
+        number = one.microbatches
+        return makers.least_s(number, _with_names({number: graphs[number]}, one.names)[number])
+
+    sample = next(iter(graphs.values()))
+    sets = [[one.name for one in chosen] for chosen in candidate_sets(sample)]
+    work = len(sample) * max(graphs)
+    search = Alternatives(sorted(graphs), sets, made, least, min(_MOST, max(_FEWEST, _WORK // work)))
+    found = search.search()
+    if not found:
+        return makers.within(graphs, effort)  # which says what is short
+    near = [one for one in found if one.step_s <= _NEAR * found[0].step_s][:_FINALS]
+    finals = [made(one.alternative, effort) for one in near] if effort else []
+    return min([found[0].made, *[one for one in finals if one is not None]], key=_step_s)
 
 
-def _is_worth_it(one: Pipeline, other: Pipeline) -> bool:
-    return one.timeline.makespan_s < WORTH * other.timeline.makespan_s
+def _made(make: Make, graphs: Graphs, effort: Effort) -> Pipeline | None:
+    try:
+        return make(graphs, effort)
+    except PlacementError:
+        return None
+
+
+def _step_s(made: Pipeline) -> float:
+    return made.timeline.makespan_s
 
 
 def _with_names(graphs: Graphs, names: Sequence[str]) -> dict[int, LayerGraph]:
     return {number: recomputed(graph, sorted(names)) for number, graph in graphs.items()}
-
-
-def _made(make: Make, graphs: Graphs, effort: Effort) -> tuple[Pipeline | None, PlacementError | None]:
-    try:
-        return make(graphs, effort), None
-    except PlacementError as error:
-        return None, error

@@ -16,13 +16,15 @@ from baechi.place.evaluated import Check, Evaluated
 from baechi.place.problem import Problem
 from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
 from baechi.place.search.compiled import Floats
-from baechi.place.search.dispatch import NEVER
+from baechi.place.search.course import NEVER, START, Course, accept
+from baechi.place.search.critical import Critical
+from baechi.place.search.differences import anew
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import Room, unseen_bytes
 from baechi.place.search.tables import Tables
 
-_SHORTER = 0.99
-"""A step is simulated at once if it is below this fraction of the best."""
+_SHORTER, _ROOMY = 0.99, 0.96
+"""A step is simulated at once if it is below this fraction of the best; while all that were looked at fit."""
 
 _EAGER = 40_000
 """After simulating this many layers, a search also needs `_SHORTER` against the last simulated estimate."""
@@ -48,11 +50,13 @@ class Annealing:
         self.best = start
         self._problem = problem
         self._tables = tables
+        self._course = Course.of(tables)
+        self._critical = Critical.of(tables)
         self._check = check
         self._chance = np.random.default_rng(seed)
         self._groups = Groups.of(problem)
         self._unseen = unseen_bytes(problem, start)
-        self._looked_s, self._looks = NEVER, 0
+        self._looked_s, self._looks, self._fit = NEVER, 0, True
         self._priority: Floats = np.array(bottom_levels(problem, start.device_of))
         self._state, self._now = self._begin(0)
 
@@ -76,7 +80,16 @@ class Annealing:
         while self.tried < most and self.best.step_s > enough_s:
             before, wanted_s = self.tried, self._wanted_s()
             portion = Portion(wanted_s, min(most, before + _PORTION), most)
-            self._now = anneal(self._tables, self._groups, self._state, self._chance, self._now, portion)
+            self._now = anneal(
+                self._tables,
+                self._course,
+                self._critical,
+                self._groups,
+                self._state,
+                self._chance,
+                self._now,
+                portion,
+            )
             if self.tried == before:
                 break
             new = self._now.shortest_s < self._looked_s
@@ -91,16 +104,18 @@ class Annealing:
 
         Where estimates are far below simulated steps, this avoids a simulation for each shorter estimate.
         """
+        shorter = _ROOMY if self._fit else _SHORTER
         if self._looks * len(self._state.on) < _EAGER:
-            return self.best.step_s * _SHORTER
-        return min(self.best.step_s, self._looked_s) * _SHORTER
+            return self.best.step_s * shorter
+        return min(self.best.step_s, self._looked_s) * shorter
 
     def _begin(self, tried: int) -> tuple[State, Progress]:
         """A state that continues from the best placement."""
         room = Room.of(self._problem, self.best.device_of, self._unseen)
         order = np.array(self.best.order, np.int64)
         on, priority = room.device_of[self._problem.indexed.group_of], self._priority.copy()
-        step_s = estimate(self._tables, on, priority, NEVER, order)
+        step_s = estimate(self._tables, self._course, on, priority, NEVER, order, anew(self._tables))
+        accept(self._tables, self._course, START, on, order)
         self._looked_s = NEVER
         shortest = (room.device_of.copy(), priority.copy(), order.copy())
         return State(room, on, priority, order, *shortest), Progress(step_s, self.best.step_s, tried)
@@ -112,6 +127,7 @@ class Annealing:
         found = self._check(state.shortest_on.tolist(), state.shortest_order.tolist())
         self._unseen = unseen_bytes(self._problem, found)
         if not found.fits(self._problem):
+            self._fit = False
             return False
         if found.step_s < self.best.step_s:
             self.best, self._priority = found, state.shortest_priority.copy()

@@ -6,16 +6,22 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.search.compiled import Bools, Floats, Ints, Numbers, compiled
+from baechi.place.search.compiled import Bools, Floats, Ints, compiled, copy
+from baechi.place.search.course import Course, accept
+from baechi.place.search.critical import Critical, follow
+from baechi.place.search.differences import of_devices, of_priority
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import Room, move, takes
-from baechi.place.search.tables import Lists, Tables
+from baechi.place.search.tables import Lists, Tables, is_alone
 
 _HOTTEST, _COLDEST = 3e-3, 3e-5
 """The temperature at the beginning and at the end, as fractions of the step."""
 
 _TURNS, _SWAPS, _HANDFULS, _NEAR = 0.15, 0.2, 0.5, 0.7
 """Probabilities: a change is a turn; a move is a swap; it takes several groups; it goes to a neighbour."""
+
+_CRITICAL = 0.5
+"""The probability that a change begins at a layer of the critical chain."""
 
 _LARGEST = 8
 """The most groups that move together."""
@@ -35,12 +41,14 @@ class Groups(NamedTuple):
         near: by group, the groups that it exchanges tensors with.
         free: the groups that may move.
         moves: by group, whether it may move.
+        group_of: by layer.
     """
 
     members: Lists
     near: Lists
     free: Ints
     moves: Bools
+    group_of: Ints
 
     @classmethod
     def of(cls, problem: Problem) -> "Groups":
@@ -51,7 +59,11 @@ class Groups(NamedTuple):
         """
         moves = np.array([pin == ANYWHERE for pin in problem.pins], np.bool_)
         return cls(
-            Lists.of(problem.indexed.members), Lists.of(problem.neighbours), np.flatnonzero(moves), moves
+            Lists.of(problem.indexed.members),
+            Lists.of(problem.neighbours),
+            np.flatnonzero(moves),
+            moves,
+            np.array(problem.indexed.group_of, np.int64),
         )
 
 
@@ -105,6 +117,8 @@ class Portion(NamedTuple):
 @compiled
 def anneal(
     tables: Tables,
+    course: Course,
+    critical: Critical,
     groups: Groups,
     state: State,
     chance: np.random.Generator,
@@ -115,6 +129,7 @@ def anneal(
 
     Args:
         tables, groups: the problem.
+        course, critical: of the current placement; changed in place.
         state: the placements of the search; changed in place.
         chance: the random generator.
         now: the progress so far.
@@ -124,48 +139,73 @@ def anneal(
         The new progress; with as many estimates as before if no change is possible.
     """
     step_s, shortest_s, tried = now
-    order = np.empty_like(state.order)
+    order, moved, alone = np.empty_like(state.order), np.empty_like(state.order), is_alone(state.on)
     leave, come = np.empty(_LARGEST, np.int64), np.empty(_LARGEST, np.int64)
     turns = _TURNS if len(groups.free) else 1.0
+    length = follow(tables, course, state.on, state.order, critical)
     for _ in range(_IDLE * (portion.until - tried)):
         if tried >= portion.until:
             break
         heat_s = step_s * _HOTTEST * (_COLDEST / _HOTTEST) ** (tried / portion.most)
         limit_s = step_s - heat_s * log(1.0 - chance.random())
         layer, turn_s, leaving, coming, here, there = -1, 0.0, 0, 0, 0, 0
+        start = int(chance.random() * len(state.on))
+        if chance.random() < _CRITICAL:
+            start = critical.chain[int(chance.random() * length)]
         if chance.random() < turns:
-            layer = int(chance.random() * len(state.on))
+            layer = start
             turn_s = (2 * chance.random() - 1) * step_s * _FURTHEST
             before_s = state.priority[layer]
             state.priority[layer] += turn_s
+            change = of_priority(tables, course, layer)
         else:
-            here, there, leaving, coming = _choose(groups, state.room, chance, leave, come)
+            here, there, leaving, coming = _choose(
+                groups, state.room, chance, groups.group_of[start], leave, come
+            )
             if here == there:
                 continue
             _put(groups, state.on, leave[:leaving], there)
             _put(groups, state.on, come[:coming], here)
+            count = _collect(groups, come[:coming], moved, _collect(groups, leave[:leaving], moved, 0))
+            host = tables.charged and is_alone(state.on) != alone
+            change = of_devices(tables, course, moved[:count], host)
         tried += 1
-        new_s = estimate(tables, state.on, state.priority, limit_s, order)
+        copy(state.order, order)
+        new_s = estimate(tables, course, state.on, state.priority, limit_s, order, change)
         if new_s > limit_s:
             if layer >= 0:
                 state.priority[layer] = before_s
             _put(groups, state.on, leave[:leaving], here)
             _put(groups, state.on, come[:coming], there)
             continue
+        alone = is_alone(state.on)
+        accept(tables, course, change.begin, state.on, order)
+        if new_s != step_s:
+            length = follow(tables, course, state.on, order, critical)
         step_s = new_s
-        _copy(order, state.order)
+        copy(order, state.order)
         for group in leave[:leaving]:
             move(state.room, group, there)
         for group in come[:coming]:
             move(state.room, group, here)
         if step_s < shortest_s * (1 - 1e-9):
             shortest_s = step_s
-            _copy(state.room.device_of, state.shortest_on)
-            _copy(state.priority, state.shortest_priority)
-            _copy(order, state.shortest_order)
+            copy(state.room.device_of, state.shortest_on)
+            copy(state.priority, state.shortest_priority)
+            copy(order, state.shortest_order)
             if shortest_s <= portion.wanted_s:
                 break
     return Progress(step_s, shortest_s, tried)
+
+
+@compiled
+def _collect(groups: Groups, handful: Ints, moved: Ints, count: int) -> int:
+    """Add the layers of groups to those that have moved. Returns how many these are."""
+    for group in handful:
+        for place in range(groups.members.begin[group], groups.members.begin[group + 1]):
+            moved[count] = groups.members.items[place]
+            count += 1
+    return count
 
 
 @compiled
@@ -182,20 +222,25 @@ def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -
         The group and the device, which may be the group's own.
     """
     group = groups.free[int(chance.random() * len(groups.free))]
+    return group, _target(groups, room, chance, near, group)
+
+
+@compiled
+def _target(groups: Groups, room: Room, chance: np.random.Generator, near: float, group: int) -> int:
+    """Draw a device for a group."""
     begin, end = groups.near.begin[group], groups.near.begin[group + 1]
     if end > begin and chance.random() < near:
-        return group, room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]]
-    return group, int(chance.random() * len(room.free_bytes))
+        return int(room.device_of[groups.near.items[begin + int(chance.random() * (end - begin))]])
+    return int(chance.random() * len(room.free_bytes))
 
 
 @compiled
 def _choose(
-    groups: Groups, room: Room, chance: np.random.Generator, leave: Ints, come: Ints
+    groups: Groups, room: Room, chance: np.random.Generator, first: int, leave: Ints, come: Ints
 ) -> tuple[int, int, int, int]:
     """Draw a move: source, target, how many groups leave and how many come back; no target if impossible."""
-    first, there = draw(groups, room, chance, _NEAR)
-    here = room.device_of[first]
-    if there == here:
+    here, there = room.device_of[first], _target(groups, room, chance, _NEAR, first)
+    if there == here or not groups.moves[first]:
         return here, here, 0, 0
     most = int((_LARGEST + 1) ** chance.random()) if chance.random() < _HANDFULS else 1
     leaving, coming = _handful(groups, room, chance, first, most, leave), 0
@@ -239,13 +284,6 @@ def _holds(handful: Ints, size: int, group: int) -> bool:
         if handful[place] == group:
             return True
     return False
-
-
-@compiled
-def _copy(source: Numbers, target: Numbers) -> None:
-    """Copy an array into another. A loop, since a slice assignment takes two seconds to compile."""
-    for place in range(len(source)):
-        target[place] = source[place]
 
 
 @compiled

@@ -53,3 +53,14 @@ def compiled(function: Function) -> Function:
         return cast(Function, _COMPILE(function, cache=True))
     except RuntimeError:  # no folder can be written: every process compiles for itself
         return cast(Function, _COMPILE(function))
+
+
+@compiled
+def copy(source: Numbers, target: Numbers) -> None:
+    """Copy an array into another. A loop, since a slice assignment takes two seconds to compile.
+
+    Args:
+        source, target: of one length.
+    """
+    for place in range(len(source)):
+        target[place] = source[place]

@@ -10,7 +10,9 @@ longer than the limit to issue all kernels and transfers.
 import numpy as np
 
 from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.dispatch import NEVER, dispatch
+from baechi.place.search.course import NEVER, Course
+from baechi.place.search.differences import Change
+from baechi.place.search.dispatch import dispatch
 from baechi.place.search.replay import replay
 from baechi.place.search.tables import Tables, calls_s, work_s
 
@@ -19,28 +21,38 @@ _ROUNDED = 1 - 1e-9
 
 
 @compiled
-def estimate(tables: Tables, device_of: Ints, priority: Floats, limit_s: float, order: Ints) -> float:
+def estimate(
+    tables: Tables,
+    course: Course,
+    device_of: Ints,
+    priority: Floats,
+    limit_s: float,
+    order: Ints,
+    change: Change,
+) -> float:
     """Estimate a step.
 
     Args:
         tables: the problem.
+        course: see `dispatch`, as `change`.
         device_of: by layer, its device.
         priority: by layer; the highest runs first.
         limit_s: how long the step may be.
-        order: is filled with the layers in their order.
+        order: is filled with the layers in their order; see `dispatch`.
+        change: what has changed since the course was accepted.
 
     Returns:
         Seconds; `NEVER`, and a part of the order, if it is longer than the limit.
     """
-    forward_s, backward_s = _issued_s(tables, device_of)
+    forward_s, backward_s = _issued_s(tables, device_of) if tables.charged else (0.0, 0.0)
     if forward_s + backward_s > limit_s:
         return NEVER
     if not tables.training:
-        return dispatch(tables, device_of, priority, limit_s, order)[0]
+        return dispatch(tables, course, device_of, priority, limit_s, order, change)[0]
     backward_s = max(backward_s, tables.backward_s)
     for device_s in work_s(tables.seconds[1], device_of):
         backward_s = max(backward_s, device_s)
-    end_s = dispatch(tables, device_of, priority, limit_s - backward_s, order)[0]
+    end_s = dispatch(tables, course, device_of, priority, limit_s - backward_s, order, change)[0]
     if end_s == NEVER:
         return NEVER
     return replay(tables, device_of, order, end_s, limit_s)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.dispatch import NEVER
+from baechi.place.search.course import NEVER
 from baechi.place.search.heap import pop, push
 from baechi.place.search.tables import Lists, Tables, begins, work_s
 

@@ -15,14 +15,15 @@ from baechi.place.evaluated import Attempt, Check, Effort
 from baechi.place.problem import Problem
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
-from baechi.place.search.dispatch import NEVER
+from baechi.place.search.course import NEVER, Course
+from baechi.place.search.differences import anew
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import unseen_bytes
 from baechi.place.search.tables import Tables
 
-ESTIMATES, LAYERS = 2400, 100
+ESTIMATES, LAYERS = 2400, 140
 """Estimates per layer in a round of annealing, for up to this many layers. With more layers there are fewer
-each, so that a round takes as long for 1,000 layers as for 100."""
+each, so that a round takes as long for 1,000 layers as for 140."""
 
 STARTS = 2
 """How many candidates a round improves: the best, and others that no search began with. A search from the
@@ -65,6 +66,7 @@ class Rounds:
         self._known = known
         self._enough_s = enough_s * ENOUGH
         self._tables = Tables.of(problem)
+        self._course = Course.of(self._tables)
         layers = max(1, len(problem.indexed))
         self._most = max(STARTS, ESTIMATES * min(layers, LAYERS * LAYERS // layers))
 
@@ -119,7 +121,7 @@ class Rounds:
         for number, device_of in enumerate(partitions(self._problem, best.device_of, moves, seed, unseen)):
             on, order = np.array(device_of, np.int64)[group_of], np.empty(layers, np.int64)
             levels = np.array(bottom_levels(self._problem, device_of))
-            step_s = estimate(self._tables, on, levels, NEVER, order)
+            step_s = estimate(self._tables, self._course, on, levels, NEVER, order, anew(self._tables))
             estimates.append((step_s, number, device_of, order.tolist()))
         placed = (self._check(device_of, order) for _, _, device_of, order in sorted(estimates)[:CHECKS])
         fitting = (found for found in placed if found.fits(self._problem))

@@ -47,10 +47,12 @@ class Tables(NamedTuple):
         training: whether a step has a backward.
         seconds: by phase, device and layer.
         host_s, last_part: by phase and layer, the host's seconds to issue it; the last kernel's share.
+        charged: whether the host takes any time.
         launch_s: by phase, the host's seconds to issue one kernel.
         call_s: by layer, what the runtime takes of the host for its call on several devices.
         send_s: by phase and tensor, the host's seconds for a transfer of it.
         node_s, fetch_s: the host's seconds to receive a gradient; to fetch each of `fetched`.
+        reads, before: by layer, the tensors that it reads, and layers it is ordered after without a tensor.
         to_end_s: by phase and layer, the least seconds from its start to the end of the phase.
         backward_s: the least seconds of backward.
         source: by tensor, its layer, or `FROM_HOST`.
@@ -69,11 +71,14 @@ class Tables(NamedTuple):
     seconds: Floats
     host_s: Floats
     last_part: Floats
+    charged: bool
     launch_s: Floats
     call_s: Floats
     send_s: Floats
     node_s: float
     fetch_s: Floats
+    reads: Lists
+    before: Lists
     to_end_s: Floats
     backward_s: float
     source: Ints
@@ -130,11 +135,14 @@ class Tables(NamedTuple):
             seconds=np.array(seconds, np.float64).reshape(len(phases), ends - 1, layers),
             host_s=np.array(host_s, np.float64).reshape(len(phases), layers),
             last_part=np.array(parts, np.float64).reshape(len(phases), layers),
+            charged=any([any(row) for row in host_s]),
             launch_s=np.array(launch_s, np.float64),
             call_s=np.array(own.call_s, np.float64) * known,
             send_s=np.array(send_s[: len(phases)], np.float64) * known + np.array(launch_s)[:, None],
             node_s=own.node_s * known,
             fetch_s=np.array(own.fetch_s, np.float64) * known + launch_s[0],
+            reads=Lists.of(indexed.reads),
+            before=Lists.of(indexed.before),
             to_end_s=np.array(to_end_s, np.float64),
             backward_s=max(to_end_s[1], default=0.0) if problem.training else 0.0,
             source=np.array(indexed.source, np.int64),
@@ -163,10 +171,20 @@ def calls_s(tables: Tables, device_of: Ints) -> Floats:
         tables: the problem.
         device_of: by layer.
     """
-    for layer in range(len(device_of)):
-        if device_of[layer] != device_of[0]:
-            return tables.call_s
-    return np.zeros(len(device_of))
+    return np.zeros(len(device_of)) if is_alone(device_of) else tables.call_s
+
+
+@compiled
+def is_alone(device_of: Ints) -> bool:
+    """Whether one device has all layers.
+
+    Args:
+        device_of: by layer.
+    """
+    for device in device_of:
+        if device != device_of[0]:
+            return False
+    return True
 
 
 @compiled

@@ -18,6 +18,8 @@ def merged(
     microbatches: int,
     lines: Sequence[Sequence[Task]],
     start_s: Mapping[Task, float] | None = None,
+    *,
+    keeps_lines: bool = True,
 ) -> tuple[Task, ...]:
     """One list for the host from one list for each device.
 
@@ -28,6 +30,8 @@ def merged(
         lines: by device, its tasks in order.
         start_s: when each starts; among tasks that may come next, the one that the earliest start waits for
             does. Unless given, the one that stands nearest to the beginning of its device's list.
+        keeps_lines: whether each device keeps its order. If not, a task goes first if later code
+            waits for it.
 
     Raises:
         PlanError: a task is missing, twice or on another device; or the lists, the data and the code
@@ -47,7 +51,7 @@ def merged(
         raise PlanError("the orders of the devices are malformed:", tuple(faults))
     after: dict[Task, list[Task]] = {task: [] for task in flat}
     missing = dict.fromkeys(flat, 0)
-    pairs = [pair for line in lines for pair in pairwise(line)]
+    pairs = [pair for line in lines for pair in pairwise(line)] if keeps_lines else []
     pairs += [(earlier, task) for task in flat for earlier, _ in comes_after(units, task)]
     for earlier, task in pairs:
         after[earlier].append(task)

@@ -86,10 +86,11 @@ class ForwardLedger:
         self._dropped = [False for _ in layers]
         self._users = [0 for _ in layers]
         for tensor, maker in enumerate(indexed.source):
-            if maker != FROM_HOST:
+            if maker != FROM_HOST and not indexed.held[tensor]:
                 self._users[maker] += len(indexed.consumers[tensor])
         self._named = {maker for makers in indexed.releases.values() for maker in makers}
-        self._stays = [costs.held_bytes > 0 for costs in indexed.costs]
+        parts = zip(indexed.costs, stage.footprints, strict=True)
+        self._stays = [costs.held_bytes > 0 and not part.output_bytes for costs, part in parts]
         for layer in layers:
             if indexed.is_view[layer]:
                 bases = [indexed.source[tensor] for tensor in indexed.reads[layer]]
@@ -201,7 +202,7 @@ class ForwardLedger:
     def _let_inputs_go(self, layer: int, now_s: float) -> None:
         for tensor in self._stage.indexed.reads[layer]:
             maker = self._stage.indexed.source[tensor]
-            if maker != FROM_HOST:
+            if maker != FROM_HOST and not self._stage.indexed.held[tensor]:
                 self._released_by(maker, now_s)
 
     def _released_by(self, maker: int, now_s: float) -> None:
@@ -214,7 +215,7 @@ class ForwardLedger:
                 continue
             gone.append(layer)
             for tensor in indexed.reads[layer] if indexed.is_view[layer] else ():
-                if indexed.source[tensor] != FROM_HOST:
+                if indexed.source[tensor] != FROM_HOST and not indexed.held[tensor]:
                     waiting.append(indexed.source[tensor])
         for layer in reversed(gone):
             self._drop(layer, now_s)
@@ -238,11 +239,11 @@ class ForwardLedger:
             self._copied.setdefault(base, []).extend(copies)
             return
         stays = self._stays[maker] or (keepers and stage.graph.training)
-        if stays and not self._over:  # the tensor is alive, so the step keeps its copies until it is over
-            self._copied.setdefault(FROM_HOST, []).extend(copies)
-            return
-        for number in copies:
-            self._drop_copy(number, now_s)
+        for number in copies:  # of a tensor that is alive, the step keeps copies until it is over
+            if (stays or stage.indexed.held[self._transfers[number].tensor]) and not self._over:
+                self._copied.setdefault(FROM_HOST, []).append(number)
+            else:
+                self._drop_copy(number, now_s)
 
     def _base(self, maker: int) -> int | None:
         """The layer whose output a layer's output is a view of, if that is still held."""

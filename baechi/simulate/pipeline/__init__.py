@@ -2,12 +2,13 @@
 
 In:    a `Plan` whose graph has the costs of one microbatch, a number of microbatches.
 Out:   orders with their predicted steps and peaks; a `Timeline`; a bound that no order can beat.
-Start: `costs`, `play`, then `choose`.
+Start: `costs`, `play`, `choose`, then `improve`.
 """
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.choose import Tried, all_tried, best_of, evaluated, front, textbook
 from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.improve import improved
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
 from baechi.simulate.pipeline.step import OrderLike, costs_of, ordered, pipeline_of, simulate_pipeline
@@ -23,6 +24,7 @@ __all__ = [
     "costs_of",
     "evaluated",
     "front",
+    "improved",
     "memory_of",
     "ordered",
     "pipeline_of",

@@ -12,8 +12,8 @@ from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
-from baechi.simulate.pipeline.bytes import UnitBytes, bytes_of
 from baechi.simulate.pipeline.closing import Closing
+from baechi.simulate.pipeline.counting.bytes import UnitBytes, bytes_of
 
 _PASSES = 3
 """Adding a gradient to that of the microbatches before reads both and writes one."""

@@ -15,6 +15,7 @@ from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.units import Direction
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
+from baechi.simulate.pipeline.ways import in_code_order
 
 _END, _ARRIVAL, _WAKE = range(3)
 
@@ -217,7 +218,7 @@ class AbstractPlay(ABC):
 
 
 def _followers(costs: PipelineCosts, runs: int, width: int) -> list[list[int]]:
-    """By unit, those that wait for its end and for no transfer."""
+    """By unit, those that wait for its end and for no transfer: by data, or by the code on a device."""
     units = costs.units
     found: list[list[int]] = [[] for _ in range(width)]
     for run, before in enumerate(costs.forward_after):
@@ -229,6 +230,8 @@ def _followers(costs: PipelineCosts, runs: int, width: int) -> list[list[int]]:
                 found[run].append(runs + stage)
             for earlier in costs.backward_after[stage]:
                 found[runs + earlier].append(runs + stage)
+    for earlier, later in in_code_order(costs):
+        found[earlier].append(later)
     return found
 
 

@@ -12,6 +12,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Span, Timeline
 from baechi.simulate.pipeline.choose import Tried, all_tried, best_of, textbook
 from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.improve import improved
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
 
@@ -59,8 +60,10 @@ def ordered(
     if order == "auto":
         most = [kept.get(name, microbatches) for name in plan.cluster.names]
         found = all_tried(costs, microbatches, most)
-        allowed = [tried for tried in found if not kept or _keeps(plan, tried, kept)]
-        return pipeline_of(plan, microbatches, best_of(allowed or found), found, kept, rules)
+        allowed = [tried for tried in found if _keeps(plan, tried, kept)] or found
+        better = improved(costs, microbatches, allowed, most)
+        keeping = [tried for tried in better if _keeps(plan, tried, kept)]
+        return pipeline_of(plan, microbatches, best_of(allowed + keeping), found + better, kept, rules)
     if order not in TEXTBOOK:
         known = ", ".join(repr(name) for name in ("auto", *TEXTBOOK))
         raise ValueError(f"there is no order {order!r}: there are {known}, or pass a list of tasks")
@@ -165,6 +168,8 @@ def _by_hand(
 
 
 def _keeps(plan: Plan, tried: Tried, limits: Mapping[str, int]) -> bool:
+    if not limits:
+        return True
     live = dict(
         zip(plan.cluster.names, in_flight(units_of(plan), len(plan.cluster), tried.order), strict=True)
     )

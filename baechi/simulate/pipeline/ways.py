@@ -1,11 +1,12 @@
 """The longest ways through a step in microbatches, by task: to its start, and from its start to the end.
 
-    head ─▶ [task] ─▶ ... ─▶ end        a way goes on by data, by transfers,
+    head ─▶ [task] ─▶ ... ─▶ end        a way goes on by data, by transfers, by the code on a device,
     └──────┘└─── tail ─────────┘        and to the same unit of the next microbatch
 
 Devices and links are taken to be free. A task is its number: microbatch by microbatch, runs before stages.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from baechi.simulate.pipeline.costs import PipelineCosts
@@ -35,11 +36,11 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
     """
     units, runs = costs.units, len(costs.forward_s)
     ordered = [*range(runs), *[runs + stage for stage in units.backward_order if units.training]]
-    after, width = _after(costs), len(ordered)
+    after, width = followers_of(costs), len(ordered)
     first_s = [*costs.forward_s, *costs.backward_s][:width]
     later_s = [*costs.forward_s, *map(sum, zip(costs.backward_s, costs.add_s, strict=True))][:width]
     own_s = first_s + later_s * (microbatches - 1)
-    heads_s = [*_uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
+    heads_s = [*uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
     bases = [microbatch * width for microbatch in range(microbatches)]
     for base in bases:
         for unit in ordered:
@@ -59,8 +60,12 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
     return Ways(own_s, heads_s, tails_s)
 
 
-def _after(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
-    """By unit, those of its microbatch that wait for it, with the seconds that what they read travels."""
+def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
+    """By unit, those of its microbatch that begin after its end, and how long what they read travels.
+
+    Args:
+        costs: of the pipeline.
+    """
     units, runs = costs.units, len(costs.forward_s)
     found: list[list[tuple[int, float]]] = [[] for _ in range(runs + len(costs.backward_s))]
     for run, before in enumerate(costs.forward_after):
@@ -76,11 +81,39 @@ def _after(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
         found[runs + stage] += [
             (runs + reader, send.duration_s) for send in costs.returns[stage] for reader in send.readers
         ]
+    for earlier, later in in_code_order(costs):
+        found[earlier].append((later, 0.0))
     return found
 
 
-def _uploaded_s(costs: PipelineCosts) -> list[float]:
-    """By run, when the last that it needs from the host is there at the earliest."""
+def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:
+    """Units of a microbatch that follow each other on a device, whatever they read.
+
+    A microbatch's code is walked once, so its runs are issued in the order of the code, and its backward
+    after them. A device runs what it is given in that order.
+
+    Args:
+        costs: of the pipeline.
+
+    Yields:
+        A unit, and one that comes after it.
+    """
+    units, last = costs.units, dict[int, int]()
+    for run, stage in enumerate(units.stage_of_run):
+        device = units.device_of[stage]
+        if device in last:
+            yield last[device], run
+        last[device] = run
+    for stage, device in enumerate(units.device_of) if units.training else ():
+        yield last[device], len(units.stage_of_run) + stage
+
+
+def uploaded_s(costs: PipelineCosts) -> list[float]:
+    """By run, when the last that it needs from the host is there at the earliest.
+
+    Args:
+        costs: of the pipeline.
+    """
     found = [0.0] * len(costs.forward_s)
     for sends in costs.uploads:
         for send in sends:

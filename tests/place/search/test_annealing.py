@@ -19,7 +19,8 @@ from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search import annealing
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import COUNTS, PRICES, partitions
-from baechi.place.search.dispatch import NEVER
+from baechi.place.search.course import NEVER, Course
+from baechi.place.search.differences import anew
 from baechi.place.search.estimate import estimate
 from baechi.place.search.room import Room, move, takes, unseen_bytes
 from baechi.place.search.tables import Tables
@@ -153,7 +154,9 @@ def test_bands_share_work(price: float) -> None:
     found = list(partitions(problem, [0] * len(problem.indexed.members), 20_000))
     for device_of in found[PRICES.index(price) :: len(PRICES)]:
         levels, order = np.array(bottom_levels(problem, device_of)), np.empty(len(device_of), np.int64)
-        assert estimate(Tables.of(problem), np.array(device_of), levels, NEVER, order) < 42
+        tables = Tables.of(problem)
+        on, course = np.array(device_of), Course.of(tables)
+        assert estimate(tables, course, on, levels, NEVER, order, anew(tables)) < 42
 
 
 def test_room() -> None:

@@ -11,7 +11,9 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.problem import Problem
-from baechi.place.search.dispatch import NEVER, dispatch
+from baechi.place.search.course import NEVER, Course
+from baechi.place.search.differences import anew
+from baechi.place.search.dispatch import dispatch
 from baechi.place.search.estimate import estimate
 from baechi.place.search.tables import Tables
 from baechi.records import Cluster, LayerGraph
@@ -38,10 +40,10 @@ def estimated(
     problem: Problem, device_of: list[int], priority: list[float], limit_s: float
 ) -> tuple[float, list[int]]:
     """An estimate, and the order that comes with it."""
-    order = np.empty(len(device_of), np.int64)
-    return estimate(
-        Tables.of(problem), np.array(device_of, np.int64), np.array(priority), limit_s, order
-    ), order.tolist()
+    tables, order = Tables.of(problem), np.empty(len(device_of), np.int64)
+    on, urgency = np.array(device_of, np.int64), np.array(priority)
+    step_s = estimate(tables, Course.of(tables), on, urgency, limit_s, order, anew(tables))
+    return step_s, order.tolist()
 
 
 def both(
@@ -109,6 +111,7 @@ def test_given_up_early() -> None:
     problem = Problem(branches(4, 6), cluster_of(999, 999))
     layers = len(problem.indexed)
     on, priority, order = np.zeros(layers, np.int64), np.zeros(layers), np.empty(layers, np.int64)
-    step_s, started = dispatch(Tables.of(problem), on, priority, 20, order)
+    tables = Tables.of(problem)
+    step_s, started = dispatch(tables, Course.of(tables), on, priority, 20, order, anew(tables))
     assert step_s == NEVER
     assert started < layers

@@ -105,15 +105,25 @@ def llama() -> Any:
     return transformers.LlamaForCausalLM(config)
 
 
-@pytest.mark.parametrize(("build", "second"), [(gpt2, "transformer.h.0.mlp.c_fc"), (llama, "")])
-def test_a_library_s_model(build: Callable[[], Any], second: str, tmp_path: Path) -> None:
-    """GPT-2's and Llama's own code, tied: trains, generates, and `save_pretrained` is a plain call."""
+GPT2_MLP = {"transformer.h.0.mlp.c_fc": 3, "transformer.h.0.mlp.c_proj": {"in": 3}}
+LLAMA_MLP = {
+    "model.layers.0.mlp.gate_proj": 3, "model.layers.0.mlp.up_proj": 3,
+    "model.layers.0.mlp.down_proj": {"in": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "mlp"), [(gpt2, GPT2_MLP), (llama, LLAMA_MLP)])
+def test_a_library_s_model(build: Callable[[], Any], mlp: dict[str, Any], tmp_path: Path) -> None:
+    """GPT-2's and Llama's own code, tied, with an MLP whose hidden values stay in parts: trains, generates,
+    and `save_pretrained` is a plain call."""
     model, plain = twins(build)
     ids = words(2, 6, below=97)
     batch = {"input_ids": ids, "labels": ids}
     spec = baechi.BatchSpec({"out": 33}, device_matrix=[0, 1, 2])
     model.save_pretrained(tmp_path / "before")
-    with split_on(3, model, batch, {"lm_head": spec, **({second: 3} if second else {})}):
+    with split_on(3, model, batch, {"lm_head": spec, **mlp}):
+        graph = baechi.plan_of(model).graph
+        assert [name for name in mlp if f"{name}[join]" in graph] == list(mlp)[-1:]
         for network in (model, plain):
             optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
             network.train()(**batch).loss.backward()

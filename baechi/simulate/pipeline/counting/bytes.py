@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.watching import stepping_bytes
-from baechi.simulate.pipeline.rehearsal import Changes, Rehearsal, new_gradient_bytes, staying_bytes
+from baechi.simulate.pipeline.counting.rehearsal import Changes, Rehearsal, new_gradient_bytes, staying_bytes
 
 
 @dataclass(frozen=True)

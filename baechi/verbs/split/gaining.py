@@ -1,0 +1,88 @@
+"""Split the heaviest layers of a chain over several devices, where steps get shorter by it.
+
+    plan ──▶ each layer that takes long ──▶ split in 2, or over all devices ──▶ 3 % shorter? ──▶ that plan
+
+By simulation; a split plan is judged as any other before it stands in for the whole one. Nothing here needs
+torch.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from baechi.cost.indexed import seconds_by_device
+from baechi.errors import PlacementError, PlanError, SplitTensorError
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
+from baechi.records.plan import Plan
+from baechi.simulate import simulate
+from baechi.split.rewrite import sizes_of, split
+
+logger = logging.getLogger(__name__)
+
+LEAST_GAIN = 0.03
+"""The part of a step that splitting has to save: what it adds to a plan and its run is not for less."""
+
+_MOST_LAYERS = 2
+"""Maximum number of layers that are tried, the heaviest first."""
+
+PlanFor = Callable[[LayerGraph], Plan]
+
+
+def split_where_it_gains(
+    graph: LayerGraph, cluster: Cluster, plan: Plan, quick: PlanFor, plan_for: PlanFor
+) -> Plan:
+    """A plan with layers split, if its step is shorter by at least `LEAST_GAIN`; else the plan as it is.
+
+    Args:
+        graph: the layer graph, whole.
+        cluster: the devices.
+        plan: a plan of the graph.
+        quick: places a graph, by simulation, without a search.
+        plan_for: places a graph as the plan was made.
+    """
+    if plan.graph.says("tile"):  # split since nothing fitted
+        return plan
+    whole_s = step_s = simulate(plan).makespan_s
+    found: LayerGraph | None = None
+    for layer in _heaviest(graph, cluster, whole_s * LEAST_GAIN):
+        for number in sorted({2, len(cluster.devices)}):
+            try:
+                made = split(graph, {layer: number})
+                made_s = simulate(quick(made)).makespan_s
+            except (PlacementError, PlanError, SplitTensorError, ValueError):
+                continue  # it is not that long, its weight is read elsewhere, or no such plan fits
+            if made_s < min(step_s, whole_s * (1 - LEAST_GAIN)):
+                step_s, found = made_s, made
+    if found is None:
+        return plan
+    try:
+        judged = plan_for(found)
+    except PlacementError:
+        return plan
+    if judged.timeline.makespan_s > plan.timeline.makespan_s * (1 - LEAST_GAIN):
+        return plan
+    logger.info("split for a step of %.3g s in place of %.3g s", step_s, whole_s)
+    return judged
+
+
+def _heaviest(graph: LayerGraph, cluster: Cluster, least_s: float) -> Iterator[str]:
+    """The layers that can be split and would save so many seconds if they took no time on one more device."""
+    if len(cluster.devices) < 2:
+        return
+    seconds: dict[str, float] = {}
+    nodes = [name for name, costs in graph.placed_costs() if costs.splits is not None and not costs.unread]
+    ways = [
+        [min(column) for column in zip(*seconds_by_device(graph, nodes, cluster.devices, way), strict=True)]
+        for way in ("forward_s", "backward_s")
+    ]
+    for name, forward_s, backward_s in zip(nodes, *ways, strict=True):
+        module = graph.module_of(name)
+        seconds[module] = seconds.get(module, 0.0) + forward_s + backward_s
+    heavy = [module for module in seconds if seconds[module] * (1 - 1 / len(cluster.devices)) >= least_s]
+    heavy.sort(key=lambda module: -seconds[module])
+    for module in heavy[:_MOST_LAYERS]:
+        try:
+            sizes_of(graph, module)
+        except PlanError:  # a rule refuses it
+            continue
+        yield module

@@ -1,0 +1,71 @@
+"""`split="auto"`: the heaviest layer of a chain is split where steps get shorter by it, and not elsewhere."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from run.split.split_layers import assert_same, twins, words
+from torch import nn
+
+import baechi
+from baechi.split.rewrite import split
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+WORDS = 400
+INPUTS = (words(4, 8, below=WORDS), words(4, 8, below=WORDS))
+
+
+class Words(nn.Module):
+    """A language model whose head is what takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, 64), nn.Linear(64, WORDS)
+        self.middle = nn.Linear(64, 64)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.middle(self.embed(ids)))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def slow_devices(number: int, link: str | None = None) -> baechi.Cluster:
+    """Devices whose arithmetic takes ten thousand times as long as an A100's, so that it is what counts."""
+    cluster = baechi.Cluster.virtual(number, memory="1GiB", link=link)
+    slower = [
+        replace(device, flops_per_s={kind: rate / 1e4 for kind, rate in device.flops_per_s.items()})
+        for device in cluster.devices
+    ]
+    return replace(cluster, devices=tuple(slower))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_heavy_head_is_split(verify: bool) -> None:
+    """Words take nearly all of a step: each device takes half of them. The same gradients, in less time."""
+    model, plain = twins(Words)
+    cluster = slow_devices(2)
+    asked = {"cluster": cluster, "source": "estimate", "effort": 0, "verify": verify}
+    steps_s = {}
+    for way in ("auto", None):
+        baechi.distribute(model, INPUTS, split=way, **asked)  # type: ignore[arg-type]
+        assert isinstance(model.head.weight, SplitTensor) is (way == "auto")
+        with cluster:
+            model(*INPUTS).backward()
+        if way == "auto":
+            plain(*INPUTS).backward()
+            assert_same(model, plain)
+        steps_s[way] = baechi.last_step(model).makespan_s
+        model.zero_grad()
+        baechi.restore(model)
+    assert steps_s["auto"] < 0.8 * steps_s[None]
+
+
+@pytest.mark.parametrize(("link", "devices"), [("1MB/s", 2), (None, 1)])
+def test_it_stays_whole_where_nothing_is_gained(link: str | None, devices: int) -> None:
+    """Over a slow link, and on a single device."""
+    model, _ = twins(Words)
+    cluster = slow_devices(devices, link)
+    baechi.distribute(model, INPUTS, cluster=cluster, source="estimate", effort=0, split="auto")
+    plan = baechi.plan_of(model)
+    assert not plan.graph.says("tile")
+    if devices > 1:  # it could be
+        assert split(plan.graph, {"head": 2}).says("tile")
