@@ -208,12 +208,8 @@ def _lent_bytes(costs: LayerCosts, graph: LayerGraph) -> int:
 
 
 def _forward_temp_bytes(graph: LayerGraph, layers: Sequence[LayerCosts]) -> list[int]:
-    """By layer; the larger of both phases where the graph does not separate them.
-
-    A captured graph does, even if no layer needs any in forward: amounts of 0 are left out of it.
-    """
-    captured = graph.graph.get("backward_captured") or graph.says("forward_temp_bytes")
-    if graph.training and captured:
+    """By layer; the larger of both phases where the graph does not separate them."""
+    if graph.training and (graph.says("forward_temp_bytes") or graph.says("backward_rise_bytes")):
         return [ceil(costs.forward_temp_bytes) for costs in layers]
     return [ceil(costs.temp_bytes) for costs in layers]
 
