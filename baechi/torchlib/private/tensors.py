@@ -71,6 +71,13 @@ LIST_TYPES: tuple[list[type], ...] = tuple(
 )
 """The classes of tensors whose optimizers treat all weights in one call, where they may choose."""
 
+multiply_each: Callable[[list[torch.Tensor], torch.Tensor], None] = named(
+    "torch._foreach_mul_",
+    "hand gradients over by one operator a device",
+    lambda tensors, factor: [tensor.mul_(factor) for tensor in tensors],
+)
+"""Multiplies tensors of one device in place. Without it, each takes an operator of its own."""
+
 SPARSE_PARTS = ("_indices", "_values")
 """What a sparse COO tensor is made of, as it is: `indices()` and `values()` want it coalesced."""
 

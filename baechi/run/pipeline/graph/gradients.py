@@ -7,7 +7,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
-from baechi.torchlib.private.tensors import hooks_of, later_hooks_of
+from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, multiply_each
 
 
 class Waiting:
@@ -74,4 +74,4 @@ def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: to
         else:
             grads[number] = grad * there[place]
     for place, together in dense.items():
-        torch._foreach_mul_(together, there[place])
+        multiply_each(together, there[place])
