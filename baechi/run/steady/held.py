@@ -19,7 +19,7 @@ from torch import nn
 
 from baechi.run.deferred.tensor import is_deferred
 from baechi.run.state.contents import Contents, look_of
-from baechi.torchlib.modules.intercept import without_replacement
+from baechi.run.steady.reads import is_bare
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
 
 
@@ -133,9 +133,8 @@ def held_by(layer: nn.Module) -> Held | None:
 
 
 def _is_torchs_own(module: nn.Module) -> bool:
-    """Whether a module's code is torch's own, which sets no attribute in `forward`."""
-    own = type(module).__module__.startswith("torch.nn.modules.")
-    return own and "forward" not in without_replacement(module)
+    """Whether a module's code is torch's own, which sets no attribute in `forward`; a hook of others may."""
+    return type(module).__module__.startswith("torch.nn.modules.") and is_bare(module)
 
 
 def _is_odd(table: Any, content: Any) -> bool:

@@ -48,17 +48,21 @@ def reads_in_both_settings(layer: nn.Module) -> bool:
 
 def _is_known(module: nn.Module) -> bool:
     kind = type(module)
-    return _is_bare(module) and (kind in _KNOWN or (kind in _DROPS and not getattr(module, "inplace", False)))
+    return is_bare(module) and (kind in _KNOWN or (kind in _DROPS and not getattr(module, "inplace", False)))
 
 
 def _ignores_the_flag(module: nn.Module) -> bool:
     compiled = isinstance(module, torch.jit.ScriptModule)  # its code is not Python's
     kind: Any = type(module)
-    return not compiled and _is_bare(module) and not _names_the_flag(kind)
+    return not compiled and is_bare(module) and not _names_the_flag(kind)
 
 
-def _is_bare(module: nn.Module) -> bool:
-    """Whether all code of a module is its class's: no hooks, and no forward but the class's or ours."""
+def is_bare(module: nn.Module) -> bool:
+    """Whether all code of a module is its class's: no hooks, and no forward but the class's or ours.
+
+    Args:
+        module: any module.
+    """
     own = "forward" in vars(module) and not is_replaced(module)
     return not (own or forward_hooks(module) or forward_pre_hooks(module))
 
