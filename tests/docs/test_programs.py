@@ -36,7 +36,7 @@ def test_the_tutorial() -> None:
         else:
             compared += 1
             check_figures("docs/tutorial.md", code, printed[-1])
-    assert compared == len(printed) - 1 == 8
+    assert compared == len(printed) - 1 == 9
     assert printed[1] == printed[2]
 
 
