@@ -58,8 +58,8 @@ def trained(cluster: baechi.Cluster, microbatches: int) -> tuple[float, float, f
     with cluster:
         for batch in text:
             begun = cluster.emulation.now_s
-            loss = model(batch)
             optimizer.zero_grad()
+            loss = model(batch)
             loss.backward()
             optimizer.step()
             losses.append(loss.item())  # waits for the devices
