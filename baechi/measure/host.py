@@ -55,7 +55,7 @@ def host(*, rounds: int = 30, layers: int = LAYERS, cluster: Cluster | None = No
             f"{rounds} rounds of {layers} layers: it takes 1 round, and an even number from 4 on"
         )
     if len(devices) < 2:
-        raise ValueError(f"{devices.names}: a transfer takes two devices")
+        raise ValueError(f"{devices.names}: a transfer takes two devices: give a cluster of at least two")
     with unwatched():
         return _costs(_medians(_ways(layers, devices), rounds), layers)
 

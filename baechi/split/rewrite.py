@@ -61,7 +61,10 @@ def _check_readers(graph: LayerGraph, tilings: Mapping[str, Tiling]) -> None:
     for name, costs in graph.placed_costs():
         layer = next((cut[weight] for weight in costs.weights or () if weight in cut), None)
         if layer is not None and graph.module_of(name) not in tilings:
-            raise PlanError(f"{layer} cannot be split: {name} reads its weight, too, and needs all of it")
+            raise PlanError(
+                f"{layer} cannot be split: {name} reads its weight, too, and needs all of it: leave {layer} "
+                "out of split="
+            )
 
 
 def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:

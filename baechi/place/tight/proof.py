@@ -41,7 +41,9 @@ def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence
     if sizes[layer] > max(memory.values()):
         name = problem.indexed.names[layer]
         what = f"layer {name}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
-        needed, cure = sizes[layer], "splitting the layer"
+        splits = problem.graph.costs(name).splits
+        how = " (split='auto')" if splits is not None and not splits["refused"] else ""
+        needed, cure = sizes[layer], f"splitting the layer{how}"
     else:
         name = problem.indexed.names[members[0]]
         what = (

@@ -43,6 +43,15 @@ def test_layer(placer: str) -> None:
     assert (error.layer, error.short_bytes) == ("l1", {"d0": 30, "d1": 10})
 
 
+@pytest.mark.parametrize(("why_not", "how"), [("", " (split='auto')"), ("it has a hook", "")])
+def test_a_layer_that_a_rule_splits(why_not: str, how: str) -> None:
+    """The cure says how, unless the rule is refused for it."""
+    splits = {"shapes": {"weight": [13, 10]}, "tied": {}, "refused": why_not}
+    graph = graph_of({"head": {"param_bytes": 130, "splits": splits}})
+    error = refused(graph, cluster_of(100, 120), "m-etf")
+    assert f"What would help: splitting the layer{how}, devices" in str(error)
+
+
 @pytest.mark.parametrize("placer", [*PLACERS, "direct"])
 def test_group(placer: str) -> None:
     """Layers that share a device, none of them too large alone; with or without a simulator at hand."""
