@@ -45,7 +45,8 @@ def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
                 or tilings[module].dimension != own.dimension
             ):
                 raise PlanError(
-                    f"{module} is to be split in two ways: as it says, and as a layer that shares its weight"
+                    f"{module} is to be split in two ways: as it says, and as a layer that shares its "
+                    "weight: name one of them"
                 )
     _check_readers(graph, tilings)
     return _rewritten(graph, tilings)
@@ -141,7 +142,10 @@ def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> dict[str, Tilin
 def _check_same_axis(graph: LayerGraph, one: str, other: str, tiling: Tiling, weight: str, axis: int) -> None:
     kind = str(graph.costs(_calls(graph, other)[0]).type)
     if rule_named(kind).dims[tiling.dimension].cuts.get(weight) != axis:
-        raise PlanError(f"{one} and {other} share a weight, and are to be split along different axes of it")
+        raise PlanError(
+            f"{one} and {other} share a weight, and are to be split along different axes of it: name "
+            "one of them"
+        )
 
 
 def _dimension(graph: LayerGraph, layer: str, owner: str, weight: str, axis: int) -> str:
@@ -156,7 +160,8 @@ def _dimension(graph: LayerGraph, layer: str, owner: str, weight: str, axis: int
         if how.cuts.get(weight) == axis:
             return dim
     raise PlanError(
-        f"{layer} cannot be split: {owner}, which shares its weight, cannot be split along that axis"
+        f"{layer} cannot be split: {owner}, which shares its weight, cannot be split along that axis: split "
+        f"along another one, or leave {layer} out of split="
     )
 
 

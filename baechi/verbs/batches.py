@@ -112,7 +112,9 @@ def part_of_batch(inputs: Inputs, parts: int) -> Inputs:
     size = batch_size(inputs)
     if not 1 <= parts <= (size or 0):
         rows = "no tensor with rows" if size is None else f"{size} rows"
-        raise ValueError(f"microbatches is {parts}, and the batch has {rows}: each needs a row at least")
+        raise ValueError(
+            f"microbatches is {parts}, and the batch has {rows}: each needs a row at least. Use fewer"
+        )
     assert size is not None
     return resized_batch(inputs, size, -(-size // parts))
 

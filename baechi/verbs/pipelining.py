@@ -5,6 +5,7 @@ from typing import Literal
 
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
+from baechi.place.fullness import recompute_helps
 from baechi.place.pipeline import Found, Verdict, cuts, searched
 from baechi.place.problem import Problem
 from baechi.progress import progress
@@ -252,7 +253,8 @@ def _within_memory(made: Pipeline) -> Pipeline:
         short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
         raise PlacementError(
             f"{made.microbatches} microbatches need more memory than there is on {short}: use more or larger "
-            "devices, more microbatches, a smaller batch, or a limit in flight",
+            f"devices, more microbatches, a smaller batch{recompute_helps(made.plan.graph)}, or a limit in "
+            "flight",
             short_bytes=excess,
         )
     return made

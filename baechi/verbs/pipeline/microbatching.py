@@ -16,6 +16,7 @@ from torch import nn
 from baechi.cost.recompute import recomputed
 from baechi.errors import DryRunError, PlacementError
 from baechi.place.evaluated import Effort
+from baechi.place.fullness import recompute_helps
 from baechi.place.recompute import Recompute
 from baechi.place.recompute.names import modules_named
 from baechi.progress import progress, say, verbosity
@@ -174,7 +175,7 @@ def _fitting(
     short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
     raise PlacementError(
         f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on {short}: use "
-        "larger devices, more microbatches, or a smaller batch",
+        f"larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, or a smaller batch",
         short_bytes=excess,
     )
 

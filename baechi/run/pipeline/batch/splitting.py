@@ -82,7 +82,10 @@ def _check(named: list[tuple[str, Any]], split: Split) -> None:
         if name in names:
             for tensor in tensors_in(named[names.index(name)][1]):
                 if dim is not None and not -tensor.dim() <= dim < tensor.dim():
-                    raise ValueError(f"split says dimension {dim} of {name}, which has {tensor.dim()}")
+                    raise ValueError(
+                        f"split says dimension {dim} of {name}, which has {tensor.dim()}: name that of the "
+                        "rows, or None for what every microbatch is given whole"
+                    )
     for name, value in named:
         if isinstance(value, PackedSequence):
             raise ValueError(
@@ -110,7 +113,7 @@ def _dimension(name: str, tensor: torch.Tensor, rows: int, split: Split) -> int 
         if dim is not None and tensor.shape[dim] != rows:
             raise ValueError(
                 f"split says dimension {dim} of {name}, which has {tensor.shape[dim]} entries; the batch has "
-                f"{rows} rows"
+                f"{rows} rows: name that of the rows, or None for what every microbatch is given whole"
             )
         return dim
     return 0 if tensor.dim() and tensor.shape[0] == rows else None
