@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
-from baechi.simulate.pipeline.costs import PipelineCoster
+from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
 from baechi.simulate.pipeline.listing import listed
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.rules import RULES, limits_of
 
-_TRIES = (("bottom level", -1), ("backward first", 0))
-"""Rules, each with the position of its limits: the most in flight, and the fewest."""
-
 _HOPELESS = 1.05
-"""If the first rule's step is this many times too long, the other is not tried."""
+"""If the step with all microbatches in flight is this many times too long, no other order is tried."""
 
 
 class QuickStep:
@@ -42,17 +39,33 @@ class QuickStep:
         if least_s > at_most_s:
             return 0, least_s
         limits = list(limits_of(costs, self._microbatches))
-        best: tuple[int, float] | None = None
-        for rule, position in _TRIES:
-            ranks = RULES[rule](costs, self._microbatches)
-            schedule = listed(costs, self._microbatches, ranks, limits[position], in_code_order=True)
-            step_s = max(least_s, schedule.makespan_s)
-            if best is None or best[0] or step_s < best[1]:
-                peaks = memory_of(costs, schedule.started).peak_bytes
-                pairs = zip(peaks, self._memory, strict=True)
-                excess = sum([max(0, peak - limit) for peak, limit in pairs])
-                best = min(best or (excess, step_s), (excess, step_s))
-            if step_s > _HOPELESS * at_most_s:
-                break
-        assert best is not None  # there are rules
+        best = most = self._judged(costs, "bottom level", limits[-1], least_s)
+        if most[1] > _HOPELESS * at_most_s:
+            return best
+        shorter_s = float("inf") if most[0] else most[1]  # of longer steps memory does not matter
+        best = min(best, self._judged(costs, "backward first", limits[0], least_s, shorter_s))
+        if most[0] and not best[0]:  # in between: as many in flight as there is memory for
+            fits, too_many = 0, len(limits) - 1
+            while too_many - fits > 1:
+                middle = (fits + too_many) // 2
+                found = self._judged(costs, "backward first", limits[middle], least_s)
+                fits, too_many = (fits, middle) if found[0] else (middle, too_many)
+                best = min(best, found)
         return best
+
+    def _judged(
+        self,
+        costs: PipelineCosts,
+        rule: str,
+        limits: Sequence[int],
+        least_s: float,
+        shorter_s: float = float("inf"),
+    ) -> tuple[int, float]:
+        """By how much too full, and how long, an order by a rule is."""
+        ranks = RULES[rule](costs, self._microbatches)
+        schedule = listed(costs, self._microbatches, ranks, limits, in_code_order=True)
+        if schedule.makespan_s >= shorter_s:
+            return 0, max(least_s, schedule.makespan_s)
+        peaks = memory_of(costs, schedule.started).peak_bytes
+        excess = sum([max(0, peak - limit) for peak, limit in zip(peaks, self._memory, strict=True)])
+        return excess, max(least_s, schedule.makespan_s)
