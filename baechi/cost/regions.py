@@ -56,6 +56,14 @@ def outermost(names: Collection[str]) -> Iterator[str]:
     Args:
         names: qualified names.
     """
+    known = set(names)
     for name in dict.fromkeys(names):
-        if not any(other != name and is_within(name, other) for other in names):
+        if not any(outer in known for outer in _around(name)):
             yield name
+
+
+def _around(name: str) -> Iterator[str]:
+    """The modules that one is inside of."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name

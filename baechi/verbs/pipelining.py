@@ -201,12 +201,14 @@ def least_step_s(
     """
     if microbatches == 1 or not searches:
         return shortest_step_s(graph, clusters[0]) if searches else 0.0
-    found = [float("inf")]
+    coster, found = PipelineCoster(graph, clusters[0]), dict[tuple[int, ...], float]()
     for cluster in clusters:
-        problem, coster = Problem(graph, cluster), PipelineCoster(graph, cluster)
+        problem = Problem(graph, cluster)
         for _, device_of in cuts(problem, microbatches):
-            found.append(shortest_pipeline_s(coster(_by_node(problem, coster, device_of)), microbatches))
-    return min(found)
+            where = tuple(_by_node(problem, coster, device_of))
+            if where not in found:
+                found[where] = shortest_pipeline_s(coster(where), microbatches)
+    return min(found.values(), default=float("inf"))
 
 
 def placements(graph: LayerGraph, cluster: Cluster, microbatches: int, effort: float) -> list[Found]:

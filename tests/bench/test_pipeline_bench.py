@@ -1,16 +1,20 @@
 """The bench of pipelines measures what it says."""
 
+from dataclasses import replace
+
 import pytest
 from records.pipeline.chains import chain, over
 
 from baechi import pipeline
 from baechi.bench.pipeline import emulated, measure, simulated
-from baechi.bench.pipeline.apart import apart_s
+from baechi.bench.pipeline.apart import apart_s, with_weights_apart
 from baechi.bench.pipeline.emulated import Row as Emulated
 from baechi.bench.pipeline.holding import holding
 from baechi.bench.pipeline.simulated import Row
 from baechi.bench.registry import find
 from baechi.order.pipeline import TEXTBOOK
+from baechi.records.device import HostCosts
+from baechi.simulate.pipeline import costs_of
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,16 @@ def test_backward_of_weights_apart() -> None:
     made = pipeline(over(graph, [0, 1, 2]), 1, "gpipe")
     assert made.timeline.makespan_s == pytest.approx(9)
     assert apart_s(made) == pytest.approx(3 + 1 + 1 + 2)  # the first layer's input has no gradient
+
+
+def test_apart_where_the_graph_does_not_know_the_host() -> None:
+    """What the cluster says of the host's tasks is not counted then, as in the plain step."""
+    graph = chain([(1.0, 2.0)] * 3)
+    for name in graph.placed():
+        graph.nodes[name].update(grad_bytes=8, param_bytes=8)
+    plan = over(graph, [0, 1, 2])
+    plan = replace(plan, cluster=replace(plan.cluster, host=HostCosts.usual()))
+    assert with_weights_apart(costs_of(plan), graph).host_backward_s == [0.0] * 6
 
 
 def test_emulated_table(ran: list[Emulated]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from records.pipeline.chains import chain
 import baechi
 from baechi import Cluster, LayerGraph, Link, Pipeline
 from baechi.errors import PlacementError
-from baechi.simulate.pipeline import costs_of, shortest_pipeline_s
+from baechi.simulate.pipeline import costs, costs_of, shortest_pipeline_s
+from baechi.verbs.pipelining import least_step_s
 from baechi.zoo import MODELS
 
 FAST = Link(1e-6, 1e12)
@@ -138,3 +140,12 @@ def check_gain(model: torch.nn.Module, inputs: Any, least: float) -> None:
     part = baechi.profile(model, inputs, cluster=cluster, training=True, source="estimate", microbatches=8)
     made = baechi.place(part, cluster, microbatches=8, optimizer="adam", effort=0)
     assert one_s / made.timeline.makespan_s >= least
+
+
+def test_a_bound_counts_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds whatever the memory, and counting would be most of its time. Two runs on each device."""
+    graph, count = parts(8, (8,))[8], Mock()
+    monkeypatch.setattr(costs, "bytes_of", count)
+    least_s = least_step_s([Cluster.uniform(4, link=FAST)], 8, graph, searches=True)
+    assert least_s == pytest.approx(6 * (1 + 3 / 16), rel=1e-4)
+    assert not count.called

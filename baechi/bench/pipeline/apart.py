@@ -50,8 +50,7 @@ def with_weights_apart(costs: PipelineCosts, graph: LayerGraph) -> PipelineCosts
     stages = [stage for stage, share in enumerate(shares) if share]
     left_s = [seconds * (1 - share) for seconds, share in zip(costs.backward_s, shares, strict=True)]
     weights_s = [costs.backward_s[stage] * shares[stage] for stage in stages]
-    task_s = costs.cluster.host.task_s if costs.cluster.host else 0.0
-    host_s = [(costs.host_backward_s[stage] - task_s) * shares[stage] for stage in stages]
+    host_s = [(costs.host_backward_s[stage] - costs.task_s) * shares[stage] for stage in stages]
     host_left_s = list(costs.host_backward_s)
     for stage, seconds in zip(stages, host_s, strict=True):
         host_left_s[stage] -= seconds
@@ -61,7 +60,7 @@ def with_weights_apart(costs: PipelineCosts, graph: LayerGraph) -> PipelineCosts
         costs,
         units=_more_units(units, stages),
         backward_s=left_s + weights_s,
-        host_backward_s=host_left_s + [seconds + task_s for seconds in host_s],
+        host_backward_s=host_left_s + [seconds + costs.task_s for seconds in host_s],
         add_s=at_once + [costs.add_s[stage] for stage in stages],
         add_host_s=host_at_once + [costs.add_host_s[stage] for stage in stages],
         returns=[*costs.returns, *[[] for _ in stages]],

@@ -148,10 +148,12 @@ class Alternatives:
         return found_s < step_s * (1 - _EQUAL) or (fewer and found_s <= step_s * (1 + _EQUAL))
 
     def _neighbours(self, current: Alternative, size: int) -> Iterator[Alternative]:
-        """Alternatives that differ by some modules, by the number, or by both."""
+        """Alternatives that differ by some modules, by the number, or by both; no more if none is made."""
         place = self._numbers.index(current.microbatches)
         numbers = self._numbers[max(0, place - 1) : place + 2]
         for names in self._near(list(current.names), size):
+            if self._makes <= 0:  # what was made is ranked anyway, and there may be a million
+                return
             for number in sorted(numbers, key=lambda one: (one != current.microbatches, one)):
                 found = _alternative(number, names)
                 if found != current:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log
 
 from baechi.cost.recompute import Call
-from baechi.cost.regions import calls_of, is_within
+from baechi.cost.regions import calls_of, outermost
 from baechi.place.recompute.names import callable_names, why_not_twice
 from baechi.records.graph import LayerGraph
 
@@ -105,8 +105,5 @@ def _leaves_something(graph: LayerGraph, call: Sequence[str]) -> bool:
 
 def _largest_within(every: Sequence[Candidate], size_bytes: float) -> list[Candidate]:
     """The largest modules whose second run holds no more than some bytes, none inside of another."""
-    fitting = [one for one in every if one.comes_back_bytes <= size_bytes]
-    names = {one.name for one in fitting}
-    return [
-        one for one in fitting if not any(is_within(one.name, other) for other in names if other != one.name)
-    ]
+    fitting = {one.name: one for one in every if one.comes_back_bytes <= size_bytes}
+    return [fitting[name] for name in outermost(fitting)]

@@ -29,11 +29,13 @@ class Moment(NamedTuple):
     Args:
         missing, ready_s: by layer, for how many tensors and layers it waits; when the last so far was there.
         free_s: by channel.
-        when_s, events: a heap: a layer ends; from the number of layers on, a layer's inputs are there.
+        when_s, events: a heap: when the inputs of a layer will be there.
         urgent, waits: the layers that wait for a device, a heap for each, in the order of devices.
-        waiting, idle, through_s: by device, how many wait; 1 if it is idle; when its last layer ends.
-        counts: how many events are to come; how many layers have started.
+        waiting: by device, how many wait.
+        runs, done_s: by device, the layer that runs, and when it ends; `NEVER` if it is idle.
+        through_s: by device, when its last layer so far ended.
         arrivals_s: by device, when a tensor gets there; of no meaning between layers, and not kept.
+        counts: how many events are to come; how many layers have started.
         clock_s: now; when the host has issued all that has started; when the last layer so far ended.
     """
 

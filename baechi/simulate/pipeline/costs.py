@@ -1,7 +1,8 @@
 """What the runs and stages of a pipeline take: seconds of devices and host, transfers, bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST
@@ -13,7 +14,7 @@ from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.pipeline.closing import Closing
-from baechi.simulate.pipeline.counting.bytes import UnitBytes, bytes_of
+from baechi.simulate.pipeline.counting.bytes import UnitBytes, bytes_of, gradients_of
 
 _PASSES = 3
 """Adding a gradient to that of the microbatches before reads both and writes one."""
@@ -55,7 +56,7 @@ class PipelineCosts:
         returns: by stage, the gradients that it sends.
         forward_after, backward_after: what it follows without a transfer.
         task_s: the part of each task's host time that comes before its first kernel.
-        bytes: what the units take of memory.
+        count_bytes: counts what the units take of memory: once, if it is asked for.
         closing: what follows the tasks.
     """
 
@@ -73,8 +74,13 @@ class PipelineCosts:
     forward_after: list[list[int]]
     backward_after: list[list[int]]
     task_s: float
-    bytes: UnitBytes
+    count_bytes: Callable[[], UnitBytes]
     closing: Closing
+
+    @cached_property
+    def bytes(self) -> UnitBytes:
+        """What the units take of memory. It takes longer to count than all else, and bounds do not ask."""
+        return self.count_bytes()
 
 
 class PipelineCoster:
@@ -104,7 +110,6 @@ class PipelineCoster:
         plan = self.plan.with_plan([device_of[node] for node in self._node], ())
         runs, stages = len(units.stage_of_run), len(units.device_of)
         run_of = [units.run_of[node] for node in self._node]
-        taken = bytes_of(plan, units, run_of)
         costs = PipelineCosts(
             self.cluster,
             units,
@@ -120,8 +125,8 @@ class PipelineCoster:
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
             task_s=(self.cluster.host or HostCosts()).task_s * plan.knows_host,
-            bytes=taken,
-            closing=self._closing(plan, units, taken),
+            count_bytes=partial(bytes_of, plan, units, run_of),
+            closing=self._closing(plan, units, gradients_of(plan, units, run_of)),
         )
         self._count_seconds(plan, costs, run_of)
         self._count_transfers(plan, costs, run_of)
@@ -184,9 +189,9 @@ class PipelineCoster:
                     costs.host_backward_s[stage] += each_s + node_s
                     _drop(costs.backward_after[home], stage)
 
-    def _closing(self, plan: IndexedPlan, units: Units, taken: UnitBytes) -> Closing:
+    def _closing(self, plan: IndexedPlan, units: Units, of_stages: Sequence[int]) -> Closing:
         gradients = [0] * len(self.cluster)
-        for stage, size_bytes in enumerate(taken.gradients):
+        for stage, size_bytes in enumerate(of_stages):
             gradients[units.device_of[stage]] += size_bytes
         return Closing(
             self.cluster,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import combinations
 from random import Random
+from unittest.mock import Mock
 
 import networkx as nx
 import pytest
@@ -10,6 +11,8 @@ import pytest
 import baechi
 from baechi import Cluster, LayerGraph, Link
 from baechi.errors import PlacementError
+from baechi.place.recompute import alternatives
+from baechi.place.recompute.alternatives import Alternative, Alternatives
 
 NUMBERS = (2, 4)
 LINK = Link(0.01, 1e5)
@@ -88,3 +91,18 @@ def test_what_fits_no_other_way() -> None:
     assert found.plan.recompute and max(found.timeline.peak_bytes.values()) <= 80
     with pytest.raises(PlacementError):
         auto(graphs, Cluster.uniform(2, memory=8, link=LINK))
+
+
+def test_it_ends_when_nothing_more_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alternative of 60 modules has thousands of neighbours, and 30 may be made."""
+    looked_at = Mock(wraps=alternatives.outermost)
+    monkeypatch.setattr(alternatives, "outermost", looked_at)
+
+    def made(one: Alternative) -> Mock | None:
+        step_s = 1 / one.microbatches + 0.01 * len(one.names)
+        return Mock(timeline=Mock(makespan_s=step_s)) if len(one.names) >= 20 else None
+
+    names = [f"l{number}" for number in range(60)]
+    search = Alternatives(NUMBERS, [names], made, lambda one: 0.5 / one.microbatches, 30)
+    assert search.search()
+    assert looked_at.call_count < 300

@@ -53,11 +53,9 @@ def bytes_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> UnitByte
         units: its stages and runs.
         run_of: by layer, its run; below 0 on the host.
     """
-    always, gradients = [0] * len(plan.cluster), [0] * len(units.device_of)
+    always = [0] * len(plan.cluster)
     for layer, part in enumerate(plan.footprints):
         always[plan.device_of[layer]] += part.always_bytes
-        if run_of[layer] >= 0 and plan.graph.training:
-            gradients[units.stage_of_run[run_of[layer]]] += new_gradient_bytes(plan.indexed.costs[layer])
     returned, kept = [0] * len(plan.cluster), [0] * len(plan.cluster)
     for one in plan.indexed.returned:
         returned[plan.device_of[one.maker]] += one.size_bytes
@@ -71,6 +69,19 @@ def bytes_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> UnitByte
         [notes.changes(("forward", run)) for run in range(len(units.stage_of_run))],
         [notes.changes(("backward", stage)) for stage in range(len(units.device_of))],
         first,
-        gradients,
+        gradients_of(plan, units, run_of),
         list(zip(returned, kept, strict=True)),
     )
+
+
+def gradients_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> list[int]:
+    """By stage, the bytes of gradients of weights that its first backward leaves.
+
+    Args:
+        plan, units, run_of: as in `bytes_of`.
+    """
+    gradients = [0] * len(units.device_of)
+    for layer, run in enumerate(run_of if plan.graph.training else ()):
+        if run >= 0:
+            gradients[units.stage_of_run[run]] += new_gradient_bytes(plan.indexed.costs[layer])
+    return gradients
