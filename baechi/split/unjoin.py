@@ -58,6 +58,8 @@ def _region(made: LayerGraph, head: str) -> list[str] | None:
             kind = data.get("type")
             if data.get("kind") != "glue" or kind not in ELEMENTWISE | VIEWS | {LOSS}:
                 return None
+            if data.get("weights"):  # it lies on one device, and only some of the parts do
+                return None
             inside = [source for source in made.predecessors(reader) if source == head or source in found]
             if kind != LOSS and len(inside) != made.in_degree(reader):
                 return None
