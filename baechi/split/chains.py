@@ -84,6 +84,6 @@ def _region(made: LayerGraph, heads: Mapping[str, str], ends: set[str]) -> tuple
 def _goes_by_parts(made: LayerGraph, node: str) -> bool:
     data = made.nodes[node]
     kind = data.get("type")
-    if data.get("kind") == "glue":
-        return kind in ELEMENTWISE | HEADS | VIEWS
-    return kind in LAYERS and not data.get("weights")
+    if data.get("weights"):  # a weight lies on one device: parts on others would have to be brought it
+        return False
+    return kind in (ELEMENTWISE | HEADS | VIEWS if data.get("kind") == "glue" else LAYERS)

@@ -104,10 +104,14 @@ def _within(graph: LayerGraph, layer: str) -> str:
     below = [
         graph.module_of(name) for name in graph.placed() if graph.module_of(name).startswith(f"{layer}.")
     ]
-    above = [name for name in map(graph.module_of, graph.placed()) if layer.startswith(f"{name}.")]
+    above = {
+        graph.module_of(name): f" ({costs.whole_because})" if costs.whole_because else ""
+        for name, costs in graph.placed_costs()
+        if layer.startswith(f"{graph.module_of(name)}.")
+    }
     if below:
         return f": it has layers inside ({', '.join(dict.fromkeys(below[:3]))}); name one of these"
-    return f": it is inside {above[0]}, which is one layer" if above else ""
+    return "".join([f": it is inside {name}, which is one layer{why}" for name, why in above.items()])
 
 
 def _calls(graph: LayerGraph, layer: str) -> list[str]:

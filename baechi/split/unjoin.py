@@ -23,6 +23,12 @@ _OF_PART = ("held_bytes", "lasting_bytes", "lent_bytes", "output_bytes", "passin
 _KEPT = ("backward_kernels", "dtype", "held_until", "kernels", "kind", "module", "type")
 _OF_LOSS = ("colocate", "dtype", "held_bytes", "held_until", "kind", "losses", "module", "output_bytes",
             "returned", "type", "upstream_grad_bytes")  # fmt: skip
+_PART_PASSES = (("forward_s", "moved_bytes", 2.0), ("backward_s", "backward_moved_bytes", 1.2))
+"""A whole reads or writes its logits 3 times forward and 5 times backward; a part, op by op, 6 times each."""
+
+_PART_KERNELS, _SUM_KERNELS = (10, 5), (12, 6)
+"""Kernels of a part, and of what puts parts together, forward and backward: the host issues each."""
+
 _BYTES_OF_A_ROW = 16
 """What a tile sends for each label of eight bytes: its largest logit, its sum, the label's logit."""
 
@@ -57,6 +63,8 @@ def _region(made: LayerGraph, head: str) -> list[str] | None:
             data = made.nodes[reader]
             kind = data.get("type")
             if data.get("kind") != "glue" or kind not in ELEMENTWISE | VIEWS | {LOSS}:
+                return None
+            if data.get("weights"):  # it lies on one device, and only some of the parts do
                 return None
             inside = [source for source in made.predecessors(reader) if source == head or source in found]
             if kind != LOSS and len(inside) != made.in_degree(reader):
@@ -136,9 +144,27 @@ def _part(made: LayerGraph, node: str, number: int, tile: str, share: float) -> 
         # a whole makes two tensors of its size in backward, a part three: the gradients of its sum and of the
         # labels' logits are added
         own["backward_rise_bytes"] = 1.5 * own.get("backward_rise_bytes", 0)
+        for way, moved, times in _PART_PASSES:
+            if own.get(moved):
+                own[moved] *= times
+            if way in own:
+                own[way] = scaled(own[way], times)
+        own |= _issued(data, _PART_KERNELS)
         own |= {"output_bytes": rows, "upstream_grad_bytes": rows, "held_bytes": 0, "passing_bytes": rows}
     made.add_node(name, **own, colocate=made.nodes[tile]["colocate"])
     return name
+
+
+def _issued(whole: Mapping[str, Any], kernels: tuple[int, int]) -> dict[str, Any]:
+    """What so many kernels take of the host, in place of those of a whole cross entropy."""
+    made: dict[str, Any] = {}
+    ways = (("kernels", "host_forward_s"), ("backward_kernels", "host_backward_s"))
+    for (before, host), number in zip(ways, kernels, strict=True):
+        if whole.get(before):  # in inference there is no backward
+            made[before] = number
+            if host in whole:
+                made[host] = whole[host] * number / whole[before]
+    return made
 
 
 def _row_bytes(made: LayerGraph, loss: str) -> float:
@@ -161,15 +187,9 @@ def _become_sum(
 ) -> None:
     """A cross entropy is what its parts send, put together on the device of the last one."""
     data, rows = made.nodes[node], _row_bytes(made, node)
-    kernels = data.get("kernels", 1)
     own = {key: data[key] for key in _OF_LOSS if key in data}
-    own |= {
-        "kernels": kernels,
-        "backward_kernels": data.get("backward_kernels", 0),
-        "moved_bytes": rows,
-        "saved_bytes": rows,
-    }
-    own |= {key: data[key] for key in ("host_forward_s", "host_backward_s") if key in data}
+    own |= {"moved_bytes": rows, "saved_bytes": rows}
+    own |= _issued(data, _SUM_KERNELS)
     own |= {key: scaled(data[key], 0.0) for key in TIMES if key in data}
     own["colocate"] = made.nodes[parts[node][-1]]["colocate"]
     data.clear()

@@ -13,6 +13,14 @@ _SMALL_BYTES = 64 << 10
 _LARGE_BYTES = 32 << 20
 """Where glibc's own adjusting of the first limit ends; that of the second one is twice as much."""
 
+_CHOSEN = (
+    ("MALLOC_MMAP_THRESHOLD_", ""),
+    ("MALLOC_TRIM_THRESHOLD_", ""),
+    ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold"),
+    ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold"),
+)
+"""Where users choose these limits: an environment variable, and what stands in it."""
+
 
 def free_host_bytes() -> int:
     """Bytes that this process can still get; a very large number where the system does not say."""
@@ -28,7 +36,12 @@ def large_memory_apart() -> Iterator[None]:
 
     Otherwise it comes from the heap as soon as memory as large was freed before. There tensors without
     values lie among small ones that are written, ever elsewhere, and in the end the system backs nearly all.
+
+    What a user has chosen by environment variables stays: glibc cannot say it, so it could not be put back.
     """
+    if any(variable in os.environ and name in os.environ[variable] for variable, name in _CHOSEN):
+        yield
+        return
     adjust = _mallopt()
     adjust(_MMAP_THRESHOLD, _SMALL_BYTES)
     try:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import baechi
+from baechi.torchlib import host_memory
 
 _STATUS = Path("/proc/self/status")
 
@@ -36,3 +37,22 @@ def test_tensors_without_values_take_no_memory() -> None:
     for _ in range(2):
         baechi.dry_run(model, (x,), plan, optimizer="adam")
     assert resident_bytes() - before < 16 << 20
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "calls"),
+    [
+        ("MALLOC_TRIM_THRESHOLD_", "131072", 0),
+        ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072", 0),
+        ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 3),
+    ],
+)
+def test_limits_that_a_user_has_chosen_stay(
+    variable: str, value: str, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int]] = []
+    monkeypatch.setattr(host_memory, "_mallopt", lambda: lambda *given: made.append(given))
+    monkeypatch.setenv(variable, value)
+    with host_memory.large_memory_apart():
+        pass
+    assert len(made) == calls

@@ -2,6 +2,7 @@
 
 weight in pieces, state whole    load_state_dict before the split    the state is cut before the next step
 weight whole, state in pieces    after the model was restored        the state is joined before it
+both in pieces, cut elsewhere    after another split                 the state is cut anew before it
 load_state_dict                  whole tensors from a file           each is cut as it is read
 """
 
@@ -33,19 +34,24 @@ def _settle_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
     """Before a step: state lies as its weight does."""
     del args, kwargs
     for weight, state in optimizer.state.items():
-        in_pieces = type(weight) is SplitTensor
+        lies = _lies(weight)
         for key, value in state.items():
-            lies_alike = (type(value) is SplitTensor) is in_pieces
-            if not lies_alike and isinstance(value, torch.Tensor) and value.shape == weight.shape:
+            if _lies(value) != lies and isinstance(value, torch.Tensor) and value.shape == weight.shape:
                 state[key] = _as_weight(weight, value)
+
+
+def _lies(value: Any) -> Any:
+    """How a tensor in pieces is cut; None for anything else."""
+    return value.lies if type(value) is SplitTensor else None
 
 
 def _as_weight(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if isinstance(value, SplitTensor):
-        if isinstance(weight, SplitTensor):
+        if _lies(weight) == value.lies:
             return value
-        whole: torch.Tensor = value.on_host().to(weight.device)
-        return whole
+        value = value.on_host()
+        if not isinstance(weight, SplitTensor):
+            return value.to(weight.device)
     if not isinstance(weight, SplitTensor) or not value.dim():
         return value
     views = zip(value.split(list(weight.sizes), weight.axis), weight.pieces, strict=True)

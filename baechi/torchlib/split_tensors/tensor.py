@@ -47,7 +47,12 @@ def _quickly(name: str) -> Any:
         with without_subclass_function():
             attribute.__set__(tensor, value)
 
-    return property(read, write, doc=attribute.__doc__)
+    @uncompiled
+    def forget(tensor: torch.Tensor) -> None:
+        with without_subclass_function():
+            attribute.__delete__(tensor)
+
+    return property(read, write, forget, doc=attribute.__doc__)
 
 
 class SplitTensor(torch.Tensor):

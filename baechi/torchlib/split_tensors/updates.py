@@ -7,6 +7,7 @@ So an update costs what it costs for as many plain weights: no operator sees a t
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,24 +28,28 @@ def teach_updates() -> None:
 
 
 def _by_pieces(update: Update) -> Update:
+    names = tuple(inspect.signature(update).parameters)[1:]
+
     @functools.wraps(update)
     def updated(params: Sequence[torch.Tensor], *given: Any, **options: Any) -> None:
-        if SplitTensor in map(type, params) and not options.get("differentiable"):
-            _run(update, params, given, options)
-        else:
-            update(params, *given, **options)
+        if SplitTensor in map(type, params):
+            named = {**dict(zip(names, given, strict=False)), **options}
+            if not named.get("differentiable"):
+                _run(update, params, named, gradients=names[0])
+                return
+        update(params, *given, **options)
 
     return updated
 
 
 @uncompiled
-def _run(update: Update, params: Sequence[Any], given: Sequence[Any], options: dict[str, Any]) -> None:
-    columns = [_flat(value, params, first=number == 0) for number, value in enumerate(given)]
-    update([piece for weight in params for piece in _parts(weight)], *columns, **options)
+def _run(update: Update, params: Sequence[Any], given: dict[str, Any], gradients: str) -> None:
+    columns = {name: _flat(value, params, first=name == gradients) for name, value in given.items()}
+    update([piece for weight in params for piece in _parts(weight)], **columns)
     written = [weight for weight in params if type(weight) is SplitTensor]
-    for before, after in zip(given, columns, strict=True):
-        if after is not before:
-            written += _joined(before, after, params)
+    for name, after in columns.items():
+        if after is not given[name]:
+            written += _joined(given[name], after, params)
     torch.autograd.graph.increment_version(written)  # torch has counted the writes of the pieces
 
 

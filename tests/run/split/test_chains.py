@@ -37,6 +37,14 @@ class Gated(nn.Module):
         return made
 
 
+class Scaled(Mlp):
+    """A weight of the model's own stands between."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda x: torch.relu(x) * self.scale)
+        self.scale = nn.Parameter(torch.rand(10))
+
+
 class Convolutions(nn.Module):
     """Channels in place of columns, called twice."""
 
@@ -100,6 +108,7 @@ LINKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
 }
 APART: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "softmax": (lambda: Mlp(nn.Softmax(-1)), {"up": OUT, "down": IN}),
+    "a weight": (Scaled, {"up": OUT, "down": IN}),
     "cut elsewhere": (lambda: Mlp(nn.GELU()), {"up": OUT, "down": {"in": 3}}),
     "along the other axis": (lambda: Mlp(nn.GELU()), {"up": OUT, "down": {"out": 3}}),
     "one of two": (Gated, {"gate": OUT, "down": IN}),

@@ -59,6 +59,23 @@ def test_a_heavy_head_is_split(verify: bool) -> None:
     assert steps_s["auto"] < 0.8 * steps_s[None]
 
 
+@pytest.mark.parametrize("slower", [1, 2000])
+def test_a_loss_in_parts_takes_what_is_predicted(slower: int) -> None:
+    """More passes over the logits than a whole one, and more ops: where the host counts, and where memory."""
+    model, _ = twins(Words)
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    devices = [replace(device, bytes_per_s=device.bytes_per_s / slower) for device in cluster.devices]
+    cluster = replace(cluster, devices=tuple(devices))
+    half = baechi.BatchSpec({"out": WORDS // 2}, [0, 1])
+    baechi.distribute(
+        model, INPUTS, cluster=cluster, source="estimate", split={"head": half}, effort=0, verify=False
+    )
+    with cluster:
+        model(*INPUTS).backward()
+    step_s, predicted_s = baechi.last_step(model).makespan_s, baechi.plan_of(model).timeline.makespan_s
+    assert 0.8 < step_s / predicted_s < 1.2, (step_s, predicted_s)
+
+
 @pytest.mark.parametrize(("link", "devices"), [("1MB/s", 2), (None, 1)])
 def test_it_stays_whole_where_nothing_is_gained(link: str | None, devices: int) -> None:
     """Over a slow link, and on a single device."""

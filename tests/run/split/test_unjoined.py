@@ -78,6 +78,14 @@ class Scored(Tied):
         return loss
 
 
+class Tempered(Scored):
+    """A weight of the model's own stands between the head and the loss."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda x, y: functional.cross_entropy((x * self.scale).flatten(0, 1), y.flatten()))
+        self.scale = nn.Parameter(torch.ones(1))
+
+
 def same_step(model: Any, plain: Any, cluster: baechi.Cluster, inputs: Any) -> None:
     with cluster:
         loss = model(*inputs)
@@ -99,6 +107,13 @@ def test_values_and_gradients(name: str) -> None:
         assert model.seen and model.seen[0].whole is None
     else:
         assert not model.seen or model.seen[0].whole is not None
+
+
+def test_a_weight_before_the_loss() -> None:
+    """It lies on one device, so the logits are joined."""
+    model, plain = twins(Tempered)
+    inputs = (words(2, 5), words(2, 5))
+    same_step(model, plain, split_on(3, model, inputs, {"head": SPEC}), inputs)
 
 
 def test_labels_out_of_range_raise() -> None:

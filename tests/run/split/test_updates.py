@@ -1,5 +1,6 @@
 """What a step of an optimizer costs the host: as many updates as pieces, and no operator of ours."""
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from run.split.split_layers import Tied, assert_same, tied_on_devices
 from run.split.test_weights import OPTIMIZERS, steps
 
+import baechi
 from baechi.torchlib.split_tensors.tensor import BEHAVIOUR, SplitTensor
 
 WAYS = ({"foreach": False}, {"foreach": True}, {"fused": True})
@@ -63,4 +65,45 @@ def test_a_closure() -> None:
         with cluster:
             optimizer.step(closure)
             optimizer.step(closure)
+    assert_same(model, plain)
+
+
+def test_an_update_by_name() -> None:
+    """Other libraries' optimizers may call torch's updates with lists by name."""
+    model, plain, _, _ = tied_on_devices()
+    for network in (model, plain):
+        assert isinstance(network, Tied)
+        weights: list[torch.Tensor] = [network.middle.weight, network.head.weight, network.middle.bias]
+        buffers: list[torch.Tensor | None] = [torch.ones_like(weight) for weight in weights]
+        with torch.no_grad():
+            import_module("torch.optim.sgd").sgd(
+                params=weights, d_p_list=[torch.ones_like(weight) for weight in weights],
+                momentum_buffer_list=buffers, weight_decay=0.1, momentum=0.9, lr=0.1, dampening=0.0,
+                nesterov=True, maximize=False, foreach=False,
+            )  # fmt: skip
+    assert_same(model, plain, grads=False)
+
+
+def test_a_gradient_is_deleted() -> None:
+    """`del weight.grad`, as of any weight."""
+    model, _, _, _ = tied_on_devices()
+    assert isinstance(model, Tied)
+    weight = model.head.weight
+    weight.grad = torch.zeros_like(weight)
+    del weight.grad
+    assert weight.grad is None
+
+
+def test_state_of_another_split() -> None:
+    """Restored and split at other places between two steps: the state is cut anew."""
+    model, plain, cluster, inputs = tied_on_devices()
+    optimizers = [torch.optim.Adam(network.parameters(), lr=0.1) for network in (model, plain)]
+    for again in (False, True):
+        if again:
+            baechi.restore(model)
+            spec = baechi.BatchSpec({"out": 30}, device_matrix=[0, 1])
+            baechi.distribute(model, inputs, cluster=cluster, split={"head": spec}, effort=0, verify=False)
+        for network, optimizer in zip((model, plain), optimizers, strict=True):
+            with cluster:
+                steps(network, inputs, optimizer, 1)
     assert_same(model, plain)
