@@ -48,8 +48,10 @@ class Unplaced:
         """
         if draft.name in self._on_host:
             return
-        for storage in [storage for storage in storages if storage.index in self._due]:
-            due = self._due.pop(storage.index)
+        for storage in storages:
+            due = self._due.pop(storage.index, None)
+            if due is None:  # it has a place, or was among these before: an operation may read it twice
+                continue
             draft.made[storage.index] = storage, number
             draft.taken_in.add(storage.index)
             draft.kernels += len(due.keys() - self._charged)

@@ -31,6 +31,12 @@ def constant(net: Any, x: Tensor) -> Tensor:
     return net.second(net.first(x) + made) + made
 
 
+def squared(net: Any, x: Tensor) -> Tensor:
+    """A constant that an operation reads twice."""
+    made = torch.arange(8.0)
+    return net.second(torch.addcmul(net.first(x), made, made))
+
+
 def by_device(net: Any, x: Tensor) -> Tensor:
     """A factory of a device that reads a tensor."""
     rows = (x.abs().sum() > 0).long() + 1
@@ -53,7 +59,7 @@ def twice(net: Any, x: Tensor) -> Tensor:
     return read + hidden * 2
 
 
-@pytest.mark.parametrize("code", [constant, by_device, assigned, twice])
+@pytest.mark.parametrize("code", [constant, squared, by_device, assigned, twice])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_simulator_agrees_with_a_dry_run(code: Any, training: bool) -> None:
     model = _Net(code).train(training)

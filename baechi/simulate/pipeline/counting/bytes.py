@@ -59,9 +59,12 @@ def bytes_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> UnitByte
     returned, kept = [0] * len(plan.cluster), [0] * len(plan.cluster)
     for one in plan.indexed.returned:
         returned[plan.device_of[one.maker]] += one.size_bytes
-    for layer, costs in enumerate(plan.indexed.costs):
-        kept[plan.device_of[layer]] += staying_bytes(costs, training=plan.graph.training)
     notes = Rehearsal(plan, units, run_of).notes
+    if plan.graph.training:
+        for layer, costs in enumerate(plan.indexed.costs):
+            kept[plan.device_of[layer]] += staying_bytes(costs)
+    else:  # what nothing has released
+        kept = [notes.left(device) for device in range(len(plan.cluster))]
     first = [notes.changes(("backward", stage), new=True) for stage in range(len(units.device_of))]
     return UnitBytes(
         always,

@@ -48,16 +48,13 @@ def new_gradient_bytes(costs: LayerCosts) -> int:
     return ceil(costs.grad_bytes if coming is None else coming)
 
 
-def staying_bytes(costs: LayerCosts, *, training: bool) -> int:
-    """What is still there of what a layer makes and the model returns, when a microbatch is over.
+def staying_bytes(costs: LayerCosts) -> int:
+    """What is still there of what a layer makes and the model returns, when a microbatch's backward is over.
 
     Args:
         costs: the layer's attributes.
-        training: whether autograd keeps something.
     """
-    if not costs.returned:
-        return 0
-    return ceil(costs.held_bytes) + (saved_returned_bytes(costs) if training else 0)
+    return ceil(costs.held_bytes) + saved_returned_bytes(costs) if costs.returned else 0
 
 
 _NOW, _NEW, _LATE, _SENT = range(4)
@@ -87,6 +84,12 @@ class _Notes:
     def note(self, device: int, size_bytes: int, kind: int) -> None:
         if size_bytes:
             self._found.setdefault(self.task, []).append((device, size_bytes, kind))
+
+    def left(self, device: int) -> int:
+        """The bytes that no task has released."""
+        return sum(
+            [size_bytes for found in self._found.values() for one, size_bytes, _ in found if one == device]
+        )
 
     def changes(self, task: tuple[str, int], *, new: bool = False) -> Changes:
         found: dict[int, list[int]] = {}
@@ -120,7 +123,7 @@ def _as_a_lane(plan: IndexedPlan) -> IndexedPlan:
     for layer, costs in enumerate(plan.indexed.costs if plan.graph.training else ()):
         kept = parts[layer].gradient_bytes - (0 if accumulate else new_gradient_bytes(costs))
         if fetched and costs.returned:
-            kept += staying_bytes(costs, training=plan.graph.training)
+            kept += staying_bytes(costs)
             lent[layer] = max(0, lent[layer] - saved_returned_bytes(costs))
         parts[layer] = parts[layer]._replace(gradient_bytes=kept)
     indexed = replace(plan.indexed, outputs_stay=True)
