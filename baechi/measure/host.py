@@ -27,11 +27,13 @@ from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
 from baechi.records.lazy_imports import lazy_import
+from baechi.records.pipeline import Pipeline, units_of
 from baechi.records.plan import Plan
 
 LAYERS = 100
 
 _FEATURES = 4
+_PARTS = 2  # microbatches
 _WARM_UP = 3  # the first rounds fill caches
 
 
@@ -84,10 +86,21 @@ class _Layer(nn.Module):
         return x.clone()
 
 
-class _Chain(nn.Module):
-    def __init__(self, layers: int, ops: int = 0) -> None:
+class _Product(_Layer):
+    """Multiplies with its weight."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([_Layer() for _ in range(layers)])
+        self.weight = nn.Parameter(torch.eye(_FEATURES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight)
+
+
+class _Chain(nn.Module):
+    def __init__(self, layers: int, ops: int = 0, kind: type[_Layer] = _Layer) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([kind() for _ in range(layers)])
         self.ops = ops
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,6 +109,16 @@ class _Chain(nn.Module):
         for _ in range(self.ops):
             x = x + 1
         return x
+
+
+class _Loss(nn.Module):
+    def __init__(self, chain: _Chain) -> None:
+        super().__init__()
+        self.chain = chain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.chain(x).sum()
+        return loss
 
 
 class _Pair(nn.Module):
@@ -139,6 +162,18 @@ def _ways(layers: int, cluster: Cluster) -> dict[str, _Way]:
         found[name] = _Way(lambda model=model: model(x))  # type: ignore[misc]
         if name in ("chain", "zigzag"):
             found[f"{name}, training"] = _Way(found[name].run, training=True)
+    halves, rows = (
+        [number >= half for number in range(layers)],
+        torch.ones(_PARTS, _FEATURES, device=home, requires_grad=True),
+    )
+    for name, kind, far, apart in (
+        ("tasks, chain", _Layer, halves, False),
+        ("tasks, zigzag", _Layer, zigzag, False),
+        ("weights, whole", _Product, halves, False),
+        ("weights, apart", _Product, halves, True),
+    ):
+        split = _pipelined(cluster, _Loss(_Chain(layers, kind=kind)), far, apart=apart)
+        found[name] = _Way(lambda model=split: model(rows), training=True)  # type: ignore[misc]
     return found
 
 
@@ -158,19 +193,40 @@ def _assigned(
         order: the plan's order; the code's unless given.
         reorder: as for `assign`.
     """
+    made: nn.Module = lazy_import("assign")(model, _plan(cluster, model, far, order), reorder=reorder)
+    return made
+
+
+def _pipelined(cluster: Cluster, model: nn.Module, far: Iterable[bool], *, apart: bool) -> nn.Module:
+    """The model with its step in microbatches.
+
+    Args:
+        cluster, model, far: as for `_assigned`.
+        apart: whether the backward of weights is.
+    """
+    plan = _plan(cluster, model, far, None, weights_apart=apart)
+    split = Pipeline(plan, _PARTS, tuple(units_of(plan).tasks(_PARTS)))
+    microbatches = lazy_import("microbatches")(split, weigh=lambda parts: [1.0] * len(parts.rows))
+    made: nn.Module = lazy_import("assign")(model, plan, reorder=False, microbatches=microbatches)
+    return made
+
+
+def _plan(
+    cluster: Cluster, model: nn.Module, far: Iterable[bool], order: Iterable[int] | None, **notes: bool
+) -> Plan:
+    """A plan for a chain, as `_assigned` takes it."""
     names = [name for name, module in model.named_modules() if isinstance(module, _Layer)]
     graph: nx.DiGraph[str] = nx.DiGraph(training=True)
+    graph.graph.update(notes)
     for name in names:
-        graph.add_node(name, module=name)
+        graph.add_node(name, module=name, grad_bytes=4, param_bytes=4, backward_flops=4)
         parent, _, number = name.rpartition(".")
         before = f"{parent}.{int(number) - 1}" if number.isdigit() else ""
         if before in graph:
             graph.add_edge(before, name, bytes=4 * _FEATURES)
     devices = {name: cluster.names[there] for name, there in zip(names, far, strict=True)}
     plan_order = tuple([names[number] for number in order]) if order is not None else tuple(names)
-    plan = Plan(LayerGraph.from_networkx(graph), cluster, devices, plan_order)
-    made: nn.Module = lazy_import("assign")(model, plan, reorder=reorder)
-    return made
+    return Plan(LayerGraph.from_networkx(graph), cluster, devices, plan_order)
 
 
 def _medians(ways: dict[str, _Way], rounds: int) -> dict[str, float]:
@@ -198,12 +254,18 @@ def _costs(seconds: dict[str, float], layers: int) -> HostCosts:
         seconds["short"] - seconds["plain, short"]
     )  # a step with two layers and the transfers of every chain
     transfers = layers - 2  # of the zigzag beyond the chain's one
+    transfer_s = each("zigzag", "chain", transfers)
+    node_s = each("zigzag, training, backward", "chain, training, backward", 2 * transfers)
+    sent_s = _PARTS * transfers * (transfer_s + node_s)
+    task_s = each("tasks, zigzag", "tasks, chain", 2 * _PARTS * transfers, sent_s)
     return HostCosts(
         layer_call_s=each("chain", "plain", layers - 2, step_s),
         functional_op_s=each("ops", "plain, ops", layers, step_s),
         waiting_layer_s=each("waiting", "pair", layers // 2),
         waiting_layer_threads_s=each("waiting, threads", "pair", layers // 2),
-        transfer_s=each("zigzag", "chain", transfers),
+        transfer_s=transfer_s,
         gradient_transfer_s=each("zigzag, training", "chain, training", transfers),
-        backward_node_s=each("zigzag, training, backward", "chain, training, backward", 2 * transfers),
+        backward_node_s=node_s,
+        task_s=task_s,
+        weights_s=each("weights, apart", "weights, whole", _PARTS * (layers // 2), _PARTS * task_s),
     )

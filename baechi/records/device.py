@@ -182,8 +182,8 @@ class HostCosts:
             transfer_s=18e-6,
             gradient_transfer_s=32e-6,
             backward_node_s=6e-6,
-            task_s=20e-6,
-            weights_s=45e-6,
+            task_s=90e-6,
+            weights_s=70e-6,
         )
 
     def seconds(self, what: HostWork) -> float:

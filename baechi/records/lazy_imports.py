@@ -12,6 +12,7 @@ from typing import Any
 
 LAZY_IMPORTS = {
     "assign": ("baechi.run", "assign"),
+    "microbatches": ("baechi.run.pipeline.microbatches", "Microbatches"),
     "simulate": ("baechi.simulate", "simulate"),
     "simulate_pipeline": ("baechi.simulate.pipeline", "simulate_pipeline"),
     "discover": ("baechi.measure.discovery", "discovered"),

@@ -126,6 +126,7 @@ def pipelined(
     *,
     effort: Effort = 1,
     searches: bool = True,
+    quick: bool = False,
 ) -> Pipeline:
     """Place and order a step with the fastest of some numbers of microbatches.
 
@@ -135,6 +136,7 @@ def pipelined(
         place_one: places a graph for a step without microbatches.
         effort: how long to search.
         searches: whether placements for the pipelined step are looked for; else `place_one` places.
+        quick: whether orders are not improved, and most are left out: to compare alternatives.
 
     Raises:
         PlacementError: nothing that was found fits.
@@ -142,16 +144,16 @@ def pipelined(
     times = float(_MOST_EFFORT if effort == "max" else effort)
     numbers = [number for number in sorted(graphs) if number > 1]
     if searches and len(numbers) > _SEARCHED_NUMBERS:
-        quick = {number: placements(graphs[number], cluster, number, 0) for number in numbers}
-        known = sorted([(found[0].verdict, number) for number, found in quick.items() if found])
+        cut = {number: placements(graphs[number], cluster, number, 0) for number in numbers}
+        known = sorted([(found[0].verdict, number) for number, found in cut.items() if found])
         numbers = sorted([number for _, number in known[:_SEARCHED_NUMBERS]]) or numbers[:1]
     made, refused = [], PlacementError("nothing fits")
     for number in [*([1] if 1 in graphs else []), *numbers]:
         graph = graphs[number]
         whole = graph.noted(weights_apart=False) if graph.graph.get("weights_apart") else graph
         try:
-            one = _with_number(whole, cluster, number, place_one, times, searches=searches)
-            made.append(one if whole is graph else _or_apart(one, graph))
+            one = _with_number(whole, cluster, number, place_one, times, searches=searches, quick=quick)
+            made.append(one if quick or whole is graph else _or_apart(one, graph))
         except PlacementError as error:
             refused = error
     if not made:
@@ -167,6 +169,7 @@ def _with_number(
     effort: float,
     *,
     searches: bool,
+    quick: bool,
 ) -> Pipeline:
     if microbatches == 1:
         plan = place_one(graph)
@@ -184,10 +187,11 @@ def _with_number(
             costs = coster(_by_node(problem, coster, one.device_of))
             least_s = shortest_pipeline_s(costs, microbatches)
             if not tried or least_s < best_of(tried).step_s:  # else no order of it is better
-                orders = all_tried(costs, microbatches)
+                orders = all_tried(costs, microbatches, quick=quick)
                 if not tried or _rank(best_of(orders)) < _rank(best_of(tried)):
                     best, tried = one, orders
-        tried += improved(coster(_by_node(problem, coster, best.device_of)), microbatches, tried)
+        if not quick:
+            tried += improved(coster(_by_node(problem, coster, best.device_of)), microbatches, tried)
         plan = problem.plan(best.name, best.device_of, range(len(problem.indexed)))
         return _within_memory(pipeline_of(plan, microbatches, best_of(tried), tried))
 

@@ -117,25 +117,31 @@ def place(
                 refuse_apart_again(recompute)
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
-            both = (cluster, _without_limits(cluster))
-            within, roomy = [functools.partial(_pipelined, one, placer, name) for one in both]
-            least_s = functools.partial(least_step_s, both, searches=placer == "auto")
-            return pipelined_with(graphs, recompute, Makers(within, roomy, least_s), effort)
+            return pipelined_with(graphs, recompute, _makers(cluster, placer, name), effort)
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)
         return placed(graph, cluster, placer, name, effort, recompute)
 
 
+def _makers(cluster: Cluster, placer: Placer, optimizer: str | None) -> Makers:
+    both = (cluster, resized(cluster, dict.fromkeys(cluster.names, _NO_LIMIT_BYTES)))
+    quick, roomy = [functools.partial(_pipelined, one, placer, optimizer, quick=True) for one in both]
+    least_s = functools.partial(least_step_s, both, searches=placer == "auto")
+    return Makers(functools.partial(quick, quick=False), quick, roomy, least_s)
+
+
 def _pipelined(
-    cluster: Cluster, placer: Placer, optimizer: str | None, graphs: Mapping[int, LayerGraph], effort: Effort
+    cluster: Cluster,
+    placer: Placer,
+    optimizer: str | None,
+    graphs: Mapping[int, LayerGraph],
+    effort: Effort,
+    *,
+    quick: bool,
 ) -> Pipeline:
     place_one = functools.partial(placed, cluster=cluster, placer=placer, optimizer=optimizer, effort=effort)
-    return pipelined(graphs, cluster, place_one, effort=effort, searches=placer == "auto")
-
-
-def _without_limits(cluster: Cluster) -> Cluster:
-    return resized(cluster, dict.fromkeys(cluster.names, _NO_LIMIT_BYTES))
+    return pipelined(graphs, cluster, place_one, effort=effort, searches=placer == "auto", quick=quick)
 
 
 @uncollected

@@ -14,6 +14,7 @@ def test_host() -> None:
     assert all(0 <= seconds < 0.1 for seconds in asdict(costs).values())
     assert costs.waiting_layer_s > costs.layer_call_s and costs.waiting_layer_threads_s > costs.layer_call_s
     assert costs.gradient_transfer_s > costs.layer_call_s
+    assert costs.task_s > costs.layer_call_s and costs.weights_s > costs.layer_call_s
 
 
 def test_on_other_devices() -> None:

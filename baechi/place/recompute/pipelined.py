@@ -26,11 +26,13 @@ class Makers:
 
     Args:
         within: within the devices' memory.
-        roomy: as if devices had memory without limit.
+        quick: the same in little time, to compare.
+        roomy: as `quick`, as if devices had memory without limit.
         least_s: from a number of microbatches and the graph of one, what a step takes at least.
     """
 
     within: Make
+    quick: Make
     roomy: Make
     least_s: Callable[[int, LayerGraph], float]
 
@@ -61,20 +63,21 @@ def pipelined_with(graphs: Graphs, recompute: Recompute, makers: Makers, effort:
         return makers.within(graphs, effort)
     if recompute != "auto":
         return makers.within(_with_names(graphs, modules_named(sample, recompute)), effort)
-    plain = _made(makers.within, graphs, 0)
+    plain = _made(makers.quick, graphs, 0)
     if plain is not None and _step_s(makers.roomy(graphs, 0)) >= WORTH * _step_s(plain):
         return makers.within(graphs, effort)
     return _searched(graphs, makers, effort)
 
 
 def _searched(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
-    def made(one: Alternative, effort: Effort = 0) -> Pipeline | None:
-        number = one.microbatches
-        return _made(makers.within, _with_names({number: graphs[number]}, one.names), effort)
+    def of(one: Alternative) -> dict[int, LayerGraph]:
+        return _with_names({one.microbatches: graphs[one.microbatches]}, one.names)
+
+    def made(one: Alternative) -> Pipeline | None:
+        return _made(makers.quick, of(one), 0)
 
     def least(one: Alternative) -> float:
-        number = one.microbatches
-        return makers.least_s(number, _with_names({number: graphs[number]}, one.names)[number])
+        return makers.least_s(one.microbatches, of(one)[one.microbatches])
 
     sample = next(iter(graphs.values()))
     sets = [[one.name for one in chosen] for chosen in candidate_sets(sample)]
@@ -84,7 +87,7 @@ def _searched(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
     if not found:
         return makers.within(graphs, effort)  # which says what is short
     near = [one for one in found if one.step_s <= _NEAR * found[0].step_s][:_FINALS]
-    finals = [made(one.alternative, effort) for one in near] if effort else []
+    finals = [_made(makers.within, of(one.alternative), effort) for one in near]
     return min([found[0].made, *[one for one in finals if one is not None]], key=_step_s)
 
 

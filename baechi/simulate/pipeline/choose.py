@@ -1,6 +1,6 @@
 """The order of a pipeline: those of the literature and those of list scheduling, the best by simulation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from baechi.errors import PlanError
@@ -18,6 +18,11 @@ _CLOSE = 1e-3
 
 _MOST_TASKS, _FEWEST = 40_000, 2
 """So many tasks are scheduled in all, if that leaves each rule at least so many limits."""
+
+_NEVER_S = float("inf")
+
+_Schedule = tuple[str, tuple[int, ...], Listed]
+"""A rule, limits in flight, and what list scheduling makes of them."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +68,26 @@ def textbook(costs: PipelineCosts, microbatches: int, name: Textbook) -> Tried:
     return evaluated(costs, microbatches, name, (), order)
 
 
-def all_tried(costs: PipelineCosts, microbatches: int, most: Sequence[int] | None = None) -> list[Tried]:
+def all_tried(
+    costs: PipelineCosts, microbatches: int, most: Sequence[int] | None = None, *, quick: bool = False
+) -> list[Tried]:
     """Every order that is worth a try, those of the literature first.
 
     Args:
         costs: of the pipeline.
         microbatches: how many.
         most: by device, how many may be in flight; those of the literature do not ask.
+        quick: whether an order is left out if it takes longer without the host than another one with it.
     """
     found = [textbook(costs, microbatches, name) for name in TEXTBOOK]
-    for rule, limits, schedule in _schedules(costs, microbatches, most):
+    schedules: Iterable[_Schedule] = _schedules(costs, microbatches, most)
+    if quick:
+        schedules = sorted(schedules, key=lambda one: one[2].makespan_s)
+    for rule, limits, schedule in schedules:
+        if quick and schedule.makespan_s >= min(
+            [tried.step_s for tried in found if tried.fits], default=_NEVER_S
+        ):
+            break
         order = _issued(costs, microbatches, schedule)
         if order is None:
             ranks = RULES[rule](costs, microbatches)
@@ -131,7 +146,7 @@ def evaluated(
 
 def _schedules(
     costs: PipelineCosts, microbatches: int, most_live: Sequence[int] | None
-) -> Iterator[tuple[str, tuple[int, ...], Listed]]:
+) -> Iterator[_Schedule]:
     """Different schedules by every rule under every limit; of many limits, some, evenly spread."""
     limits = list(limits_of(costs, microbatches))
     if most_live is not None:
