@@ -107,7 +107,7 @@ def _within(graph: LayerGraph, layer: str) -> str:
     above = {
         graph.module_of(name): f" ({costs.whole_because})" if costs.whole_because else ""
         for name, costs in graph.placed_costs()
-        if layer.startswith(f"{graph.module_of(name)}.")
+        if costs.kind == "layer" and layer.startswith(f"{graph.module_of(name)}.")
     }
     if below:
         return f": it has layers inside ({', '.join(dict.fromkeys(below[:3]))}); name one of these"
