@@ -140,8 +140,8 @@ class LayerCosts(AbstractAttributes):
     splits: Annotated[
         Mapping[str, Any] | None,
         "record",
-        "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, and why "
-        "it is `refused`, if it is.",
+        "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, why it is "
+        "`refused`, if it is, and the `rows` of the example's batch, if it can be split along these.",
     ] = None
     tile: Annotated[
         Mapping[str, Any] | None,

@@ -95,9 +95,20 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
     shapes, dims = costs.splits["shapes"], rule_named(str(costs.type)).dims
     found = {}
     for dim, how in dims.items():
-        weight, axis = next((weight, axis) for weight, axis in how.cuts.items() if weight in shapes)
-        found[dim] = int(shapes[weight][axis])
+        cut = next(((weight, axis) for weight, axis in how.cuts.items() if weight in shapes), None)
+        found[dim] = int(costs.splits["rows"] if cut is None else shapes[cut[0]][cut[1]])
     return found
+
+
+def cuts_weights(graph: LayerGraph, layer: str) -> bool:
+    """Whether a layer has less of its weights on each device when it is split as `{layer: number}` says.
+
+    Args:
+        graph: the layer graph.
+        layer: the name of a layer that can be split.
+    """
+    rule = rule_named(str(graph.costs(_calls(graph, layer)[0]).type))
+    return bool(next(iter(rule.dims.values())).cuts)
 
 
 def _within(graph: LayerGraph, layer: str) -> str:
