@@ -181,7 +181,7 @@ def test_an_old_graph_says_so(toy: ToyMachine) -> None:
 
 
 def test_weak_references_and_views_stay(toy: ToyMachine) -> None:
-    """A weight that something refers to weakly moves; weights that are views of one storage stay so, without the rest."""
+    """A weight with weak references moves; views of one storage stay so, without the rest of it."""
     flat = torch.arange(1000.0)
     model = nn.Linear(8, 8)
     model.register_buffer("first", flat[500:504])
