@@ -147,6 +147,6 @@ class LayerCosts(AbstractAttributes):
         Mapping[str, Any] | None,
         "record",
         "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
-        "and the axes along which weights are cut (`cuts`).",
+        "the axes along which weights are cut (`cuts`), and names that these are `tied` with.",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None

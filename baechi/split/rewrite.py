@@ -120,6 +120,14 @@ def _within(graph: LayerGraph, layer: str) -> str:
         for name, costs in graph.placed_costs()
         if costs.kind == "layer" and layer.startswith(f"{graph.module_of(name)}.")
     }
+    tied = [
+        graph.module_of(name)
+        for name, costs in graph.placed_costs()
+        for others in (costs.splits or {"tied": {}})["tied"].values()
+        if layer in [other.rpartition(".")[0] for other in others]
+    ]
+    if tied:
+        return f": it does not run, and shares its weight with {tied[0]}; name that one"
     if below:
         return f": it has layers inside ({', '.join(dict.fromkeys(below[:3]))}); name one of these"
     return "".join([f": it is inside {name}, which is one layer{why}" for name, why in above.items()])
@@ -144,6 +152,8 @@ def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> dict[str, Tilin
         for weight, axis in cuts.items():
             for other in costs.splits["tied"].get(weight, ()):
                 owner, _, local = other.rpartition(".")
+                if not _calls(graph, owner):
+                    continue  # another name of it: of a module that does not run, or does not read it
                 if owner in found:
                     _check_same_axis(graph, module, owner, found[owner], local, axis)
                     continue
@@ -165,11 +175,6 @@ def _check_same_axis(graph: LayerGraph, one: str, other: str, tiling: Tiling, we
 
 def _dimension(graph: LayerGraph, layer: str, owner: str, weight: str, axis: int) -> str:
     """The dimension of a tied layer that cuts an axis of the weight that it shares."""
-    if not _calls(graph, owner):
-        raise PlanError(
-            f"{layer} cannot be split: it shares its weight with {owner or 'the model itself'}, which is no "
-            "layer that runs"
-        )
     sizes_of(graph, owner)
     for dim, how in rule_named(str(graph.costs(_calls(graph, owner)[0]).type)).dims.items():
         if how.cuts.get(weight) == axis:

@@ -160,7 +160,7 @@ LINKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "one product, sliced": (lambda: OneProduct("slices"), in_one_product(2)),
     "one product, uneven": (lambda: OneProduct("split"), in_one_product(6)),
     "one product, in chunks": (lambda: OneProduct("chunk"), in_one_product(4)),
-    "rotary, grouped": (Rotary, by_heads(2)),
+    "rotary": (Rotary, by_heads(2)),
     "rotary, four": (Rotary, by_heads(4)),
     "convolutions": (Convolutions, {"up": {"out_channels": 4}, "down": {"in_channels": 4}}),
 }
