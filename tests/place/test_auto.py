@@ -1,5 +1,6 @@
 """`auto`: nearly the least of its candidates and of one device, within memory."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.checker import check
-from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of
+from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, layered
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
@@ -15,6 +16,7 @@ from baechi.place.evaluated import Effort
 from baechi.place.preferred import EQUAL
 from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph, Plan
+from baechi.records.device import HostCosts
 from baechi.simulate import Rehearsal, simulate
 from baechi.verbs.planning import place
 
@@ -70,6 +72,23 @@ def test_no_effort() -> None:
     lazy, eager = (place(graph, cluster, "auto", effort=effort) for effort in (0, 3))
     assert not any("search" in one.placer for one in lazy.candidates)
     assert simulate(eager).makespan_s <= simulate(lazy).makespan_s
+
+
+def test_a_search_where_waiting_costs() -> None:
+    """A call that waits takes the host as long as a layer: placements for the code's order are better.
+
+    Without a host's costs there is no such search, since no order costs anything.
+    """
+    graph = LayerGraph.from_networkx(layered(40, 1, travel=0.2, width=4, training=True))
+    for name in graph:
+        graph.nodes[name] |= {"host_forward_s": 0.1, "host_backward_s": 0.1}
+    free = replace(cluster_of(10**9, 10**9, 10**9), launch_s=0.1)
+    charged = replace(free, host=HostCosts(waiting_layer_s=20, waiting_layer_threads_s=20))
+    plan = place(graph, charged)
+    assert plan.placer.endswith("code's order + search)")
+    others = [one.step_s for one in plan.candidates if one.step_s and "order + search" not in one.placer]
+    assert simulate(plan).makespan_s < 0.97 * min(others)
+    assert not any(["code's order" in one.placer for one in place(graph, free).candidates])
 
 
 @pytest.mark.parametrize("effort", [-1, "most", 0.5, True])

@@ -141,7 +141,7 @@ def anneal(
     step_s, shortest_s, tried = now
     order, moved, alone = np.empty_like(state.order), np.empty_like(state.order), is_alone(state.on)
     leave, come = np.empty(_LARGEST, np.int64), np.empty(_LARGEST, np.int64)
-    turns = _TURNS if len(groups.free) else 1.0
+    turns = 0.0 if tables.in_turn else _TURNS if len(groups.free) else 1.0
     length = follow(tables, course, state.on, state.order, critical)
     for _ in range(_IDLE * (portion.until - tried)):
         if tried >= portion.until:

@@ -184,7 +184,7 @@ def _run(
             number += 1
             mark = layers * (number + 1) // (KEPT + 1) if number < KEPT else layers + 1
     now.counts[1] = started
-    return float(max(end_s, _downloaded_s(tables, device_of, through_s, issued_s)))
+    return float(max(end_s, downloaded_s(tables, device_of, through_s, issued_s)))
 
 
 @compiled
@@ -198,7 +198,7 @@ def _begin(tables: Tables, now: Moment, device_of: Ints, priority: Floats) -> No
     now.waiting.fill(0)
     now.done_s.fill(NEVER)
     now.through_s.fill(0.0)
-    _upload(tables, device_of, priority, now.free_s, now.ready_s)
+    upload(tables, device_of, priority, now.free_s, now.ready_s)
     for layer in range(layers):
         if not now.missing[layer]:
             push(now.when_s, now.events, 0, coming, now.ready_s[layer], layer)
@@ -218,7 +218,7 @@ def _left_s(seconds: Floats, device_of: Ints, order: Ints, started: int) -> Floa
 
 
 @compiled
-def _downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: float) -> float:
+def downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: float) -> float:
     """When the host has fetched outputs, one after the other."""
     for number in range(len(tables.fetched)):
         device = device_of[tables.fetched[number]]
@@ -227,7 +227,7 @@ def _downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: flo
 
 
 @compiled
-def _upload(tables: Tables, device_of: Ints, priority: Floats, free_s: Floats, ready_s: Floats) -> None:
+def upload(tables: Tables, device_of: Ints, priority: Floats, free_s: Floats, ready_s: Floats) -> None:
     """Set when the model's inputs arrive: the device of the consumer with the highest priority is first."""
     devices, readers = tables.seconds.shape[1], tables.readers
     for tensor in tables.uploads:

@@ -13,6 +13,7 @@ from baechi.place.search.compiled import Floats, Ints, compiled
 from baechi.place.search.course import NEVER, Course
 from baechi.place.search.differences import Change
 from baechi.place.search.dispatch import dispatch
+from baechi.place.search.in_turn import in_turn
 from baechi.place.search.replay import replay
 from baechi.place.search.tables import Tables, calls_s, work_s
 
@@ -48,14 +49,30 @@ def estimate(
     if forward_s + backward_s > limit_s:
         return NEVER
     if not tables.training:
-        return dispatch(tables, course, device_of, priority, limit_s, order, change)[0]
+        return _forward_s(tables, course, device_of, priority, limit_s, order, change)
     backward_s = max(backward_s, tables.backward_s)
     for device_s in work_s(tables.seconds[1], device_of):
         backward_s = max(backward_s, device_s)
-    end_s = dispatch(tables, course, device_of, priority, limit_s - backward_s, order, change)[0]
+    end_s = _forward_s(tables, course, device_of, priority, limit_s - backward_s, order, change)
     if end_s == NEVER:
         return NEVER
     return replay(tables, device_of, order, end_s, limit_s)
+
+
+@compiled
+def _forward_s(
+    tables: Tables,
+    course: Course,
+    device_of: Ints,
+    priority: Floats,
+    limit_s: float,
+    order: Ints,
+    change: Change,
+) -> float:
+    """When forward ends, in the one launch order or the other."""
+    if tables.in_turn:
+        return in_turn(tables, course, device_of, limit_s, order)
+    return dispatch(tables, course, device_of, priority, limit_s, order, change)[0]
 
 
 @compiled
