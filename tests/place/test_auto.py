@@ -81,7 +81,7 @@ def test_a_search_where_waiting_costs() -> None:
     """
     graph = LayerGraph.from_networkx(layered(40, 1, travel=0.2, width=4, training=True))
     for name in graph:
-        graph.nodes[name] |= {"host_forward_s": 0.1, "host_backward_s": 0.1}
+        graph.nodes[name].update(host_forward_s=0.1, host_backward_s=0.1)
     free = replace(cluster_of(10**9, 10**9, 10**9), launch_s=0.1)
     charged = replace(free, host=HostCosts(waiting_layer_s=20, waiting_layer_threads_s=20))
     plan = place(graph, charged)
