@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.search.compiled import Bools, Floats, Ints, compiled, copy
-from baechi.place.search.course import Course, accept
-from baechi.place.search.critical import Critical, follow
-from baechi.place.search.differences import of_devices, of_priority
-from baechi.place.search.estimate import estimate
+from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled, copy
+from baechi.place.search.estimating.course import Course, accept
+from baechi.place.search.estimating.critical import Critical, follow
+from baechi.place.search.estimating.differences import of_devices, of_priority
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Lists, Tables, is_alone
 from baechi.place.search.room import Room, move, takes
-from baechi.place.search.tables import Lists, Tables, is_alone
 
 _HOTTEST, _COLDEST = 3e-3, 3e-5
 """The temperature at the beginning and at the end, as fractions of the step."""

@@ -15,11 +15,11 @@ from baechi.place.evaluated import IN_TURN, Attempt, Check, Effort
 from baechi.place.problem import Problem
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
-from baechi.place.search.course import NEVER, Course
-from baechi.place.search.differences import anew
-from baechi.place.search.estimate import estimate
+from baechi.place.search.estimating.course import NEVER, Course
+from baechi.place.search.estimating.differences import anew
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Tables
 from baechi.place.search.room import unseen_bytes
-from baechi.place.search.tables import Tables
 
 ESTIMATES, LAYERS, TRAINED = 2400, 140, 100
 """Estimates per layer in a round of annealing, for up to this many layers; for up to the last number in

@@ -11,11 +11,11 @@ from place.strategies import clusters, layer_graphs
 
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.problem import Problem
-from baechi.place.search.course import NEVER, Course
-from baechi.place.search.differences import anew
-from baechi.place.search.dispatch import dispatch
-from baechi.place.search.estimate import estimate
-from baechi.place.search.tables import Tables
+from baechi.place.search.estimating.course import NEVER, Course
+from baechi.place.search.estimating.differences import anew
+from baechi.place.search.estimating.dispatch import dispatch
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Tables
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
 

@@ -5,10 +5,10 @@ No call waits then. That counts where a call that waits costs the host more than
 
 import numpy as np
 
-from baechi.place.search.compiled import Ints, compiled
-from baechi.place.search.course import NEVER, START, Course
-from baechi.place.search.dispatch import downloaded_s, upload
-from baechi.place.search.tables import Tables, calls_s, work_s
+from baechi.place.search.estimating.compiled import Ints, compiled
+from baechi.place.search.estimating.course import NEVER, START, Course
+from baechi.place.search.estimating.dispatch import downloaded_s, upload
+from baechi.place.search.estimating.tables import Tables, calls_s, work_s
 
 
 @compiled

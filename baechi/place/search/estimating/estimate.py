@@ -9,13 +9,13 @@ longer than the limit to issue all kernels and transfers.
 
 import numpy as np
 
-from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.course import NEVER, Course
-from baechi.place.search.differences import Change
-from baechi.place.search.dispatch import dispatch
-from baechi.place.search.in_turn import in_turn
-from baechi.place.search.replay import replay
-from baechi.place.search.tables import Tables, calls_s, work_s
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.course import NEVER, Course
+from baechi.place.search.estimating.differences import Change
+from baechi.place.search.estimating.dispatch import dispatch
+from baechi.place.search.estimating.in_turn import in_turn
+from baechi.place.search.estimating.replay import replay
+from baechi.place.search.estimating.tables import Tables, calls_s, work_s
 
 _ROUNDED = 1 - 1e-9
 """A tolerance: floating-point sums differ in their last digits with the order of addition."""

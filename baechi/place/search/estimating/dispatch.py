@@ -5,11 +5,11 @@ The result is an order of the layers together with its time.
 
 import numpy as np
 
-from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.course import KEPT, NEVER, START, Course, Moment, keep, restore
-from baechi.place.search.differences import Change, is_late
-from baechi.place.search.heap import pop, push
-from baechi.place.search.tables import Tables, calls_s, work_s
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.course import KEPT, NEVER, START, Course, Moment, keep, restore
+from baechi.place.search.estimating.differences import Change, is_late
+from baechi.place.search.estimating.heap import pop, push
+from baechi.place.search.estimating.tables import Tables, calls_s, work_s
 
 
 @compiled

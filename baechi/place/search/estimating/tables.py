@@ -13,7 +13,7 @@ from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.own_work import OwnWork
 from baechi.cost.transfer import transfer_s
 from baechi.place.problem import Problem
-from baechi.place.search.compiled import Bools, Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled
 from baechi.records.timeline import Phase
 
 
