@@ -84,7 +84,7 @@ def _run(
     readers, readers_begin = tables.readers.items, tables.readers.begin
     after, after_begin = tables.after.items, tables.after.begin
     link, travel_s = tables.link, tables.travel_s
-    missing, ready_s, free_s, when_s, events = now.missing, now.ready_s, now.free_s, now.when_s, now.events
+    free_s, when_s, events = now.free_s, now.when_s, now.events
     urgent, waits, waiting, through_s = now.urgent, now.waits, now.waiting, now.through_s
     arrivals_s, done_s, runs = now.arrivals_s, now.done_s, now.runs
     begins_s, tail_s, turn = course.begins_s, course.tail_s, course.turn
@@ -129,29 +129,9 @@ def _run(
                         free_s[channel] = start_s + travel_s[link[device, there], tensor]
                         arrivals_s[there] = free_s[channel]
                         issued_s += send_s[tensor]
-                    ready_s[reader] = max(ready_s[reader], arrivals_s[there])
-                    missing[reader] -= 1
-                    if missing[reader]:
-                        continue
-                    if ready_s[reader] <= now_s:
-                        push(urgent, waits, there * layers, waiting[there], -priority[reader], reader)
-                        waiting[there] += 1
-                    else:
-                        push(when_s, events, 0, coming, ready_s[reader], reader)
-                        coming += 1
+                    coming = _receive(now, reader, there, priority, arrivals_s[there], now_s, coming)
             for place in range(after_begin[layer], after_begin[layer + 1]):
-                reader = after[place]
-                there = device_of[reader]
-                ready_s[reader] = max(ready_s[reader], now_s)
-                missing[reader] -= 1
-                if missing[reader]:
-                    continue
-                if ready_s[reader] <= now_s:
-                    push(urgent, waits, there * layers, waiting[there], -priority[reader], reader)
-                    waiting[there] += 1
-                else:
-                    push(when_s, events, 0, coming, ready_s[reader], reader)
-                    coming += 1
+                coming = _receive(now, after[place], device_of[after[place]], priority, now_s, now_s, coming)
         for device in range(devices):
             if done_s[device] != NEVER:
                 continue
@@ -185,6 +165,24 @@ def _run(
             mark = layers * (number + 1) // (KEPT + 1) if number < KEPT else layers + 1
     now.counts[1] = started
     return float(max(end_s, downloaded_s(tables, device_of, through_s, issued_s)))
+
+
+@compiled
+def _receive(
+    now: Moment, layer: int, device: int, priority: Floats, there_s: float, now_s: float, coming: int
+) -> int:
+    """A layer is told when one of those is there that it waits for. Returns how many events are to come."""
+    now.ready_s[layer] = max(now.ready_s[layer], there_s)
+    now.missing[layer] -= 1
+    if now.missing[layer]:
+        return coming
+    if now.ready_s[layer] > now_s:
+        push(now.when_s, now.events, 0, coming, now.ready_s[layer], layer)
+        return coming + 1
+    first = device * len(now.missing)
+    push(now.urgent, now.waits, first, now.waiting[device], -priority[layer], layer)
+    now.waiting[device] += 1
+    return coming
 
 
 @compiled

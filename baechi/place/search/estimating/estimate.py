@@ -48,31 +48,18 @@ def estimate(
     forward_s, backward_s = _issued_s(tables, device_of) if tables.charged else (0.0, 0.0)
     if forward_s + backward_s > limit_s:
         return NEVER
-    if not tables.training:
-        return _forward_s(tables, course, device_of, priority, limit_s, order, change)
-    backward_s = max(backward_s, tables.backward_s)
-    for device_s in work_s(tables.seconds[1], device_of):
-        backward_s = max(backward_s, device_s)
-    end_s = _forward_s(tables, course, device_of, priority, limit_s - backward_s, order, change)
-    if end_s == NEVER:
-        return NEVER
-    return replay(tables, device_of, order, end_s, limit_s)
-
-
-@compiled
-def _forward_s(
-    tables: Tables,
-    course: Course,
-    device_of: Ints,
-    priority: Floats,
-    limit_s: float,
-    order: Ints,
-    change: Change,
-) -> float:
-    """When forward ends, in the one launch order or the other."""
+    if tables.training:
+        backward_s = max(backward_s, tables.backward_s)
+        for device_s in work_s(tables.seconds[1], device_of):
+            backward_s = max(backward_s, device_s)
+    left_s = limit_s - backward_s
     if tables.in_turn:
-        return in_turn(tables, course, device_of, limit_s, order)
-    return dispatch(tables, course, device_of, priority, limit_s, order, change)[0]
+        end_s = in_turn(tables, course, device_of, left_s, order)
+    else:
+        end_s = dispatch(tables, course, device_of, priority, left_s, order, change)[0]
+    if end_s == NEVER or not tables.training:
+        return end_s
+    return replay(tables, device_of, order, end_s, limit_s)
 
 
 @compiled
