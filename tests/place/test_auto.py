@@ -15,6 +15,7 @@ from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
 from baechi.place.preferred import EQUAL
 from baechi.place.problem import Problem
+from baechi.place.search import rounds
 from baechi.records import Cluster, LayerGraph, Plan
 from baechi.records.device import HostCosts
 from baechi.simulate import Rehearsal, simulate
@@ -50,7 +51,7 @@ def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
 
 def test_the_most_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends, is no worse than less effort, and is the same again; in rounds a hundredth as long."""
-    monkeypatch.setattr("baechi.place.search.rounds.ESTIMATES", 24)
+    monkeypatch.setattr(rounds, "ESTIMATES", 24)
     graph, cluster = branches(3, 2), cluster_of(999, 999, 999, 999)
     usual, most, again = (place(graph, cluster, "auto", effort=effort) for effort in (1, "max", "max"))
     assert simulate(most).makespan_s <= EQUAL * simulate(usual).makespan_s
