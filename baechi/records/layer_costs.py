@@ -150,3 +150,12 @@ class LayerCosts(AbstractAttributes):
         "the axes along which weights are cut (`cuts`), and names that these are `tied` with.",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None
+
+    @property
+    def weights_part(self) -> float:
+        """The part of its backward that is for its weights alone, and can run later.
+
+        A product with weights is multiplied with its input again and with its weights again, which takes the
+        same time. What else has weights (a norm, a table) makes all its gradients in one kernel.
+        """
+        return 0.5 if self.grad_bytes and self.backward_flops else 0.0

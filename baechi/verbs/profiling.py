@@ -41,6 +41,7 @@ def profile(
     cluster: Cluster | str | Path | None = None,
     training: bool | None = None,
     accumulate: bool = False,
+    weights_apart: bool = False,
     outputs: Outputs = "inputs",
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
@@ -63,6 +64,8 @@ def profile(
         accumulate: whether gradients of weights are there all the time, since they are added up over
             several steps, or dropped only right before backward. Else each step begins without them
             (`zero_grad()` after the optimizer's step), and they come with backward.
+        weights_apart: whether, of a step in microbatches, the backward of weights is a task of its own.
+            `place` leaves it together where that is not longer.
         outputs: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
@@ -114,6 +117,8 @@ def profile(
             estimate(graph, cluster.devices, cluster.launch_s)
     if accumulate:
         graph.graph["accumulate"] = True
+    if weights_apart:
+        graph.graph["weights_apart"] = True
     graph.graph["microbatches"] = microbatches
     if outputs == "device":
         graph.graph["outputs"] = outputs
