@@ -24,6 +24,7 @@ from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_
 from baechi.torchlib.private.transforms import current_transform
 from baechi.torchlib.tensors.layout import sent_and_held_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.spans import held_bytes
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ class Watch:
             storage.parameter |= isinstance(tensor, nn.Parameter)
             storage.trained |= tensor.requires_grad
             self.trace.weights[name] = storage
+        sizes = held_bytes(weights.values())
+        for weight in weights.values():
+            self.storage_of(weight).size_bytes = sizes[id(storage_object(weight))]
 
     def note_inputs(self, named: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Say which tensors come in from outside.
