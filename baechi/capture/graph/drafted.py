@@ -125,7 +125,7 @@ class Drafted:
             attributes["copies"] = {tensor: use.copy_bytes for tensor, use in tensors.items()}
         if source in self.inputs:
             return attributes
-        if all(use.storage.index in self.drafts[source].held for use in uses):
+        if all(use.storage.weight or use.storage.index in self.drafts[source].held for use in uses):
             attributes["held"] = True
         if alone is None or any(use.object != alone.object for use in uses):
             attributes["on_demand"] = True

@@ -26,7 +26,9 @@ class _Adds(nn.Module):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(8))
 
-    def forward(self, x: Tensor, held: _Held | None = None) -> Tensor:
+    def forward(self, x: Tensor, held: _Held | Tensor | None = None) -> Tensor:
+        if isinstance(held, Tensor):
+            return x * self.scale + held.sum()
         if held is not None:
             held.number = held.number.to(x.device)
             return x * self.scale
@@ -40,6 +42,7 @@ class _Net(nn.Module):
     def __init__(self, between: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         self.first, self.second, self.third = nn.Linear(8, 8), nn.LayerNorm(8), _Adds()
+        self.fourth, self.table = _Adds(), nn.Parameter(torch.ones(512))
         self.register_buffer("average", torch.zeros(8), persistent=False)
         self.between = between
 
@@ -93,7 +96,13 @@ def held(net: Any, x: Tensor) -> Tensor:
     return hidden + cache.number[1:9]
 
 
-@pytest.mark.parametrize("code", [constant, squared, by_device, assigned, twice, brought, held])
+def lent(net: Any, x: Tensor) -> Tensor:
+    """A weight that layers of two devices are given: its copy stays, as the weight does."""
+    hidden = net.third(net.second(net.fourth(net.first(x), net.table)), net.table)
+    return torch.cat([net.second(hidden * 2)] * 4)
+
+
+@pytest.mark.parametrize("code", [constant, squared, by_device, assigned, twice, brought, held, lent])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_simulator_agrees_with_a_dry_run(code: Any, training: bool) -> None:
     agree(code, training=training, places=("cpu:0", "cpu:1"))
