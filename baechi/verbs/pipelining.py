@@ -17,6 +17,7 @@ from baechi.simulate import shortest_step_s
 from baechi.simulate.pipeline import (
     OrderLike,
     PipelineCoster,
+    QuickStep,
     Tried,
     all_tried,
     best_of,
@@ -25,7 +26,6 @@ from baechi.simulate.pipeline import (
     pipeline_of,
     shortest_pipeline_s,
 )
-from baechi.simulate.pipeline.quick import QuickStep
 from baechi.units import format_bytes
 from baechi.verbs.given import PlanLike, check_microbatches, read_plan
 
