@@ -27,11 +27,12 @@ _ENOUGH = 1e-3
 _SEEDS = 6
 """So many orders are made better, each by another rule."""
 
-_MOST_TASKS, _MOST_DRAFTS, _FEWEST_DRAFTS = 100_000, 400, 8
+_MOST_TASKS, _MOST_DRAFTS, _FEWEST_DRAFTS = 60_000, 400, 8
 """So many tasks are drafted in all, and so many drafts at most and at least."""
 
-_MOST_MOVED, _MOST_MOVES = 150_000, 1500
-"""So many tasks are replayed in all while single tasks move in the list, and so many lists at most."""
+_MOST_MOVED, _MOST_MOVES, _FEWEST_MOVES = 150_000, 1500, 200
+"""So many tasks are replayed in all while single tasks move in the list, and so many lists at most. Fewer
+than the last find nothing in a long list."""
 
 _PATIENCE = 120
 """So many drafts without a gain are the last."""
@@ -113,6 +114,8 @@ class _Improvement:
         """The best list, task by task."""
         best, costs, microbatches = self._best, self._costs, self._microbatches
         tries = min(_MOST_MOVES, _MOST_MOVED // len(best.order))
+        if tries < _FEWEST_MOVES or best.step_s <= self._enough_s:
+            return
         order = moved(costs, microbatches, best.order, most, tries=tries, enough_s=self._enough_s)
         made = evaluated(costs, microbatches, f"{best.rule.removesuffix(', improved')}, improved", (), order)
         if made.fits and made.step_s < best.step_s:
