@@ -4,9 +4,13 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # models are built from configs: nothing is ever fetched
 torch.set_num_threads(1)  # the models are tiny, the tests run side by side, and bits depend on it
+
+settings.register_profile("same", derandomize=True)  # `--hypothesis-profile=default` takes its chances
+settings.load_profile("same")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

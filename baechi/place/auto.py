@@ -3,7 +3,7 @@
 one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by bottom level
     └─ if none fits, by memory alone         `tight`
     └─ a search from the best of them        `rounds`; or every plan, if there are few
-    └─ all of them in the code's order       if the cluster charges the host, since waiting costs it
+    └─ all in the code's order, and a search if the cluster charges the host, since waiting costs it
           └─ the best of all                 of nearly equal ones: room to spare, few cuts, so one
                                              device wins unless several are faster (`preferred`)
                 └─ parts of full devices     on emptier ones, if the step stays nearly the same (`roomier`)
@@ -17,7 +17,7 @@ from functools import partial
 from baechi.errors import PlacementError
 from baechi.place.apart import with_ops_apart
 from baechi.place.bottom_level import bottom_level_order
-from baechi.place.evaluated import Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
+from baechi.place.evaluated import IN_TURN, Attempt, Check, Effort, Evaluated, Rehearsal, rehearsed
 from baechi.place.preferred import in_whole_blocks, preferred
 from baechi.place.problem import Problem
 from baechi.place.roomier import roomier
@@ -75,7 +75,7 @@ def best(
     if effort:
         tries += _the_best(problem, rehearse, enough_s) or _search(problem, check, tries, enough_s, effort)
     if cluster.host is not None:
-        tries += _in_code_order(problem, check, tries)
+        tries += _in_code_order(problem, check, tries, enough_s, effort)
     tries += in_whole_blocks(problem, check, tries)
     tries += roomier(problem, check, preferred(problem, tries), min([one.step_s for one in tries]))
     problem, tries = with_ops_apart(problem, rehearse, tries)
@@ -114,27 +114,38 @@ def _the_best(problem: Problem, rehearse: Rehearsal, enough_s: float) -> list[At
 
 
 def _search(
-    problem: Problem, check: Check, tries: Sequence[Attempt], enough_s: float, effort: Effort
+    problem: Problem,
+    check: Check,
+    tries: Sequence[Attempt],
+    enough_s: float,
+    effort: Effort,
+    *,
+    in_turn: bool = False,
 ) -> list[Attempt]:
     """The candidates that the search finds."""
     from baechi.place.search import Rounds  # the compiler that it needs takes half a second to import
 
-    return Rounds(problem, check, tries, enough_s).run(effort)
+    return Rounds(problem, check, tries, enough_s, in_turn=in_turn).run(effort)
 
 
-def _in_code_order(problem: Problem, check: Check, tries: Sequence[Attempt]) -> list[Attempt]:
-    """The placements found, with layers in the order in which the code reaches them: none waits."""
+def _in_code_order(
+    problem: Problem, check: Check, tries: Sequence[Attempt], enough_s: float, effort: Effort
+) -> list[Attempt]:
+    """Placements with layers in the order in which the code reaches them, so that none waits.
+
+    Those found so far, where that makes them faster, and what a search from them finds.
+    """
     placements = {one.found.device_of: one for one in sorted(tries, key=lambda one: -one.step_s)}
-    ordered = {
-        one: check(device_of, range(len(problem.indexed)))
-        for device_of, one in placements.items()
-        if len(set(device_of)) > 1
-    }
-    return [
-        Attempt(f"{one.name} + code's order", found)
-        for one, found in ordered.items()
-        if found.fits(problem) and found.step_s < one.step_s
+    spread = [one for device_of, one in placements.items() if len(set(device_of)) > 1]
+    in_turn = [check(one.found.device_of, range(len(problem.indexed))) for one in spread]
+    known = [
+        (Attempt(f"{one.name}{IN_TURN}", found), found.step_s < one.step_s)
+        for one, found in zip(spread, in_turn, strict=True)
+        if found.fits(problem)
     ]
+    starts = [one for one, _ in known]
+    found = _search(problem, check, starts, enough_s, effort, in_turn=True) if effort and starts else []
+    return [*[one for one, gains in known if gains], *found]
 
 
 def _tries(problem: Problem, check: Check, plan: Plan, name: str) -> list[Attempt]:

@@ -8,6 +8,9 @@ from baechi.place.bottom_level import bottom_level_order
 from baechi.place.problem import Problem
 from baechi.records import Plan
 
+IN_TURN = " + code's order"
+"""The end of the name of a candidate whose layers launch in the order in which the code reaches them."""
+
 Check = Callable[[Sequence[int], Sequence[int]], "Evaluated"]
 """Simulates a placement, by group, with an order; it may need more memory than there is."""
 

@@ -1,5 +1,6 @@
 """`auto`: nearly the least of its candidates and of one device, within memory."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -7,19 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.checker import check
-from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of
+from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, layered
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Effort
 from baechi.place.preferred import EQUAL
 from baechi.place.problem import Problem
+from baechi.place.search import rounds
 from baechi.records import Cluster, LayerGraph, Plan
+from baechi.records.device import HostCosts
 from baechi.simulate import Rehearsal, simulate
 from baechi.verbs.planning import place
 
 
-@given(layer_graphs(), clusters(), st.sampled_from([0, 1, "max"]))
+@given(layer_graphs(), clusters(), st.sampled_from([0, 1, 2]))
 @settings(max_examples=15, deadline=None)
 def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
     """Within memory, nearly the least of its candidates and of one device, and the same again."""
@@ -46,6 +49,15 @@ def test_auto(graph: LayerGraph, cluster: Cluster, effort: Effort) -> None:
     assert step_s <= EQUAL * simulate(alone).makespan_s
 
 
+def test_the_most_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends, is no worse than less effort, and is the same again; in rounds a hundredth as long."""
+    monkeypatch.setattr(rounds, "ESTIMATES", 24)
+    graph, cluster = branches(3, 2), cluster_of(999, 999, 999, 999)
+    usual, most, again = (place(graph, cluster, "auto", effort=effort) for effort in (1, "max", "max"))
+    assert simulate(most).makespan_s <= EQUAL * simulate(usual).makespan_s
+    assert (again.order, again.device_of) == (most.order, most.device_of)
+
+
 @pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS.keys())
 @pytest.mark.parametrize("graph", HAND_MADE.values(), ids=HAND_MADE.keys())
 def test_auto_hand_made(graph: LayerGraph, cluster: Cluster) -> None:
@@ -70,6 +82,23 @@ def test_no_effort() -> None:
     lazy, eager = (place(graph, cluster, "auto", effort=effort) for effort in (0, 3))
     assert not any("search" in one.placer for one in lazy.candidates)
     assert simulate(eager).makespan_s <= simulate(lazy).makespan_s
+
+
+def test_a_search_where_waiting_costs() -> None:
+    """A call that waits takes the host as long as a layer: placements for the code's order are better.
+
+    Without a host's costs there is no such search, since no order costs anything.
+    """
+    graph = LayerGraph.from_networkx(layered(40, 1, travel=0.2, width=4, training=True))
+    for name in graph:
+        graph.nodes[name].update(host_forward_s=0.1, host_backward_s=0.1)
+    free = replace(cluster_of(10**9, 10**9, 10**9), launch_s=0.1)
+    charged = replace(free, host=HostCosts(waiting_layer_s=20, waiting_layer_threads_s=20))
+    plan = place(graph, charged)
+    assert plan.placer.endswith("code's order + search)")
+    others = [one.step_s for one in plan.candidates if one.step_s and "order + search" not in one.placer]
+    assert simulate(plan).makespan_s < 0.97 * min(others)
+    assert not any(["code's order" in one.placer for one in place(graph, free).candidates])
 
 
 @pytest.mark.parametrize("effort", [-1, "most", 0.5, True])

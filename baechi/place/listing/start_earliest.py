@@ -170,6 +170,15 @@ class Listing:
         child = self._awake.child(device)
         return _INF if child == NO_DEVICE else max(self.clock.free_s[device], self.clock.earliest_s(child))
 
+    def _doubt_waiting(self) -> None:
+        """Let awake devices find out anew what they do, when their heads are least.
+
+        An urgent layer may run elsewhere. Then the child, as late but perhaps earlier in the code, is next.
+        """
+        for device, (start_s, *_) in enumerate(self._heads):
+            if start_s >= self._waits_from_s(device) != _INF:
+                self._heads[device] = (start_s, NO_DEVICE, start_s, device)
+
     def _gone(self, layer: int, device: int) -> bool:
         where = self.ledger.device_of[self.problem.indexed.group_of[layer]]
         return self._ran[layer] or where not in (ANYWHERE, device)
@@ -218,6 +227,7 @@ class Listing:
         for other in self._awake.ran(layer, device):
             self._look(other)
         self._look(device)
+        self._doubt_waiting()
         self._wake()
         followers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
         for follower in (*followers, *indexed.after[layer]):

@@ -2,7 +2,7 @@
 
 In:    a `Problem` and the best placement so far.
 Out:   a better placement, by estimated seconds.
-Start: `estimate`, `changes`, then `rounds`.
+Start: `estimating`, `changes`, then `rounds`.
 """
 
 from baechi.place.search.rounds import Rounds

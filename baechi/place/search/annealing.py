@@ -15,13 +15,13 @@ from baechi.place.bottom_level import bottom_levels
 from baechi.place.evaluated import Check, Evaluated
 from baechi.place.problem import Problem
 from baechi.place.search.changes import Groups, Portion, Progress, State, anneal
-from baechi.place.search.compiled import Floats
-from baechi.place.search.course import NEVER, START, Course, accept
-from baechi.place.search.critical import Critical
-from baechi.place.search.differences import anew
-from baechi.place.search.estimate import estimate
+from baechi.place.search.estimating.compiled import Floats
+from baechi.place.search.estimating.course import NEVER, START, Course, accept
+from baechi.place.search.estimating.critical import Critical
+from baechi.place.search.estimating.differences import anew
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Tables
 from baechi.place.search.room import Room, unseen_bytes
-from baechi.place.search.tables import Tables
 
 _SHORTER, _ROOMY = 0.99, 0.96
 """A step is simulated at once if it is below this fraction of the best; while all that were looked at fit."""

@@ -21,9 +21,9 @@ import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search.changes import Groups, draw
-from baechi.place.search.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.tables import Lists
 from baechi.place.search.room import Room, move, takes
-from baechi.place.search.tables import Lists
 from baechi.records import Link
 
 COUNTS = (2, 4, 8, 12, 16, 24)

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.search.compiled import Bools, Floats, Ints, compiled, copy
-from baechi.place.search.course import Course, accept
-from baechi.place.search.critical import Critical, follow
-from baechi.place.search.differences import of_devices, of_priority
-from baechi.place.search.estimate import estimate
+from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled, copy
+from baechi.place.search.estimating.course import Course, accept
+from baechi.place.search.estimating.critical import Critical, follow
+from baechi.place.search.estimating.differences import of_devices, of_priority
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Lists, Tables, is_alone
 from baechi.place.search.room import Room, move, takes
-from baechi.place.search.tables import Lists, Tables, is_alone
 
 _HOTTEST, _COLDEST = 3e-3, 3e-5
 """The temperature at the beginning and at the end, as fractions of the step."""
@@ -141,7 +141,7 @@ def anneal(
     step_s, shortest_s, tried = now
     order, moved, alone = np.empty_like(state.order), np.empty_like(state.order), is_alone(state.on)
     leave, come = np.empty(_LARGEST, np.int64), np.empty(_LARGEST, np.int64)
-    turns = _TURNS if len(groups.free) else 1.0
+    turns = 0.0 if tables.in_turn else _TURNS if len(groups.free) else 1.0
     length = follow(tables, course, state.on, state.order, critical)
     for _ in range(_IDLE * (portion.until - tried)):
         if tried >= portion.until:

@@ -12,7 +12,7 @@ import numpy as np
 
 from baechi.place.evaluated import Evaluated
 from baechi.place.problem import Problem
-from baechi.place.search.compiled import Ints, compiled
+from baechi.place.search.estimating.compiled import Ints, compiled
 
 
 class Room(NamedTuple):

@@ -11,15 +11,15 @@ from itertools import count, islice
 import numpy as np
 
 from baechi.place.bottom_level import bottom_levels
-from baechi.place.evaluated import Attempt, Check, Effort
+from baechi.place.evaluated import IN_TURN, Attempt, Check, Effort
 from baechi.place.problem import Problem
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
-from baechi.place.search.course import NEVER, Course
-from baechi.place.search.differences import anew
-from baechi.place.search.estimate import estimate
+from baechi.place.search.estimating.course import NEVER, Course
+from baechi.place.search.estimating.differences import anew
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Tables
 from baechi.place.search.room import unseen_bytes
-from baechi.place.search.tables import Tables
 
 ESTIMATES, LAYERS, TRAINED = 2400, 140, 100
 """Estimates per layer in a round of annealing, for up to this many layers; for up to the last number in
@@ -47,6 +47,9 @@ LITTLE, LESS = 0.1, 10
 
 SEARCHED = " + search"
 
+LAUNCH_ORDERS = 2
+"""If the cluster charges the host there is a search for each: by priority, and in the code's order."""
+
 
 class Rounds:
     """The search.
@@ -54,21 +57,32 @@ class Rounds:
     Args:
         problem: what is placed.
         check: simulates a placement.
-        known: the placements that the placers found.
+        known: the placements that are known.
         enough_s: a step that no plan can beat.
+        in_turn: whether layers launch in the code's order; those of `known` do.
     """
 
-    def __init__(self, problem: Problem, check: Check, known: Sequence[Attempt], enough_s: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        check: Check,
+        known: Sequence[Attempt],
+        enough_s: float,
+        *,
+        in_turn: bool = False,
+    ) -> None:
         self.found: list[Attempt] = []
         self._begun: set[tuple[int, ...]] = set()
         self._problem = problem
         self._check = check
         self._known = known
         self._enough_s = enough_s * ENOUGH
-        self._tables = Tables.of(problem)
+        self._tables = Tables.of(problem, in_turn=in_turn)
+        self._launched = IN_TURN if in_turn else ""
         self._course = Course.of(self._tables)
         layers, whole = max(1, len(problem.indexed)), TRAINED if problem.training else LAYERS
-        self._most = max(STARTS, ESTIMATES * min(layers, whole * whole // layers))
+        estimates = ESTIMATES * min(layers, whole * whole // layers)
+        self._most = max(STARTS, estimates // (1 if problem.cluster.host is None else LAUNCH_ORDERS))
 
     def run(self, effort: Effort) -> list[Attempt]:
         """Search.
@@ -127,6 +141,6 @@ class Rounds:
         fitting = (found for found in placed if found.fits(self._problem))
         first = islice(fitting, STARTS)
         return [
-            Attempt(f"bands {number}" if number > 1 else "bands", found)
+            Attempt(f"bands {number}{self._launched}" if number > 1 else f"bands{self._launched}", found)
             for number, found in enumerate(first, 1)
         ]

@@ -26,7 +26,7 @@ from baechi.place.listing.waiting_devices import Awake
 from baechi.place.placers.m_etf import ends_group_first, m_etf
 from baechi.place.placers.m_sct import m_sct
 from baechi.place.problem import Problem
-from baechi.records import Cluster, Device, LayerGraph
+from baechi.records import Cluster, Device, LayerGraph, Link
 from baechi.simulate import simulate
 
 
@@ -74,6 +74,20 @@ def test_is_sct(graph: LayerGraph, cluster: Cluster) -> None:
     """With room and without groups it schedules as the definition says, ties included."""
     nx.set_node_attributes(graph, None, "colocate")
     _compare(graph, cluster)
+
+
+def test_urgent_elsewhere() -> None:
+    """`l0` ends on `d0` at 8, which waits for `l1`: 16 on both devices, since inputs take 8 to arrive.
+
+    `l2` is urgent on `d0` at 16, but runs on `d1` at 8. So `d0` runs `l1`, its favourite, not `d1`.
+    """
+    nodes: dict[str, dict[str, Any]] = {name: {"kind": "input"} for name in ("input:0", "input:1")}
+    nodes |= {"l0": {"output_bytes": 1}, "l1": {}, "l2": {"forward_s": 0.25}}
+    edges = [("input:0", "l1", 1), ("input:0", "l2", 1), ("input:1", "l0", 1), ("input:1", "l1", 1)]
+    graph = graph_of(nodes, [*edges, ("l0", "l1", 0), ("l0", "l2", 0)])
+    cluster = Cluster(cluster_of(9, 9).devices, link=Link(bytes_per_s=0.125), reception="serial")
+    _compare(graph, cluster)
+    assert m_sct(graph, cluster).device_of == {"l0": "d0", "l1": "d0", "l2": "d1"}
 
 
 @pytest.mark.parametrize("seed", range(8))

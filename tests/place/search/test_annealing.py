@@ -19,11 +19,11 @@ from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search import annealing
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import COUNTS, PRICES, partitions
-from baechi.place.search.course import NEVER, Course
-from baechi.place.search.differences import anew
-from baechi.place.search.estimate import estimate
+from baechi.place.search.estimating.course import NEVER, Course
+from baechi.place.search.estimating.differences import anew
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Tables
 from baechi.place.search.room import Room, move, takes, unseen_bytes
-from baechi.place.search.tables import Tables
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal, simulate
 

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from baechi.place.search.compiled import compiled
+from baechi.place.search.estimating.compiled import compiled
 
 
 def test_without_a_place_to_keep_it() -> None:

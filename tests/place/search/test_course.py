@@ -14,12 +14,12 @@ from place.strategies import clusters, layer_graphs
 from baechi.bench.models.layered import cluster_for, layered
 from baechi.place.bottom_level import bottom_levels
 from baechi.place.problem import Problem
-from baechi.place.search.compiled import Floats, Ints
-from baechi.place.search.course import KEPT, NEVER, START, Course, accept
-from baechi.place.search.critical import Critical, follow
-from baechi.place.search.differences import Change, anew, of_devices, of_priority
-from baechi.place.search.estimate import estimate
-from baechi.place.search.tables import Tables, is_alone
+from baechi.place.search.estimating.compiled import Floats, Ints
+from baechi.place.search.estimating.course import KEPT, NEVER, START, Course, accept
+from baechi.place.search.estimating.critical import Critical, follow
+from baechi.place.search.estimating.differences import Change, anew, of_devices, of_priority
+from baechi.place.search.estimating.estimate import estimate
+from baechi.place.search.estimating.tables import Tables, is_alone
 from baechi.records import Cluster, LayerGraph
 
 

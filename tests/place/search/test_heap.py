@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baechi.place.search.heap import pop, push
+from baechi.place.search.estimating.heap import pop, push
 
 KEYS = st.integers(0, 5).map(float)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.course import NEVER
-from baechi.place.search.heap import pop, push
-from baechi.place.search.tables import Lists, Tables, begins, work_s
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.course import NEVER
+from baechi.place.search.estimating.heap import pop, push
+from baechi.place.search.estimating.tables import Lists, Tables, begins, work_s
 
 
 @compiled

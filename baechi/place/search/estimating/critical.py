@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.compiled import Ints, compiled
-from baechi.place.search.course import Course
-from baechi.place.search.tables import Tables
+from baechi.place.search.estimating.compiled import Ints, compiled
+from baechi.place.search.estimating.course import Course
+from baechi.place.search.estimating.tables import Tables
 
 _NONE = -1
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.tables import Tables
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.tables import Tables
 
 KEPT = 12
 """How many states are kept, each after as many layers more."""

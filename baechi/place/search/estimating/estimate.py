@@ -9,12 +9,13 @@ longer than the limit to issue all kernels and transfers.
 
 import numpy as np
 
-from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.course import NEVER, Course
-from baechi.place.search.differences import Change
-from baechi.place.search.dispatch import dispatch
-from baechi.place.search.replay import replay
-from baechi.place.search.tables import Tables, calls_s, work_s
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.course import NEVER, Course
+from baechi.place.search.estimating.differences import Change
+from baechi.place.search.estimating.dispatch import dispatch
+from baechi.place.search.estimating.in_turn import in_turn
+from baechi.place.search.estimating.replay import replay
+from baechi.place.search.estimating.tables import Tables, calls_s, work_s
 
 _ROUNDED = 1 - 1e-9
 """A tolerance: floating-point sums differ in their last digits with the order of addition."""
@@ -47,14 +48,17 @@ def estimate(
     forward_s, backward_s = _issued_s(tables, device_of) if tables.charged else (0.0, 0.0)
     if forward_s + backward_s > limit_s:
         return NEVER
-    if not tables.training:
-        return dispatch(tables, course, device_of, priority, limit_s, order, change)[0]
-    backward_s = max(backward_s, tables.backward_s)
-    for device_s in work_s(tables.seconds[1], device_of):
-        backward_s = max(backward_s, device_s)
-    end_s = dispatch(tables, course, device_of, priority, limit_s - backward_s, order, change)[0]
-    if end_s == NEVER:
-        return NEVER
+    if tables.training:
+        backward_s = max(backward_s, tables.backward_s)
+        for device_s in work_s(tables.seconds[1], device_of):
+            backward_s = max(backward_s, device_s)
+    left_s = limit_s - backward_s
+    if tables.in_turn:
+        end_s = in_turn(tables, course, device_of, left_s, order)
+    else:
+        end_s = dispatch(tables, course, device_of, priority, left_s, order, change)[0]
+    if end_s == NEVER or not tables.training:
+        return end_s
     return replay(tables, device_of, order, end_s, limit_s)
 
 

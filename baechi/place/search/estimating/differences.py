@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.compiled import Ints, compiled
-from baechi.place.search.course import NEVER, START, Course, before, tail_s
-from baechi.place.search.tables import Tables
+from baechi.place.search.estimating.compiled import Ints, compiled
+from baechi.place.search.estimating.course import NEVER, START, Course, before, tail_s
+from baechi.place.search.estimating.tables import Tables
 
 
 class Change(NamedTuple):

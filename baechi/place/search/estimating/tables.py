@@ -13,7 +13,7 @@ from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.own_work import OwnWork
 from baechi.cost.transfer import transfer_s
 from baechi.place.problem import Problem
-from baechi.place.search.compiled import Bools, Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled
 from baechi.records.timeline import Phase
 
 
@@ -45,6 +45,7 @@ class Tables(NamedTuple):
 
     Args:
         training: whether a step has a backward.
+        in_turn: whether layers launch in the code's order, not by priority.
         seconds: by phase, device and layer.
         host_s, last_part: by phase and layer, the host's seconds to issue it; the last kernel's share.
         charged: whether the host takes any time.
@@ -68,6 +69,7 @@ class Tables(NamedTuple):
     """
 
     training: bool
+    in_turn: bool
     seconds: Floats
     host_s: Floats
     last_part: Floats
@@ -98,11 +100,12 @@ class Tables(NamedTuple):
     channels: int
 
     @classmethod
-    def of(cls, problem: Problem) -> "Tables":
+    def of(cls, problem: Problem, *, in_turn: bool = False) -> "Tables":
         """Compute the tables of a problem.
 
         Args:
             problem: what is placed.
+            in_turn: whether layers launch in the code's order.
         """
         indexed, graph = problem.indexed, problem.graph
         phases: tuple[Phase, ...] = ("forward", "backward") if problem.training else ("forward",)
@@ -132,6 +135,7 @@ class Tables(NamedTuple):
         ]
         return cls(
             training=problem.training,
+            in_turn=in_turn,
             seconds=np.array(seconds, np.float64).reshape(len(phases), ends - 1, layers),
             host_s=np.array(host_s, np.float64).reshape(len(phases), layers),
             last_part=np.array(parts, np.float64).reshape(len(phases), layers),

@@ -3,7 +3,7 @@
 Several heaps may share the arrays, each from its own first place on.
 """
 
-from baechi.place.search.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
 
 
 @compiled

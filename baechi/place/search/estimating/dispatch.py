@@ -5,11 +5,11 @@ The result is an order of the layers together with its time.
 
 import numpy as np
 
-from baechi.place.search.compiled import Floats, Ints, compiled
-from baechi.place.search.course import KEPT, NEVER, START, Course, Moment, keep, restore
-from baechi.place.search.differences import Change, is_late
-from baechi.place.search.heap import pop, push
-from baechi.place.search.tables import Tables, calls_s, work_s
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.course import KEPT, NEVER, START, Course, Moment, keep, restore
+from baechi.place.search.estimating.differences import Change, is_late
+from baechi.place.search.estimating.heap import pop, push
+from baechi.place.search.estimating.tables import Tables, calls_s, work_s
 
 
 @compiled
@@ -84,7 +84,7 @@ def _run(
     readers, readers_begin = tables.readers.items, tables.readers.begin
     after, after_begin = tables.after.items, tables.after.begin
     link, travel_s = tables.link, tables.travel_s
-    missing, ready_s, free_s, when_s, events = now.missing, now.ready_s, now.free_s, now.when_s, now.events
+    free_s, when_s, events = now.free_s, now.when_s, now.events
     urgent, waits, waiting, through_s = now.urgent, now.waits, now.waiting, now.through_s
     arrivals_s, done_s, runs = now.arrivals_s, now.done_s, now.runs
     begins_s, tail_s, turn = course.begins_s, course.tail_s, course.turn
@@ -129,29 +129,9 @@ def _run(
                         free_s[channel] = start_s + travel_s[link[device, there], tensor]
                         arrivals_s[there] = free_s[channel]
                         issued_s += send_s[tensor]
-                    ready_s[reader] = max(ready_s[reader], arrivals_s[there])
-                    missing[reader] -= 1
-                    if missing[reader]:
-                        continue
-                    if ready_s[reader] <= now_s:
-                        push(urgent, waits, there * layers, waiting[there], -priority[reader], reader)
-                        waiting[there] += 1
-                    else:
-                        push(when_s, events, 0, coming, ready_s[reader], reader)
-                        coming += 1
+                    coming = _receive(now, reader, there, priority, arrivals_s[there], now_s, coming)
             for place in range(after_begin[layer], after_begin[layer + 1]):
-                reader = after[place]
-                there = device_of[reader]
-                ready_s[reader] = max(ready_s[reader], now_s)
-                missing[reader] -= 1
-                if missing[reader]:
-                    continue
-                if ready_s[reader] <= now_s:
-                    push(urgent, waits, there * layers, waiting[there], -priority[reader], reader)
-                    waiting[there] += 1
-                else:
-                    push(when_s, events, 0, coming, ready_s[reader], reader)
-                    coming += 1
+                coming = _receive(now, after[place], device_of[after[place]], priority, now_s, now_s, coming)
         for device in range(devices):
             if done_s[device] != NEVER:
                 continue
@@ -184,7 +164,25 @@ def _run(
             number += 1
             mark = layers * (number + 1) // (KEPT + 1) if number < KEPT else layers + 1
     now.counts[1] = started
-    return float(max(end_s, _downloaded_s(tables, device_of, through_s, issued_s)))
+    return float(max(end_s, downloaded_s(tables, device_of, through_s, issued_s)))
+
+
+@compiled
+def _receive(
+    now: Moment, layer: int, device: int, priority: Floats, there_s: float, now_s: float, coming: int
+) -> int:
+    """A layer is told when one of those is there that it waits for. Returns how many events are to come."""
+    now.ready_s[layer] = max(now.ready_s[layer], there_s)
+    now.missing[layer] -= 1
+    if now.missing[layer]:
+        return coming
+    if now.ready_s[layer] > now_s:
+        push(now.when_s, now.events, 0, coming, now.ready_s[layer], layer)
+        return coming + 1
+    first = device * len(now.missing)
+    push(now.urgent, now.waits, first, now.waiting[device], -priority[layer], layer)
+    now.waiting[device] += 1
+    return coming
 
 
 @compiled
@@ -198,7 +196,7 @@ def _begin(tables: Tables, now: Moment, device_of: Ints, priority: Floats) -> No
     now.waiting.fill(0)
     now.done_s.fill(NEVER)
     now.through_s.fill(0.0)
-    _upload(tables, device_of, priority, now.free_s, now.ready_s)
+    upload(tables, device_of, priority, now.free_s, now.ready_s)
     for layer in range(layers):
         if not now.missing[layer]:
             push(now.when_s, now.events, 0, coming, now.ready_s[layer], layer)
@@ -218,7 +216,7 @@ def _left_s(seconds: Floats, device_of: Ints, order: Ints, started: int) -> Floa
 
 
 @compiled
-def _downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: float) -> float:
+def downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: float) -> float:
     """When the host has fetched outputs, one after the other."""
     for number in range(len(tables.fetched)):
         device = device_of[tables.fetched[number]]
@@ -227,7 +225,7 @@ def _downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: flo
 
 
 @compiled
-def _upload(tables: Tables, device_of: Ints, priority: Floats, free_s: Floats, ready_s: Floats) -> None:
+def upload(tables: Tables, device_of: Ints, priority: Floats, free_s: Floats, ready_s: Floats) -> None:
     """Set when the model's inputs arrive: the device of the consumer with the highest priority is first."""
     devices, readers = tables.seconds.shape[1], tables.readers
     for tensor in tables.uploads:
