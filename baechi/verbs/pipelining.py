@@ -18,6 +18,7 @@ from baechi.simulate import shortest_step_s
 from baechi.simulate.pipeline import (
     OrderLike,
     PipelineCoster,
+    QuickStep,
     Tried,
     all_tried,
     best_of,
@@ -26,7 +27,6 @@ from baechi.simulate.pipeline import (
     pipeline_of,
     shortest_pipeline_s,
 )
-from baechi.simulate.pipeline.quick import QuickStep
 from baechi.units import format_bytes
 from baechi.verbs.given import PlanLike, check_microbatches, read_plan
 
@@ -38,6 +38,9 @@ _SEARCHED_NUMBERS = 3
 
 _WORK, _MOST_EVALUATIONS = 60_000, 150
 """How many placements a search judges: this divided by nodes and tasks, and no more than that."""
+
+_MOST_ORDERED = 4000
+"""If a placement has fewer tasks, the second best is ordered, too."""
 
 _MOST_EFFORT = 10
 """What effort "max" means."""
@@ -184,6 +187,8 @@ def _with_number(
         coster, problem = PipelineCoster(graph, cluster), Problem(graph, cluster)
         best, tried = found[0], list[Tried]()
         for one in found:
+            if tried and len(tried[0].order) > _MOST_ORDERED:
+                break
             costs = coster(_by_node(problem, coster, one.device_of))
             least_s = shortest_pipeline_s(costs, microbatches)
             if not tried or least_s < best_of(tried).step_s:  # else no order of it is better

@@ -22,7 +22,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
-from baechi.simulate.pipeline import costs_of, shortest_pipeline_s
+from baechi.simulate.pipeline import closer_bound_s, costs_of
 from baechi.verbs.dry_running import dry_run
 from baechi.verbs.pipelining import pipeline
 from baechi.verbs.planning import place
@@ -186,7 +186,7 @@ def _row(
     best = min(known, key=lambda name: known[name].timeline.makespan_s)  # the others are known to be slower
     ways = {best: known[best], "chosen": made, APART: with_weights_apart(made)}
     steps_s = {way: _step_s(module, inputs, one) for way, one in ways.items()}
-    bound_s = shortest_pipeline_s(costs_of(made.plan), number)
+    bound_s = closer_bound_s(costs_of(made.plan), number, made.timeline.makespan_s)
     all_s = {**unsplit_s, **steps_s}
     return Row(model, setting, number, all_s, made.timeline.makespan_s, bound_s, made.rule)
 

@@ -13,7 +13,7 @@ from baechi.order.pipeline import TEXTBOOK
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
-from baechi.simulate.pipeline import costs_of, shortest_pipeline_s
+from baechi.simulate.pipeline import closer_bound_s, costs_of
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import profile
 
@@ -97,7 +97,7 @@ def _row(model: str, setting: str, graph: LayerGraph, cluster: Cluster, number: 
     gain = one_s / step_s if step_s else 1.0
     if number == 1:
         return Row(model, setting, number, gain, order=made.rule, placer=made.plan.placer)
-    bound_s = shortest_pipeline_s(costs_of(made.plan), number)
+    bound_s = closer_bound_s(costs_of(made.plan), number, step_s)
     return Row(
         model,
         setting,

@@ -65,7 +65,11 @@ def searched(
     Returns:
         The best that were seen, the best first; empty without starts.
     """
-    found = [Found(name, start, judge(start, float("inf"))) for name, start in starts]
+    found, shortest_s = list[Found](), float("inf")
+    for name, start in starts:
+        found.append(Found(name, start, judge(start, shortest_s)))
+        if not found[-1].verdict.excess_bytes:
+            shortest_s = min(shortest_s, found[-1].verdict.step_s)
     found.sort(key=lambda one: one.verdict)
     if not found:
         return []

@@ -9,6 +9,7 @@ from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.choose import Tried, all_tried, best_of, evaluated, front, textbook
 from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
 from baechi.simulate.pipeline.improve import improved
+from baechi.simulate.pipeline.judging import QuickStep, closer_bound_s
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
 from baechi.simulate.pipeline.step import OrderLike, costs_of, ordered, pipeline_of, simulate_pipeline
@@ -17,10 +18,12 @@ __all__ = [
     "OrderLike",
     "PipelineCoster",
     "PipelineCosts",
+    "QuickStep",
     "Replay",
     "Tried",
     "all_tried",
     "best_of",
+    "closer_bound_s",
     "costs_of",
     "evaluated",
     "front",

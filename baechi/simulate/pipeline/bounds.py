@@ -34,7 +34,7 @@ def shortest_pipeline_s(costs: PipelineCosts, microbatches: int) -> float:
     machines: dict[object, list[Job]] = {}
     for machine, job in [*_tasks(costs, found), *_transfers(costs, microbatches, found)]:
         machines.setdefault(machine, []).append(job)
-    return max([*bounds_s, *map(_one_machine_s, machines.values())])
+    return max([*bounds_s, *map(one_machine_s, machines.values())])
 
 
 def _host_s(costs: PipelineCosts, microbatches: int) -> float:
@@ -76,8 +76,12 @@ def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator
         yield from of(sends, runs + stage, runs)
 
 
-def _one_machine_s(jobs: list[Job]) -> float:
-    """When the last job and what comes after it is over, if jobs can be interrupted."""
+def one_machine_s(jobs: list[Job]) -> float:
+    """When the last job and what comes after it is over, if jobs can be interrupted.
+
+    Args:
+        jobs: of one machine.
+    """
     waiting: list[list[float]] = []
     now_s = over_s = 0.0
     jobs = sorted(jobs)

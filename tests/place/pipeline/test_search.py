@@ -40,6 +40,19 @@ def test_starts_are_judged_first() -> None:
     assert searched(problem_of(), load, [], 10) == []
 
 
+def test_starts_have_the_best_so_far_to_beat() -> None:
+    """A start need not be judged exactly once it is known to be slower; what does not fit is no measure."""
+    limits_s = []
+
+    def judge(device_of: Sequence[int], at_most_s: float) -> Verdict:
+        limits_s.append(at_most_s)
+        return Verdict(int(not any(device_of)), load(device_of, at_most_s).step_s)
+
+    starts = [("full", (0,) * 8), ("good", (0, 0, 0, 1, 1, 1, 1, 1)), ("bad", (1,) * 8), ("last", (0, 1) * 4)]
+    assert searched(problem_of(), judge, starts, 0)[0].name == "good"
+    assert limits_s == [float("inf"), float("inf"), 9.0, 9.0]
+
+
 def test_too_full_is_worse_than_slow() -> None:
     """A slow placement that fits goes before a fast one that does not."""
 
