@@ -59,6 +59,7 @@ class OwnState:
         tables = attribute_tables(model) if known.tables is None else known.tables
         self._before = [(table, content_of(table)) for table in tables]
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
+        self._ever: set[int] = set()  # also what is put back before the step is over
         self._attributes = [] if self.learns else [_Attributes(module) for module in model.modules()]
         self._tensors = list(_tensors(model, layers)) if self.learns else []
 
@@ -79,6 +80,7 @@ class OwnState:
             for number, (table, before) in enumerate(self._before):
                 now = content_of(table)
                 if differ(now, before):
+                    self._ever.add(number)
                     written[number] = now
                     refill(table, before)
                 else:
@@ -93,8 +95,7 @@ class OwnState:
             BaechiError: something was written that the first step did not write.
         """
         if self.learns:
-            numbers = sorted({number for written in self._written for number in written})
-            self._known.tables = [self._before[number][0] for number in numbers]
+            self._known.tables = [self._before[number][0] for number in sorted(self._ever)]
         changed = [name for attributes in self._attributes for name in attributes.changed(self._before)]
         if changed:
             self._known.tables = None  # the next step learns it
