@@ -65,6 +65,27 @@ def test_it_is_kept_apart(how: str) -> None:
     assert (model.calls, len(model.list)) == (plain.calls, len(plain.list))
 
 
+class KeepsLater(Keeps):
+    """From the second step on, it uses a list."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.how = "attribute" if self.calls == 0 else "list"
+        result: Tensor = super().forward(x)
+        return result
+
+
+def test_a_container_that_a_later_step_uses_first() -> None:
+    """It is kept apart, though the first step did not write it."""
+    model = seeded(lambda: KeepsLater("attribute"))
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, X, device_map=WHERE, order="gpipe")
+    for _ in range(2):
+        with cluster:
+            loss = model(X)
+            loss.backward()
+        assert torch.allclose(loss, plain(X))
+
+
 class Normed(nn.Module):
     """Running statistics in two stages."""
 
