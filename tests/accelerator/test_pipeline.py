@@ -15,6 +15,7 @@ from accelerator import NAMES, ToyMachine
 from baechi.backend.real.devices import TorchDevices
 from baechi.run.pipeline import executor
 from baechi.run.pipeline.lanes.lane_step import LaneStep
+from baechi.run.step import step as plain_step
 
 from .devices import FIRST, cluster, there
 from .where import moved
@@ -105,6 +106,21 @@ class Viewed(nn.Module):
         return (self.d(self.c(second[:, :]) + first) * 2).square().mean()
 
 
+class Rewritten(nn.Module):
+    """What is sent to another device as soon as it is made is written in place later: behind the transfer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.a(x) + x
+        before = self.b(made)
+        with torch.no_grad():
+            made.mul_(2)
+        return (self.c(made) + self.d(before) + self.d(made)).square().mean()
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """In place of a wait."""
 
@@ -116,18 +132,19 @@ def too_early(step: Any, place: str) -> Any:
 
 _EARLY: dict[Any, Any] = {}
 WAITS = {
-    "backward waits until a gradient has arrived": (executor, "receive", nothing),
-    "what is sent later waits for what made it": (LaneStep, "_event_at", too_early),
-    "sent memory is not reused before it was read": (TorchDevices, "use", nothing),
+    "backward waits until a gradient has arrived": (Viewed, executor, "receive", nothing),
+    "what is sent later waits for what made it": (Viewed, LaneStep, "_event_at", too_early),
+    "sent memory is not reused before it was read": (Viewed, TorchDevices, "use", nothing),
+    "a write waits until what was sent ahead was read": (Rewritten, plain_step, "wait_for_readers", nothing),
 }
 
 
-def stepped(toy: ToyMachine) -> list[str]:
+def stepped(toy: ToyMachine, build: type[nn.Module]) -> list[str]:
     """Two steps of a pipeline by clocks; what nothing orders."""
     toy.restart(late=False)
     x = noise(8, 6)
     model = baechi.distribute(
-        seeded(Viewed),
+        seeded(build),
         x,
         cluster=cluster(*NAMES[:2]),
         microbatches=4,
@@ -143,15 +160,16 @@ def stepped(toy: ToyMachine) -> list[str]:
     return found
 
 
-def test_nothing_is_unordered(toy: ToyMachine) -> None:
+@pytest.mark.parametrize("build", [Viewed, Rewritten])
+def test_nothing_is_unordered(toy: ToyMachine, build: type[nn.Module]) -> None:
     """With all waits in place."""
-    assert stepped(toy) == []
+    assert stepped(toy, build) == []
 
 
 @pytest.mark.parametrize("name", list(WAITS))
 def test_each_wait_is_needed(toy: ToyMachine, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Without it, an access is unordered."""
     _EARLY.clear()
-    owner, attribute, instead = WAITS[name]
+    build, owner, attribute, instead = WAITS[name]
     monkeypatch.setattr(owner, attribute, instead)
-    assert stepped(toy)
+    assert stepped(toy, build)

@@ -36,17 +36,22 @@ class Keeps(nn.Module):
         else:
             self.dict["kept"] = first
         middle = self.middle(first)
-        kept = {"attribute": lambda: self.kept, "list": self.list.pop, "dict": lambda: self.dict["kept"]}
+        kept = {
+            "attribute": lambda: self.kept,
+            "list": self.list.pop,
+            "dict": lambda: self.dict["kept"],
+            "popped": lambda: self.dict.pop("kept"),
+        }
         result: Tensor = self.last(middle * kept[self.how]())
         return result.square().mean()
 
 
-@pytest.mark.parametrize("how", ["attribute", "list", "dict"])
+@pytest.mark.parametrize("how", ["attribute", "list", "dict", "popped"])
 def test_it_is_kept_apart(how: str) -> None:
     """Losses and gradients are those of the whole batch; the model is as after one call."""
     model = seeded(lambda: Keeps(how))
     plain = copy.deepcopy(model)
-    cluster = pipelined(model, X, device_map=WHERE)
+    cluster = pipelined(model, X, device_map=WHERE, order="gpipe")  # all stop between writing and reading
     for _ in range(3):  # the first step learns, later ones use what was learned
         plain.zero_grad()
         expected = plain(X)
@@ -58,6 +63,27 @@ def test_it_is_kept_apart(how: str) -> None:
         assert torch.allclose(loss, expected)
         assert_same_gradients(model, plain)
     assert (model.calls, len(model.list)) == (plain.calls, len(plain.list))
+
+
+class KeepsLater(Keeps):
+    """From the second step on, it uses a list."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.how = "attribute" if self.calls == 0 else "list"
+        result: Tensor = super().forward(x)
+        return result
+
+
+def test_a_container_that_a_later_step_uses_first() -> None:
+    """It is kept apart, though the first step did not write it."""
+    model = seeded(lambda: KeepsLater("attribute"))
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, X, device_map=WHERE, order="gpipe")
+    for _ in range(2):
+        with cluster:
+            loss = model(X)
+            loss.backward()
+        assert torch.allclose(loss, plain(X))
 
 
 class Normed(nn.Module):

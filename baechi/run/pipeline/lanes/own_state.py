@@ -5,8 +5,9 @@
              the module      as before the step, between the two
 
 Without this a layer would read what another microbatch left for it. The first step looks at everything that
-is reachable from the model's modules. Later steps look after what was written then, and at the end whether
-something else was. Each microbatch begins with what was there before the step; what the last one wrote stays.
+is reachable from the model's modules. Later steps look after what was written then and after all containers,
+and at the end whether other attributes were written. Each microbatch begins with what was there before the
+step; what the last one wrote stays.
 
 Buffers, and tensors that are written in place, are shared in the order of the microbatches: running
 statistics. That is right if one layer, in one run, reads and writes them; everything else is refused.
@@ -28,10 +29,11 @@ from baechi.torchlib.private.modules import buffer_table
 
 
 class WrittenTables:
-    """What of a model is written in forward, learned in the first step.
+    """What of a model is written in forward, or may be, learned in the first step.
 
     Attributes:
-        tables: attributes (`__dict__`) and containers that were written; None before the first step.
+        tables: attributes (`__dict__`) that were written, and all containers of the user's: a later step may
+            write one first, and take out what it put in. None before the first step.
     """
 
     def __init__(self) -> None:
@@ -57,8 +59,10 @@ class OwnState:
         self._known = known
         self.learns = known.tables is None
         tables = attribute_tables(model) if known.tables is None else known.tables
+        self._quiet = _tables_of_modules(model) if self.learns else frozenset()
         self._before = [(table, content_of(table)) for table in tables]
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
+        self._ever: set[int] = set()  # also what is put back before the step is over
         self._attributes = [] if self.learns else [_Attributes(module) for module in model.modules()]
         self._tensors = list(_tensors(model, layers)) if self.learns else []
 
@@ -79,6 +83,7 @@ class OwnState:
             for number, (table, before) in enumerate(self._before):
                 now = content_of(table)
                 if differ(now, before):
+                    self._ever.add(number)
                     written[number] = now
                     refill(table, before)
                 else:
@@ -93,8 +98,11 @@ class OwnState:
             BaechiError: something was written that the first step did not write.
         """
         if self.learns:
-            numbers = sorted({number for written in self._written for number in written})
-            self._known.tables = [self._before[number][0] for number in numbers]
+            self._known.tables = [
+                table
+                for number, (table, _) in enumerate(self._before)
+                if number in self._ever or id(table) not in self._quiet
+            ]
         changed = [name for attributes in self._attributes for name in attributes.changed(self._before)]
         if changed:
             self._known.tables = None  # the next step learns it
@@ -181,6 +189,14 @@ def attribute_tables(model: nn.Module) -> list[Any]:
         keeper.keep(module)
     shared = {id(buffer_table(module)) for module in model.modules()}
     return [table for table, _ in keeper.containers if id(table) not in shared]
+
+
+def _tables_of_modules(model: nn.Module) -> frozenset[int]:
+    """The `id`s of what each module has, be it written or not: its attributes, and torch's own tables."""
+    torchs = frozenset(vars(nn.Module()))
+    tables = [vars(module) for module in model.modules()]
+    inside = [value for table in tables for key, value in table.items() if key in torchs]
+    return frozenset(map(id, [*tables, *inside]))
 
 
 def _tensors(model: nn.Module, layers: frozenset[str]) -> Iterator[_Tensors]:
