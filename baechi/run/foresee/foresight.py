@@ -31,6 +31,8 @@ from baechi.torchlib.private.modules import (
 _KEPT = 64
 """For each layer; so many for each node of the plan's graph are kept of all calls together."""
 
+_NEW: Any = object()
+
 
 class Foresight:
     """A cache of outcomes, keyed by a call's arguments and state.
@@ -67,11 +69,12 @@ class Foresight:
         """
         if isinstance(contents, KnownContents):
             known, key = contents.held.outcomes, (contents.looks, caller or CallerState.now())
-            if key not in known:
+            outcome: Outcome | None = known.get(key, _NEW)  # the key is hashed once
+            if outcome is _NEW:
                 if len(known) >= _KEPT:
                     known.clear()
-                known[key] = self._layer(module, name, device, args, kwargs, contents.state)
-            return known[key]  # type: ignore[no-any-return]
+                known[key] = outcome = self._layer(module, name, device, args, kwargs, contents.state)
+            return outcome
         return self._layer(module, name, device, args, kwargs, contents.state)
 
     def _layer(

@@ -282,5 +282,5 @@ class Schedule:
         return result, task
 
 
-def _distinct(given: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return list({id(tensor): tensor for tensor in given}.values())
+def _distinct(given: list[torch.Tensor]) -> list[torch.Tensor]:
+    return given if len(given) < 2 else list({id(tensor): tensor for tensor in given}.values())
