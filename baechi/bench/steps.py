@@ -26,12 +26,14 @@ from baechi.errors import PlacementError, PlanError
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
+from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.run.binding import binding_of
 from baechi.verbs.distribute import assign
+from baechi.verbs.judging import checked, runner
 from baechi.verbs.planning import place, with_optimizer
 from baechi.verbs.profiling import profile
-from baechi.verbs.split.gaining import split_where_it_gains
+from baechi.verbs.split.gaining import Judge, split_where_it_gains
 
 SETTINGS = (
     Setting(2, "NVLink", equal=True, roomy=True),
@@ -119,7 +121,8 @@ def steps(*, quick: bool = False) -> Iterator[Row]:
         for setting in SETTINGS[:1] if quick else SETTINGS:
             cluster = on_cpu(setting.cluster(_EACH_BYTES))
             graph = profile(model, inputs, cluster=cluster, training=True, source="estimate")
-            yield _row(runnable, model, graph, cluster, str(setting), effort=0 if quick else 1)
+            judge = partial(checked, run=runner(model, [Inputs.of(inputs)], _MODE))
+            yield _row(runnable, model, graph, cluster, str(setting), judge, effort=0 if quick else 1)
 
 
 def on_cpu(cluster: Cluster) -> Cluster:
@@ -153,12 +156,19 @@ def _part(make: Maker, batch: int | None, part: int) -> Any:
 
 
 def _row(
-    runnable: Runnable, model: nn.Module, graph: LayerGraph, cluster: Cluster, name: str, *, effort: int
+    runnable: Runnable,
+    model: nn.Module,
+    graph: LayerGraph,
+    cluster: Cluster,
+    name: str,
+    judge: Judge,
+    *,
+    effort: int,
 ) -> Row:
     place_auto = partial(place, cluster=cluster, placer="auto", optimizer=_MODE, effort=effort)
     plan = place_auto(graph)
     quick = partial(place_auto, effort=0)
-    split = split_where_it_gains(with_optimizer(graph, _MODE), cluster, plan, quick, place_auto)
+    split = split_where_it_gains(with_optimizer(graph, _MODE), cluster, plan, quick, place_auto, judge)
     ways: dict[str, tuple[Callable[[], Plan], Run]] = {
         "one device": (partial(place, graph, cluster, "single", optimizer=_MODE), assign),
         "auto, naive": (lambda: plan, naively),

@@ -121,6 +121,7 @@ HostWork = Literal[
     "gradient_transfer",
     "backward_node",
     "task",
+    "weights",
 ]
 """What the runtime does that takes the host time: the fields of `HostCosts`, without their unit."""
 
@@ -141,6 +142,7 @@ class HostCosts:
         backward_node_s: seconds for each of the two backward nodes of such a transfer: one sends the
             gradient back, one receives it.
         task_s: seconds for each task of a pipeline: it is handed to its microbatch's thread, and back.
+        weights_s: seconds for each layer whose gradients of weights are asked for apart (`weights_apart`).
 
     Raises:
         RecordError: a value is negative or not finite; all faults at once.
@@ -154,6 +156,7 @@ class HostCosts:
     gradient_transfer_s: float = 0.0
     backward_node_s: float = 0.0
     task_s: float = 0.0
+    weights_s: float = 0.0
 
     def __post_init__(self) -> None:
         faults = [
@@ -180,6 +183,7 @@ class HostCosts:
             gradient_transfer_s=32e-6,
             backward_node_s=6e-6,
             task_s=20e-6,
+            weights_s=45e-6,
         )
 
     def seconds(self, what: HostWork) -> float:

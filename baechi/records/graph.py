@@ -27,7 +27,8 @@ class LayerGraph(DiGraph, AbstractRecord):
     Nodes stand in code order, the order in which the model's code reaches them.
     `graph.graph["training"]` says whether the costs are those of training, `"measured"` whether times
     were measured, and `"accumulate"` whether gradients of weights are there all the time.
-    `"outputs"` is `"device"` if what the model returns stays where it was made.
+    `"outputs"` is `"device"` if what the model returns stays where it was made. `"weights_apart"` says
+    whether the backward of weights is a task of its own where a step is split in microbatches.
     """
 
     record_kind: ClassVar[str] = "graph"
@@ -69,7 +70,7 @@ class LayerGraph(DiGraph, AbstractRecord):
         """Whether what the model returns stays where it was made; else it goes to where its inputs lie."""
         return bool(self.graph.get("outputs") == "device")
 
-    def noted(self, **notes: str) -> "LayerGraph":
+    def noted(self, **notes: str | bool) -> "LayerGraph":
         """The graph with notes in `graph.graph`, so that a plan holds all that its step depends on.
 
         Args:

@@ -140,13 +140,22 @@ class LayerCosts(AbstractAttributes):
     splits: Annotated[
         Mapping[str, Any] | None,
         "record",
-        "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, and why "
-        "it is `refused`, if it is.",
+        "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, why it is "
+        "`refused`, if it is, and the `rows` of the example's batch, if it can be split along these.",
     ] = None
     tile: Annotated[
         Mapping[str, Any] | None,
         "record",
         "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
-        "and the axes along which weights are cut (`cuts`).",
+        "the axes along which weights are cut (`cuts`), and names that these are `tied` with.",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None
+
+    @property
+    def weights_part(self) -> float:
+        """The part of its backward that is for its weights alone, and can run later.
+
+        A product with weights is multiplied with its input again and with its weights again, which takes the
+        same time. What else has weights (a norm, a table) makes all its gradients in one kernel.
+        """
+        return 0.5 if self.grad_bytes and self.backward_flops else 0.0

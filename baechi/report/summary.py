@@ -94,10 +94,10 @@ def _again(plan: Plan) -> str:
 
 def _pipeline(pipeline: Pipeline) -> list[str]:
     parts = f"{pipeline.microbatches} microbatch{'es' * (pipeline.microbatches != 1)} by {pipeline.rule}"
-    lines = [f"Pipeline of {parts}: {_model(pipeline.plan.graph)}, {counted(len(pipeline.stages), 'stage')}"]
+    lines = [f"Pipeline of {parts}: {_model(pipeline.plan.graph)}, {counted(pipeline.units.whole, 'stage')}"]
     devices = []
     for name, live in pipeline.in_flight.items():
-        stages = sum([stage.device == name for stage in pipeline.stages])
+        stages = sum([stage.device == name for stage in pipeline.stages[: pipeline.units.whole]])
         devices.append(f"{name}: {counted(stages, 'stage')}, {live} in flight")
     return [*lines, *_few(devices, "devices")]
 

@@ -135,11 +135,12 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
     takes, outputs = tiled.dimension.takes, []
     for number, tile in enumerate(tiled.tiles):
         own = [piece[number] for piece in pieces]
-        while own[-1] is None:
+        while own and own[-1] is None:
             del own[-1]
         x = given[0] if inputs is None else inputs[number]
         if takes is not None and inputs is None:
-            x = x.narrow(takes, tile.share.start, tile.share.stop - tile.share.start)
+            start, stop = tile.share.within(x.shape[takes])
+            x = x.narrow(takes, start, stop - start)
         tile.training = module.training
         outputs.append(tile(x, *own))
     if tiled.joins:
@@ -157,12 +158,12 @@ def _shares(x: torch.Tensor, tiled: Tiled) -> Sequence[torch.Tensor] | None:
     takes = tiled.dimension.takes
     if not isinstance(x, Unjoined) or is_joined(x) or takes is None or x.axis != takes % x.dim():
         return None
-    sizes = [tile.share.stop - tile.share.start for tile in tiled.tiles]
-    return x.parts if sizes_of(x) == sizes else None
+    bounds = [tile.share.within(x.shape[x.axis]) for tile in tiled.tiles]
+    return x.parts if sizes_of(x) == [stop - start for start, stop in bounds] else None
 
 
 def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Step) -> Sequence[torch.Tensor | None]:
-    """What of a weight each tile is given: a piece; a whole weight goes to the first."""
+    """What of a weight each tile is given: a piece; a whole weight goes to the first, or of rows to each."""
     weight = getattr(module, name, None)
     if isinstance(weight, SplitTensor):
         return step.pieces_of(weight)
@@ -171,4 +172,5 @@ def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Step) -> Sequence[
             f"{name} of a split {type(module).__name__} was replaced by a whole tensor of shape "
             f"{tuple(weight.shape)}: write into it (copy_, load_state_dict), or call baechi.restore first"
         )
-    return [weight, *[None] * (len(tiled.tiles) - 1)]
+    others = None if tiled.dimension.cuts else weight
+    return [weight, *[others] * (len(tiled.tiles) - 1)]

@@ -15,7 +15,7 @@ from baechi.cost.memory import footprints
 from baechi.errors import PlacementError, PlanError, SplitTensorError, note
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
-from baechi.split.rewrite import sizes_of, split
+from baechi.split.rewrite import cuts_weights, sizes_of, split
 
 Placed = TypeVar("Placed")
 logger = logging.getLogger(__name__)
@@ -87,4 +87,5 @@ def _splittable(graph: LayerGraph) -> Iterator[tuple[str, float]]:
                 split(graph, {module: 2})
             except (PlanError, ValueError):
                 continue
-            yield module, table[name].permanent_bytes
+            if cuts_weights(graph, module):
+                yield module, table[name].permanent_bytes

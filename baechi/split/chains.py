@@ -4,10 +4,12 @@
     up[1] ─┼▶ up[join] ─▶ gelu ─▶ ──┼─ down[1] ─┼▶  >>      up[1] ─▶ gelu[1] ─▶ down[1] ─┼▶ down[join]
     up[2] ─┘                        └─ down[2] ─┘           up[2] ─▶ gelu[2] ─▶ down[2] ─┘
 
-One scatter and one sum, as Megatron-LM splits an MLP; of several layers, too (`down(silu(gate(x)) * up(x))`).
+One scatter and one sum, as Megatron-LM splits an MLP; of several layers, too (`down(silu(gate(x)) * up(x))`),
+and of one that computes several values at once, each cut as its reader is (`q`, `k` and `v` of GPT-2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 
 import networkx as nx
 
@@ -15,7 +17,10 @@ from baechi.records.graph import LayerGraph
 from baechi.split.dimension import SplitDimension
 from baechi.split.piecewise import ELEMENTWISE, HEADS, LAYERS, VIEWS
 from baechi.split.spec import Tiling
-from baechi.split.unjoin import leave_in_parts
+from baechi.split.unjoin import Head, leave_in_parts
+
+Shares = tuple[Fraction, ...]
+"""How much of a whole each part is: layers of other widths may be cut alike (keys of grouped queries)."""
 
 
 def link_chains(
@@ -34,31 +39,64 @@ def link_chains(
         tilings: by layer, how it is split.
         dimensions: by layer, along what.
     """
-    calls: dict[str, dict[str, list[str]]] = {}
-    alike: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+    calls: dict[str, dict[str, Sequence[str]]] = {}
     for name, own in tiles.items():
-        layer = made.nodes[own[0]]["tile"]["of"]
-        calls.setdefault(layer, {})[heads[name]] = own
-    for layer in calls:
+        calls.setdefault(made.nodes[own[0]]["tile"]["of"], {})[heads[name]] = own
+    alike: dict[tuple[int, Shares], dict[str, dict[str, Head]]] = {}
+    for layer, own_calls in calls.items():
         how, tiling = dimensions[layer], tilings[layer]
-        joined = all(head in made for head in calls[layer])
-        if how.join == "cat" and joined and tiling.base is None:
-            alike.setdefault((how.axis, tiling.sizes), []).append(layer)
-    takers = {layer: (how.takes, tilings[layer].sizes) for layer, how in dimensions.items()}
+        if how.join == "cat" and tiling.base is None and all(head in made for head in own_calls):
+            for shares, of_calls in _ways(made, own_calls, tiling.sizes):
+                alike.setdefault((how.axis, shares), {})[layer] = of_calls
+    takers = {layer: (how.takes, _shares(tilings[layer].sizes)) for layer, how in dimensions.items()}
     for key, layers in alike.items():
         ends = {layer for layer, takes in takers.items() if takes == key}
-        region = _region(made, {head: layer for layer in layers for head in calls[layer]}, ends)
-        own_heads = {head: own for layer in region[0] for head, own in calls[layer].items()}
-        if own_heads:
-            leave_in_parts(made, own_heads, region[1], key[1])
+        joined = {
+            head: (layer, own)
+            for layer, of_calls in layers.items()
+            for head, own in of_calls.items()
+            if head in made
+        }
+        linked, between = _region(made, joined, ends)
+        if linked:
+            own_heads = {head: own for head, (layer, own) in joined.items() if layer in linked}
+            leave_in_parts(made, own_heads, between, [float(share) for share in key[1]])
 
 
-def _region(made: LayerGraph, heads: Mapping[str, str], ends: set[str]) -> tuple[list[str], Sequence[str]]:
+def _shares(sizes: Sequence[int]) -> Shares:
+    return tuple([Fraction(size, sum(sizes)) for size in sizes])
+
+
+def _ways(
+    made: LayerGraph, calls: Mapping[str, Sequence[str]], sizes: Sequence[int]
+) -> Iterator[tuple[Shares, dict[str, Head]]]:
+    """How outputs may be read in parts: as one value; as several, if the tiles cut each of them alike."""
+    yield _shares(sizes), {head: Head(tiles) for head, tiles in calls.items()}
+    several = {head: Head(tiles, _values(made, head)) for head, tiles in calls.items()}
+    values = {len(own.values) for own in several.values()}
+    number, rest = divmod(len(sizes), max(1, *values))
+    if len(values) == 1 and number < len(sizes) and not rest:
+        if list(sizes) == list(sizes[:number]) * (len(sizes) // number):
+            yield _shares(sizes[:number]), several
+
+
+def _values(made: LayerGraph, head: str) -> tuple[str, ...]:
+    """Names of the equal values of which an output consists, if its readers take one each; else none."""
+    edges = [edge for _, _, edge in made.out_edges(head, data=True) if not edge.get("order_only")]
+    names = dict.fromkeys([str(edge["tensor"]) for edge in edges])
+    whole = made.nodes[head].get("output_bytes", 0)
+    even = all([edge.get("bytes", 0) * len(names) == whole for edge in edges])
+    return tuple(names) if len(names) > 1 and even else ()
+
+
+def _region(
+    made: LayerGraph, heads: Mapping[str, tuple[str, Head]], ends: set[str]
+) -> tuple[list[str], Sequence[str]]:
     """The layers of which nothing needs the whole, and the ops between them and tiles that take parts."""
     order = list(nx.topological_sort(made))
-    layers = list(dict.fromkeys(heads.values()))
-    while layers:
-        owners = {head: {layer} for head, layer in heads.items() if layer in layers}
+    layers = list(dict.fromkeys([layer for layer, _ in heads.values()]))
+    while layers and ends:
+        owners = {head: {layer} for head, (layer, _) in heads.items() if layer in layers}
         found: list[str] = []
         whole: set[str] = set()
         for node in order:
@@ -67,7 +105,7 @@ def _region(made: LayerGraph, heads: Mapping[str, str], ends: set[str]) -> tuple
                 continue
             own = set().union(*[owners[source] for source in inside])
             data = made.nodes[node]
-            if len(inside) == made.in_degree(node) and _goes_by_parts(made, node):
+            if _goes_by_parts(made, node, alone=len(inside) == made.in_degree(node)):
                 owners[node] = own
                 found.append(node)
             elif data.get("tile") is None or data["tile"]["of"] not in ends or len(inside) > 1:
@@ -81,9 +119,11 @@ def _region(made: LayerGraph, heads: Mapping[str, str], ends: set[str]) -> tuple
     return [], []
 
 
-def _goes_by_parts(made: LayerGraph, node: str) -> bool:
+def _goes_by_parts(made: LayerGraph, node: str, *, alone: bool) -> bool:
     data = made.nodes[node]
     kind = data.get("type")
     if data.get("weights"):  # a weight lies on one device: parts on others would have to be brought it
         return False
-    return kind in (ELEMENTWISE | HEADS | VIEWS if data.get("kind") == "glue" else LAYERS)
+    if data.get("kind") != "glue":
+        return alone and kind in LAYERS
+    return kind in ELEMENTWISE | HEADS or (alone and kind in VIEWS)

@@ -50,6 +50,10 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
             },
         },
     }
+    tied = {
+        weight: list(names) for weight, names in (costs.splits or {})["tied"].items() if weight in how.cuts
+    }
+    made["tile"] |= {"tied": tied} if tied else {}
     made |= {key: data[key] * share for key in SHARED if data.get(key)}
     made |= {key: data[key] for key in _SAME if key in data}
     made |= {key: scaled(data[key], share) for key in TIMES if key in data}

@@ -27,5 +27,6 @@ def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
     for _, costs in graph.placed_costs():
         tile = costs.tile or {}
         for weight, axis in tile.get("cuts", {}).items():
-            cuts[f"{tile['of']}.{weight}"] = Cut(axis, tuple(tile["sizes"]))
+            for name in (f"{tile['of']}.{weight}", *tile.get("tied", {}).get(weight, ())):
+                cuts[name] = Cut(axis, tuple(tile["sizes"]))
     return cuts

@@ -19,7 +19,8 @@ class SplitDimension:
 
     Args:
         cuts: by weight, the axis that is cut. Weights that are not cut go whole to the first tile, so they
-            may only be added.
+            may only be added. Where none is cut, tiles take rows of the input (`takes`), and each is given
+            the weights whole.
         join: whether the tiles' outputs are concatenated (`"cat"`) or added (`"sum"`).
         axis: along which axis outputs are concatenated; from the end, so that batches may have any number of
             dimensions.
@@ -55,6 +56,14 @@ class Share:
     def is_last(self) -> bool:
         """Whether it ends where the whole ends."""
         return self.stop == self.size
+
+    def within(self, length: int) -> tuple[int, int]:
+        """Where it begins and ends in an input: in proportion, if a batch has other rows than the example.
+
+        Args:
+            length: of the input along the dimension.
+        """
+        return self.start * length // self.size, self.stop * length // self.size
 
 
 Compute = Callable[..., Any]
@@ -109,8 +118,9 @@ def add_rule(key: str, rule: SplitRule) -> None:
         rule: how its layers are split.
 
     Raises:
-        ValueError: it has no dimensions, cuts weights that it does not list, or concatenates what an uncut
-            weight was added to once; or another class of the same short name has a rule.
+        ValueError: it has no dimensions, cuts weights that it does not list, concatenates what an uncut
+            weight was added to once, or cuts neither weights nor the input; or another class of the same
+            short name has a rule.
     """
     name = key.rpartition(".")[2]
     faults = [] if rule.dims else ["it has no dimensions"]
@@ -119,9 +129,9 @@ def add_rule(key: str, rule: SplitRule) -> None:
             f"{dim} cuts {weight}, which is not listed" for weight in how.cuts if weight not in rule.weights
         ]
         whole = [weight for weight in rule.weights if weight not in how.cuts]
-        if not how.cuts:
-            faults.append(f"{dim} cuts no weight")
-        if how.join == "cat" and whole:
+        if not how.cuts and (how.takes is None or how.join != "cat"):
+            faults.append(f"{dim} cuts no weight, so it has to take and concatenate rows of the input")
+        if how.cuts and how.join == "cat" and whole:
             faults.append(f"{dim} concatenates, so it has to cut {', '.join(whole)}, too")
     if _NAMES.get(name, key) != key:
         faults.append(f"{_NAMES[name]} is split by a rule of that name already")

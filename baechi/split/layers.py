@@ -1,6 +1,7 @@
 """The rules for torch's own layers, and for one that GPT-2's code uses in their place."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,6 +74,43 @@ def convolution(
     return made
 
 
+def layer_norm(
+    options: Mapping[str, Any],
+    dimension: str,
+    share: Share,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> torch.Tensor:
+    """A tile of a `LayerNorm`: some of the rows."""
+    del dimension, share
+    return F.layer_norm(x, options["normalized_shape"], weight, bias, options["eps"])
+
+
+def rms_norm(
+    options: Mapping[str, Any], dimension: str, share: Share, x: torch.Tensor, weight: torch.Tensor | None
+) -> torch.Tensor:
+    """A tile of an `RMSNorm`: some of the rows."""
+    del dimension, share
+    return F.rms_norm(x, options["normalized_shape"], weight, options["eps"])
+
+
+def elementwise(
+    function: Callable[..., torch.Tensor],
+    options: Mapping[str, Any],
+    dimension: str,
+    share: Share,
+    x: torch.Tensor,
+) -> torch.Tensor:
+    """A tile of a layer that goes element by element: some of the rows."""
+    del dimension, share
+    return function(x, **{name: value for name, value in options.items() if name != "inplace"})
+
+
+def _writes_its_input(layer: Any) -> str:
+    return "it writes its input (inplace=True), of which tiles have copies" if layer.inplace else ""
+
+
 def _embedding_refuses(layer: Any) -> str:
     unusual = {
         "max_norm": layer.max_norm,
@@ -131,3 +169,32 @@ add_rule(
 )
 for _axes in (1, 2, 3):
     add_rule(f"torch.nn.modules.conv.Conv{_axes}d", _convolution_rule(_axes))
+
+_ROWS = {"rows": SplitDimension({}, "cat", axis=0, takes=0)}
+add_rule(
+    "torch.nn.modules.normalization.LayerNorm",
+    SplitRule(_ROWS, ("weight", "bias"), layer_norm, ("normalized_shape", "eps")),
+)
+add_rule(
+    "torch.nn.modules.normalization.RMSNorm",
+    SplitRule(_ROWS, ("weight",), rms_norm, ("normalized_shape", "eps")),
+)
+_ELEMENTWISE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
+    "ELU": (F.elu, ("alpha", "inplace")),
+    "GELU": (F.gelu, ("approximate",)),
+    "Hardswish": (F.hardswish, ("inplace",)),
+    "LeakyReLU": (F.leaky_relu, ("negative_slope", "inplace")),
+    "Mish": (F.mish, ("inplace",)),
+    "ReLU": (F.relu, ("inplace",)),
+    "ReLU6": (F.relu6, ("inplace",)),
+    "SiLU": (F.silu, ("inplace",)),
+    "Sigmoid": (torch.sigmoid, ()),
+    "Softplus": (F.softplus, ("beta", "threshold")),
+    "Tanh": (torch.tanh, ()),
+}
+for _name, (_function, _options) in _ELEMENTWISE.items():
+    _refuses = {"refuses": _writes_its_input} if "inplace" in _options else {}
+    add_rule(
+        f"torch.nn.modules.activation.{_name}",
+        SplitRule(_ROWS, (), partial(elementwise, _function), _options, **_refuses),
+    )

@@ -6,12 +6,13 @@ from baechi.records.graph import LayerGraph
 from baechi.split.dimension import rule_of
 
 
-def note_splits(graph: LayerGraph, model: nn.Module) -> None:
+def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:
     """Note the shapes of weights of layers that a rule splits, their ties, and why one cannot be split.
 
     Args:
         graph: a captured graph of the model.
         model: the model.
+        rows: of the batch that it was captured with: what layers without a weight to cut are split along.
     """
     names: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
@@ -37,3 +38,5 @@ def note_splits(graph: LayerGraph, model: nn.Module) -> None:
             "tied": {name: others for name, others in tied.items() if others},
             "refused": refused,
         }
+        if any([not how.cuts for how in rule.dims.values()]):
+            graph.nodes[node]["splits"]["rows"] = rows

@@ -3,18 +3,26 @@
 ELEMENTWISE = frozenset(
     [
         "abs", "add", "bfloat16", "clamp", "contiguous", "div", "double", "elu", "erf", "exp", "float",
-        "gelu", "half", "hardswish", "leaky_relu", "log1p", "mish", "mul", "neg", "pow", "relu", "relu6",
-        "rsub", "sigmoid", "silu", "softplus", "sqrt", "square", "sub", "tanh", "to", "true_divide",
-        "__add__", "__mul__", "__neg__", "__pow__", "__radd__", "__rmul__", "__rsub__", "__sub__",
-        "__truediv__",
+        "gelu", "half", "hardswish", "leaky_relu", "log1p", "masked_fill", "mish", "mul", "neg", "pow",
+        "relu", "relu6", "rsub", "sigmoid", "silu", "softplus", "sqrt", "square", "sub", "tanh", "to",
+        "true_divide", "type_as", "where", "__add__", "__mul__", "__neg__", "__pow__", "__radd__",
+        "__rmul__", "__rsub__", "__sub__", "__truediv__",
     ]
 )  # fmt: skip
 """Element by element: of numbers, and of other outputs that are cut alike."""
 
-VIEWS = frozenset(["__getitem__", "flatten", "reshape", "transpose", "view"])
-"""These leave the axis along which the tiles lie as it is, or move it; all else joins."""
+VIEWS = frozenset(
+    [
+        "__getitem__", "chunk", "expand", "flatten", "permute", "reshape", "split", "swapaxes", "transpose",
+        "unsqueeze", "view",
+    ]
+)  # fmt: skip
+"""These leave the axis along which the tiles lie as it is, or move it, or take some of the parts."""
 
-HEADS = frozenset(["__matmul__", "matmul", "scaled_dot_product_attention", "softmax"])
+GATHERED = frozenset(["cat", "stack"])
+"""These put values together that are cut alike, along another axis."""
+
+HEADS = GATHERED | {"__matmul__", "dropout", "matmul", "scaled_dot_product_attention", "softmax"}
 """These go part by part where the axis is one of batches or heads, which they leave alone."""
 
 LOSS = "cross_entropy"

@@ -95,9 +95,20 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
     shapes, dims = costs.splits["shapes"], rule_named(str(costs.type)).dims
     found = {}
     for dim, how in dims.items():
-        weight, axis = next((weight, axis) for weight, axis in how.cuts.items() if weight in shapes)
-        found[dim] = int(shapes[weight][axis])
+        cut = next(((weight, axis) for weight, axis in how.cuts.items() if weight in shapes), None)
+        found[dim] = int(costs.splits["rows"] if cut is None else shapes[cut[0]][cut[1]])
     return found
+
+
+def cuts_weights(graph: LayerGraph, layer: str) -> bool:
+    """Whether a layer has less of its weights on each device when it is split as `{layer: number}` says.
+
+    Args:
+        graph: the layer graph.
+        layer: the name of a layer that can be split.
+    """
+    rule = rule_named(str(graph.costs(_calls(graph, layer)[0]).type))
+    return bool(next(iter(rule.dims.values())).cuts)
 
 
 def _within(graph: LayerGraph, layer: str) -> str:
@@ -107,8 +118,16 @@ def _within(graph: LayerGraph, layer: str) -> str:
     above = {
         graph.module_of(name): f" ({costs.whole_because})" if costs.whole_because else ""
         for name, costs in graph.placed_costs()
-        if layer.startswith(f"{graph.module_of(name)}.")
+        if costs.kind == "layer" and layer.startswith(f"{graph.module_of(name)}.")
     }
+    tied = [
+        graph.module_of(name)
+        for name, costs in graph.placed_costs()
+        for others in (costs.splits or {"tied": {}})["tied"].values()
+        if layer in [other.rpartition(".")[0] for other in others]
+    ]
+    if tied:
+        return f": it does not run, and shares its weight with {tied[0]}; name that one"
     if below:
         return f": it has layers inside ({', '.join(dict.fromkeys(below[:3]))}); name one of these"
     return "".join([f": it is inside {name}, which is one layer{why}" for name, why in above.items()])
@@ -133,6 +152,8 @@ def _with_ties(graph: LayerGraph, layer: str, tiling: Tiling) -> dict[str, Tilin
         for weight, axis in cuts.items():
             for other in costs.splits["tied"].get(weight, ()):
                 owner, _, local = other.rpartition(".")
+                if not _calls(graph, owner):
+                    continue  # another name of it: of a module that does not run, or does not read it
                 if owner in found:
                     _check_same_axis(graph, module, owner, found[owner], local, axis)
                     continue
@@ -154,11 +175,6 @@ def _check_same_axis(graph: LayerGraph, one: str, other: str, tiling: Tiling, we
 
 def _dimension(graph: LayerGraph, layer: str, owner: str, weight: str, axis: int) -> str:
     """The dimension of a tied layer that cuts an axis of the weight that it shares."""
-    if not _calls(graph, owner):
-        raise PlanError(
-            f"{layer} cannot be split: it shares its weight with {owner or 'the model itself'}, which is no "
-            "layer that runs"
-        )
     sizes_of(graph, owner)
     for dim, how in rule_named(str(graph.costs(_calls(graph, owner)[0]).type)).dims.items():
         if how.cuts.get(weight) == axis:

@@ -8,7 +8,7 @@ So it is where nothing else reads them. The runtime joins where the code asks fo
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 
@@ -33,6 +33,31 @@ _BYTES_OF_A_ROW = 16
 """What a tile sends for each label of eight bytes: its largest logit, its sum, the label's logit."""
 
 
+class Head(NamedTuple):
+    """What is read in parts of a call that is split.
+
+    Args:
+        tiles: of the call, in order.
+        values: names of the equal values of which the output consists, each of so many tiles in a row; none
+            if it is one value.
+    """
+
+    tiles: Sequence[str]
+    values: Sequence[str] = ()
+
+    def read_by(self, edge: Mapping[str, Any]) -> Sequence[str]:
+        """The tiles that a reader needs.
+
+        Args:
+            edge: from the join to the reader.
+        """
+        if not self.values:
+            return self.tiles
+        number = len(self.tiles) // len(self.values)
+        start = self.values.index(str(edge["tensor"])) * number
+        return self.tiles[start : start + number]
+
+
 def unjoin(
     made: LayerGraph, tiles: Mapping[str, list[str]], heads: Mapping[str, str], tilings: Mapping[str, Tiling]
 ) -> None:
@@ -51,7 +76,8 @@ def unjoin(
             continue
         for call, region in zip(calls, regions, strict=True):
             assert region is not None
-            leave_in_parts(made, {heads[call]: tiles[call]}, region, tiling.sizes)
+            shares = [size / sum(tiling.sizes) for size in tiling.sizes]
+            leave_in_parts(made, {heads[call]: Head(tiles[call])}, region, shares)
 
 
 def _region(made: LayerGraph, head: str) -> list[str] | None:
@@ -78,7 +104,7 @@ def _region(made: LayerGraph, head: str) -> list[str] | None:
 
 
 def leave_in_parts(
-    made: LayerGraph, heads: Mapping[str, Sequence[str]], region: Sequence[str], sizes: Sequence[int]
+    made: LayerGraph, heads: Mapping[str, Head], region: Sequence[str], shares: Sequence[float]
 ) -> None:
     """Leave joins out, and put the parts of ops in place of what reads them.
 
@@ -86,31 +112,37 @@ def leave_in_parts(
         made: a graph with tiles and joins; it is changed.
         heads: by join, its tiles.
         region: the ops, in topological order; they read the joins, or each other.
-        sizes: how long each tile is.
+        shares: how much of a value each part is.
     """
-    shares = [size / sum(sizes) for size in sizes]
-    parts: dict[str, Sequence[str]] = dict(heads)
-    tiles = next(iter(heads.values()))
+    parts = dict(heads)
+    tiles = next(iter(heads.values())).tiles[: len(shares)]
     for head, own in heads.items():
-        _hand_to_tiles(made.nodes[head], [made.nodes[tile] for tile in own], shares)
+        number = len(own.tiles) // len(shares)  # of values
+        _hand_to_tiles(
+            made.nodes[head],
+            [made.nodes[tile] for tile in own.tiles],
+            [share / number for share in shares] * number,
+        )
     for node in region:
-        parts[node] = [_part(made, node, number, tile, share)
-                       for number, (tile, share) in enumerate(zip(tiles, shares, strict=True))]  # fmt: skip
+        pairs = enumerate(zip(tiles, shares, strict=True))
+        parts[node] = Head([_part(made, node, number, tile, share) for number, (tile, share) in pairs])
         sources = [(source, dict(made.edges[source, node])) for source in made.predecessors(node)]
         for source, edge in sources:
+            own_parts: Sequence[str] = parts[source].read_by(edge) if source in parts else ()
+            as_large = edge.get("bytes", 0) >= made.nodes[node].get("output_bytes", 0) > 0
+            cut = bool(own_parts) or (as_large and made.nodes[node]["type"] != LOSS)
             for number, share in enumerate(shares):
-                own = parts[source][number] if source in parts else source
-                given = _shared_edge(edge, share, number) if source in parts else edge
-                made.add_edge(own, parts[node][number], **given)
+                given = _shared_edge(edge, share, number) if cut else edge
+                made.add_edge(own_parts[number] if own_parts else source, parts[node].tiles[number], **given)
         if made.nodes[node]["type"] == LOSS:
             _become_sum(made, node, sources, parts)
     gone = [node for node in parts if node in made and made.nodes[node].get("type") != LOSS]
     for node in gone:
         readers = [reader for reader in made.successors(node) if made.nodes[reader].get("tile")]
         for reader in readers:
-            number = made.nodes[reader]["tile"]["number"]
-            made.add_edge(parts[node][number], reader, **made.edges[node, reader])
-    last = {node: parts[node][-1] for node in gone}
+            edge, number = made.edges[node, reader], made.nodes[reader]["tile"]["number"]
+            made.add_edge(parts[node].read_by(edge)[number], reader, **edge)
+    last = {node: parts[node].tiles[-1] for node in gone}
     made.remove_nodes_from(gone)
     for _, data in made.nodes(data=True):
         for key in ("held_until", "follows"):
@@ -183,7 +215,7 @@ def _shared_edge(edge: dict[str, Any], share: float, number: int) -> dict[str, A
 
 
 def _become_sum(
-    made: LayerGraph, node: str, sources: list[tuple[str, dict[str, Any]]], parts: Mapping[str, Sequence[str]]
+    made: LayerGraph, node: str, sources: list[tuple[str, dict[str, Any]]], parts: Mapping[str, Head]
 ) -> None:
     """A cross entropy is what its parts send, put together on the device of the last one."""
     data, rows = made.nodes[node], _row_bytes(made, node)
@@ -191,11 +223,11 @@ def _become_sum(
     own |= {"moved_bytes": rows, "saved_bytes": rows}
     own |= _issued(data, _SUM_KERNELS)
     own |= {key: scaled(data[key], 0.0) for key in TIMES if key in data}
-    own["colocate"] = made.nodes[parts[node][-1]]["colocate"]
+    own["colocate"] = made.nodes[parts[node].tiles[-1]]["colocate"]
     data.clear()
     data.update(own)
     for source, _ in sources:
         if source in parts:
             made.remove_edge(source, node)
-    for part in parts[node]:
+    for part in parts[node].tiles:
         made.add_edge(part, node, bytes=rows, tensor="0", unsaved=True)

@@ -38,7 +38,7 @@ from baechi.verbs.given import (
     tell_unused,
     with_outputs,
 )
-from baechi.verbs.pipeline.asked import LossWeights, Number, Splitting, splitting_of
+from baechi.verbs.pipeline.asked import LossWeights, Number, Splitting, refuse_apart, splitting_of
 from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline, fulfil_pipeline, here
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
@@ -75,6 +75,7 @@ def distribute(
     split: Layers | Split | None = None,
     loss_weights: LossWeights | None = None,
     order: OrderLike = "auto",
+    weights_apart: bool = False,
     verify: bool = True,
     verbose: bool | None = None,
 ) -> nn.Module:
@@ -124,6 +125,8 @@ def distribute(
         loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, or a function of
             their inputs; unless given, a few rows of the first batch tell.
         order: with `microbatches`, the order of their tasks; see `pipeline`.
+        weights_apart: with `microbatches`, whether gradients of weights are tasks of their own, which fill
+            what is idle ("zero bubble"), where steps are predicted shorter by it. It takes more memory.
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
             was made before is taken as it is.
         verbose: whether to show progress, and at the end one line about the plan, on the standard error;
@@ -149,6 +152,7 @@ def distribute(
     trained, options = instance_of(optimizer), compile_options(compile)
     layers, inputs_split = asked_to_split(split, model, microbatches=microbatches is not None)
     splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order)
+    refuse_apart(weights_apart, splitting, plan, recompute)
     refuse_layers_with(layers, plan=plan)
     if isinstance(plan, Pipeline) and splitting is not None:
         with run_room.blocks_compiled(model, options):
@@ -167,6 +171,7 @@ def distribute(
         cluster=devices,
         training=training,
         accumulate=accumulate,
+        weights_apart=weights_apart,
         outputs=outputs or "inputs",
         no_split_module_classes=no_split_module_classes,
         split_module_classes=split_module_classes,

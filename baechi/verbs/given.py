@@ -189,3 +189,19 @@ def compile_options(compile: Compile | None) -> Mapping[str, Any] | None:
     if compile == "regions":
         return {}
     raise ValueError(f"compile is {compile!r}: it takes 'regions', or a dict of arguments of torch.compile")
+
+
+def refuse_apart_again(recompute: object) -> None:
+    """Raise if modules run again in backward while that of weights is apart.
+
+    Args:
+        recompute: the modules, if any.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if recompute is not None:
+        raise ValueError(
+            "weights_apart and recompute do not go together: what runs again for gradients of inputs would "
+            "run once more for those of weights"
+        )

@@ -1,6 +1,7 @@
 """From a graph to a pipeline: placed for the pipelined step, and ordered. Nothing here needs torch."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from baechi.errors import PlacementError
@@ -146,8 +147,11 @@ def pipelined(
         numbers = sorted([number for _, number in known[:_SEARCHED_NUMBERS]]) or numbers[:1]
     made, refused = [], PlacementError("nothing fits")
     for number in [*([1] if 1 in graphs else []), *numbers]:
+        graph = graphs[number]
+        whole = graph.noted(weights_apart=False) if graph.graph.get("weights_apart") else graph
         try:
-            made.append(_with_number(graphs[number], cluster, number, place_one, times, searches=searches))
+            one = _with_number(whole, cluster, number, place_one, times, searches=searches)
+            made.append(one if whole is graph else _or_apart(one, graph))
         except PlacementError as error:
             refused = error
     if not made:
@@ -186,6 +190,20 @@ def _with_number(
         tried += improved(coster(_by_node(problem, coster, best.device_of)), microbatches, tried)
         plan = problem.plan(best.name, best.device_of, range(len(problem.indexed)))
         return _within_memory(pipeline_of(plan, microbatches, best_of(tried), tried))
+
+
+def _or_apart(made: Pipeline, graph: LayerGraph) -> Pipeline:
+    """The same placement with the backward of weights apart, if that is shorter and fits.
+
+    Args:
+        made: a pipeline.
+        graph: its layer graph, in which the backward of weights is apart.
+    """
+    if made.microbatches == 1:
+        return made
+    apart = ordered(replace(made.plan, graph=graph), made.microbatches)
+    shorter = apart.timeline.makespan_s < made.timeline.makespan_s
+    return apart if shorter and not _excess_bytes(apart) else made
 
 
 def least_step_s(
@@ -244,13 +262,15 @@ def _rank(tried: Tried) -> tuple[bool, float]:
     return not tried.fits, tried.step_s
 
 
+def _excess_bytes(made: Pipeline) -> dict[str, int]:
+    """By device, by how many bytes it is too full."""
+    peaks, devices = made.timeline.peak_bytes, made.plan.cluster.devices
+    excess = {device.name: peaks[device.name] - device.memory_bytes for device in devices}
+    return {name: size_bytes for name, size_bytes in excess.items() if size_bytes > 0}
+
+
 def _within_memory(made: Pipeline) -> Pipeline:
-    peaks = made.timeline.peak_bytes
-    excess = {
-        device.name: peaks[device.name] - device.memory_bytes
-        for device in made.plan.cluster.devices
-        if peaks[device.name] > device.memory_bytes
-    }
+    excess = _excess_bytes(made)
     if excess:
         short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
         raise PlacementError(

@@ -25,7 +25,7 @@ from baechi.records.timeline import Timeline
 from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
 from baechi.uncollected import uncollected
-from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, tell_unused
+from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, refuse_apart_again, tell_unused
 from baechi.verbs.pipelining import graphs_of, least_step_s, pipelined
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
@@ -113,6 +113,8 @@ def place(
         if microbatches is not None:
             check_effort(effort)
             graphs = graphs_of(graph, microbatches)
+            if any(one.graph.get("weights_apart") for one in graphs.values()):
+                refuse_apart_again(recompute)
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
             both = (cluster, _without_limits(cluster))

@@ -19,6 +19,7 @@ from baechi.run import refuse_distributed
 from baechi.split.noting import note_splits
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.modules.arguments import Arguments
+from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.verbs.batches import part_of_batch
 from baechi.verbs.given import Outputs, check_microbatches, check_outputs
 from baechi.verbs.measuring import Captured, is_measurable, measure_on
@@ -40,6 +41,7 @@ def profile(
     cluster: Cluster | str | Path | None = None,
     training: bool | None = None,
     accumulate: bool = False,
+    weights_apart: bool = False,
     outputs: Outputs = "inputs",
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
@@ -62,6 +64,8 @@ def profile(
         accumulate: whether gradients of weights are there all the time, since they are added up over
             several steps, or dropped only right before backward. Else each step begins without them
             (`zero_grad()` after the optimizer's step), and they come with backward.
+        weights_apart: whether, of a step in microbatches, the backward of weights is a task of its own.
+            `place` leaves it together where that is not longer.
         outputs: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
@@ -106,17 +110,25 @@ def profile(
             with progress("measuring"):
                 measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
-        note_splits(graph, model)
+        note_splits(graph, model, _rows_of(given[0]))
         if measured:
             graph.graph["measured"] = True
         else:
             estimate(graph, cluster.devices, cluster.launch_s)
     if accumulate:
         graph.graph["accumulate"] = True
+    if weights_apart:
+        graph.graph["weights_apart"] = True
     graph.graph["microbatches"] = microbatches
     if outputs == "device":
         graph.graph["outputs"] = outputs
     return graph
+
+
+def _rows_of(inputs: Inputs) -> int:
+    """How long the first tensor of a call's arguments is: the batch, where it comes first."""
+    given = [tensor for tensor in tensors_in((inputs.args, inputs.kwargs)) if tensor.dim()]
+    return len(given[0]) if given else 1
 
 
 def default_cluster() -> Cluster:

@@ -110,7 +110,8 @@ def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan
     if layers != "auto" or request.device_map is not None:
         return plan
     quick = functools.partial(request.place_with, cluster=request.cluster, effort=0)
-    return split_where_it_gains(noted, request.cluster, plan, quick, plan_for)
+    judge = functools.partial(checked, run=run)
+    return split_where_it_gains(noted, request.cluster, plan, quick, plan_for, judge)
 
 
 def _by_hand(request: Request, run: Run, graph: LayerGraph) -> Plan:

@@ -39,6 +39,18 @@ def on_host(model: nn.Module) -> nn.Module:
 def test_as_the_loop(toy: ToyMachine, number: int, late: bool) -> None:
     """Work is queued and runs late, in a random order; or every access is checked against vector clocks."""
     toy.restart(seed=number, late=late)
+    run_as_the_loop(number, ORDERS[number], weights_apart=False)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "clocks"])
+def test_weights_apart(toy: ToyMachine, late: bool) -> None:
+    """The same where gradients of weights are tasks of their own."""
+    toy.restart(seed=9, late=late)
+    run_as_the_loop(0, "gpipe", weights_apart=True)
+
+
+def run_as_the_loop(number: int, order: str, *, weights_apart: bool) -> None:
+    """A pipelined step of a named architecture beside a loop over the same parts."""
     architecture, microbatches = BY_NAME[NAMED[number]], 2 + number % 2
     model = WithLoss(architecture.build(), loss_of).train().double()
     inputs = batch_of(architecture.inputs(), 5)
@@ -46,10 +58,17 @@ def test_as_the_loop(toy: ToyMachine, number: int, late: bool) -> None:
     expected = loop(plain, there(inputs), microbatches)
     devices = cluster(*NAMES[: 2 + number % 2])
     graph = baechi.profile(
-        model, inputs, cluster=devices, training=True, source="estimate", microbatches=microbatches
+        model,
+        inputs,
+        cluster=devices,
+        training=True,
+        source="estimate",
+        microbatches=microbatches,
+        weights_apart=weights_apart,
     )
     plan = baechi.place(graph, devices, f"random:{number}")
-    pipeline = baechi.pipeline(plan, microbatches, ORDERS[number])  # type: ignore[arg-type]
+    pipeline = baechi.pipeline(plan, microbatches, order)  # type: ignore[arg-type]
+    assert bool(pipeline.units.weights_of) == weights_apart
     baechi.distribute(model, plan=pipeline, loss_weights="rows")
     torch.manual_seed(3)
     loss = model(**there(inputs))

@@ -7,7 +7,7 @@ from records.pipeline.chains import chain, over
 
 from baechi import pipeline
 from baechi.bench.pipeline import emulated, measure, simulated
-from baechi.bench.pipeline.apart import apart_s, with_weights_apart
+from baechi.bench.pipeline.apart import with_weights_apart
 from baechi.bench.pipeline.emulated import Row as Emulated
 from baechi.bench.pipeline.holding import holding
 from baechi.bench.pipeline.simulated import Row
@@ -53,7 +53,7 @@ def test_emulated_steps(ran: list[Emulated]) -> None:
     assert [(row.model, row.cluster, row.microbatches) for row in ran] == [("towers", "2 equal, NVLink", 4)]
     for row in ran:
         (known,) = set(row.steps_s) & set(TEXTBOOK)
-        assert list(row.steps_s) == ["one device", "auto", known, "chosen"]
+        assert list(row.steps_s) == ["one device", "auto", known, "chosen", "weights apart"]
         assert all(row.steps_s.values())
         assert row.steps_s["chosen"] == pytest.approx(row.predicted_s, rel=0.1)  # host-bound
         assert row.predicted_s >= row.bound_s
@@ -61,23 +61,25 @@ def test_emulated_steps(ran: list[Emulated]) -> None:
 
 
 def test_backward_of_weights_apart() -> None:
-    """Three equal layers, one a device, one microbatch: the last W is all that is not hidden behind B."""
+    """Three equal layers, one a device, two microbatches: the first device is never idle from 5 s on."""
     graph = chain([(1.0, 2.0)] * 3)
     for name in graph.placed():
-        graph.nodes[name].update(grad_bytes=8, param_bytes=8)
-    made = pipeline(over(graph, [0, 1, 2]), 1, "gpipe")
-    assert made.timeline.makespan_s == pytest.approx(9)
-    assert apart_s(made) == pytest.approx(3 + 1 + 1 + 2)  # the first layer's input has no gradient
+        graph.nodes[name].update(grad_bytes=8, param_bytes=8, backward_flops=8)
+    made = pipeline(over(graph, [0, 1, 2]), 2, "gpipe")
+    assert made.timeline.makespan_s == pytest.approx(12)
+    apart = with_weights_apart(made)
+    assert apart.units.weights_of == (1, 2)  # no other stage waits for the first
+    assert apart.timeline.makespan_s == pytest.approx(3 + 1 + 1 + 2 * 2)
 
 
 def test_apart_where_the_graph_does_not_know_the_host() -> None:
     """What the cluster says of the host's tasks is not counted then, as in the plain step."""
     graph = chain([(1.0, 2.0)] * 3)
     for name in graph.placed():
-        graph.nodes[name].update(grad_bytes=8, param_bytes=8)
-    plan = over(graph, [0, 1, 2])
+        graph.nodes[name].update(grad_bytes=8, param_bytes=8, backward_flops=8)
+    plan = over(graph.noted(weights_apart=True), [0, 1, 2])
     plan = replace(plan, cluster=replace(plan.cluster, host=HostCosts.usual()))
-    assert with_weights_apart(costs_of(plan), graph).host_backward_s == [0.0] * 6
+    assert costs_of(plan).host_backward_s == [0.0] * 5
 
 
 def test_emulated_table(ran: list[Emulated]) -> None:

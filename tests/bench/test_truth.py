@@ -56,7 +56,7 @@ def test_predictions_are_true() -> None:
         ("llama", "CPU", 2, "random:1", "adam"),  # which thread is past what
         ("bart", "A100-80GB", 4, "auto", "inference"),  # variables go where the code is
         ("bart", "CPU", 4, "m-topo", "inference"),  # what comes back while a layer's kernels are issued
-        ("transformer", "CPU", 2, "m-etf", "inference"),  # arguments, while what waited launches
+        ("transformer", "CPU", 2, "auto", "inference"),  # arguments, while what waited launches
         ("clip", "CPU", 4, "random:1", "sgd"),  # inputs that were kept for one layer
         ("vit", "CPU", 4, "random:1", "adam"),  # what is back when Adam begins
         ("gnmt", "CPU", 4, "random:1", "sgd"),  # parts of one gradient, with gaps

@@ -73,8 +73,11 @@ def test_each_is_charged(field: str, training: bool, reorder: Reorder, events: i
 
 
 def test_every_cost_is_tested() -> None:
-    """The table above has each field once; tasks are those of pipelines (`pipeline/test_emulated.py`)."""
-    assert [field.name for field in fields(HostCosts)] == [*[row[0] for row in EVENTS], "task_s"]
+    """The table above has each field once; the last two are of pipelines.
+
+    See `pipeline/test_emulated.py` and `pipeline/test_weights_apart.py`.
+    """
+    assert [field.name for field in fields(HostCosts)] == [*[row[0] for row in EVENTS], "task_s", "weights_s"]
 
 
 @pytest.mark.parametrize(("field", "training", "reorder", "events"), [r for r in EVENTS if r[2] != "threads"])

@@ -108,9 +108,11 @@ def test_what_cannot_be_split_says_why() -> None:
         baechi.split(of_layer(nn.Embedding(9, 3, max_norm=1.0), 4), "layer", 2)
     with pytest.raises(PlanError, match=r"sparse=True, scale_grad_by_freq=True"):
         baechi.split(of_layer(nn.Embedding(9, 3, sparse=True, scale_grad_by_freq=True), 4), "layer", 2)
-    with pytest.raises(PlanError, match=r"LayerNorm\) cannot be split: no rule.*register_split"):
-        baechi.split(of_layer(nn.LayerNorm(4), 3, 4), "layer", 2)
-    with pytest.raises(PlanError, match=r"inside layer, which is one layer .*split_module_classes="):
+    with pytest.raises(PlanError, match=r"GroupNorm\) cannot be split: no rule.*register_split"):
+        baechi.split(of_layer(nn.GroupNorm(2, 4), 3, 4), "layer", 2)
+    with pytest.raises(PlanError, match=r"ReLU\) cannot be split: it writes its input \(inplace=True\)"):
+        baechi.split(of_layer(nn.ReLU(inplace=True), 3, 4), "layer", 2)
+    with pytest.raises(PlanError, match=r"it is inside layer, which is one layer \(.*split_module_classes="):
         baechi.split(of_layer(Attention("fused"), 2, 3, 8), "layer.q", 2)
     with pytest.raises(PlanError, match="embed is to be split in two ways"):
         split_layers(graph, {"head": {"out": 2}, "embed": {"dim": 2}})

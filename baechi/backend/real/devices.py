@@ -27,6 +27,7 @@ from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.private.transforms import without_transforms
 from baechi.torchlib.random_state import has_generator, set_state, state_of
 from baechi.torchlib.tensors.blank_memory import blank_tensors
+from baechi.torchlib.tensors.spans import packed
 from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
 
 
@@ -120,20 +121,13 @@ class TorchDevices(AbstractBackend):
         return True
 
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
-        moved: dict[torch.UntypedStorage, torch.UntypedStorage] = {}
-        result = []
         device = self._streams.device(place)
-        for tensor in tensors:
-            if tensor.layout != torch.strided:  # sparse: several storages, which no other tensor shares
-                result.append(tensor.data.to(device))
-                continue
-            storage = tensor.untyped_storage()
-            if storage not in moved:
-                moved[storage] = storage if tensor.device == device else storage.to(device=device)
-            data = torch.empty(0, dtype=tensor.dtype, device=device)
-            data.set_(moved[storage], tensor.storage_offset(), tensor.shape, tensor.stride())
-            self._take(data, place)
-            result.append(data)
+        moving = [tensor for tensor in tensors if tensor.device != device]  # what is there is left as it is
+        there = dict(zip(map(id, moving), packed(moving, device), strict=True))
+        result = [there[id(tensor)] if id(tensor) in there else tensor.data for tensor in tensors]
+        for tensor, data in zip(tensors, result, strict=True):
+            if tensor.layout == torch.strided:
+                self._take(data, place)
         return result
 
     def _take(self, weight: torch.Tensor, place: str) -> None:

@@ -27,6 +27,7 @@ from baechi.records.timeline import Timeline
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.layout import copy_with_layout, sent_and_held_bytes
+from baechi.torchlib.tensors.spans import packed
 from baechi.torchlib.tensors.storage import (
     WEIGHT,
     Mark,
@@ -100,19 +101,22 @@ class VirtualDevices(AbstractBackend):
         return True
 
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
-        emulator = self._emulator(place)
-        for tensor in tensors:
-            if place == HOST:
+        if place == HOST:
+            for tensor in tensors:
                 remove_mark(tensor)
-                continue
-            before = mark_of(tensor)
-            if before is not None and before.place == place:
+            return [tensor.data for tensor in tensors]
+        emulator = self._emulator(place)
+        moving = [tensor for tensor in tensors if self.place_of(tensor) != place]
+        with without_dispatch_modes():  # a move is no operation of the model
+            there = dict(zip(map(id, moving), packed(moving, _CPU), strict=True))
+        for data in there.values():
+            if self.place_of(data) == place:  # it shares memory with one that was moved just now
                 continue
             mark = Mark(place, WEIGHT)
             if emulator is not None:
-                emulator.allocator.block(tensor, mark)
-            set_mark(tensor, mark)
-        return [tensor.data for tensor in tensors]
+                emulator.allocator.block(data, mark)
+            set_mark(data, mark)
+        return [there[id(tensor)] if id(tensor) in there else tensor.data for tensor in tensors]
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         with without_dispatch_modes():  # an allocation is no operation of the model

@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from baechi.bench.figures import table_of
-from baechi.bench.pipeline.apart import apart_s
+from baechi.bench.pipeline.apart import with_weights_apart
 from baechi.bench.pipeline.subjects import OPTIMIZER, clusters, subjects
 from baechi.errors import BaechiError
 from baechi.order.pipeline import TEXTBOOK
@@ -38,6 +38,9 @@ _MANY = (2, 8, 32)
 UNSPLIT = {"one device": "single", "auto": "auto"}
 """Ways without microbatches, each with its placer."""
 
+APART = "weights apart"
+"""The way with gradients of weights as tasks of their own, on the chosen placement."""
+
 _ROOM_BYTES = 2**50  # enough for every model: these rows are about time
 
 
@@ -54,7 +57,6 @@ class Row:
         predicted_s: the predicted step of the chosen order.
         bound_s: a time that no order of the same stages can beat.
         order: the rule that was chosen.
-        apart_s: what the step is predicted to take with the backward of weights apart; None if not asked.
     """
 
     model: str
@@ -64,12 +66,11 @@ class Row:
     predicted_s: float
     bound_s: float
     order: str
-    apart_s: float | None = None
 
     @property
     def gain_apart(self) -> float:
-        """The predicted step over that with the backward of weights apart."""
-        return self.predicted_s / self.apart_s if self.apart_s else 1.0
+        """The chosen step over that with the backward of weights apart."""
+        return 1 / self._over(APART) if self.steps_s.get(APART) else 1.0
 
     @property
     def gain(self) -> float:
@@ -145,7 +146,7 @@ def table(rows: list[Row]) -> Table:
         rows: what was measured.
     """
     found = {way for row in rows for way in row.steps_s}
-    ways = [way for way in (*UNSPLIT, *TEXTBOOK, "chosen") if way in found]
+    ways = [way for way in (*UNSPLIT, *TEXTBOOK, "chosen", APART) if way in found]
     shown = table_of(
         "Emulated steps in microbatches, ms; the host is charged",
         ("model", "cluster", "m", "order"),
@@ -183,12 +184,11 @@ def _row(
     made = place(graph, cluster, microbatches=number, optimizer=OPTIMIZER, effort=effort)
     known = {name: pipeline(made.plan, number, name) for name in TEXTBOOK}
     best = min(known, key=lambda name: known[name].timeline.makespan_s)  # the others are known to be slower
-    ways = {best: known[best], "chosen": made}
+    ways = {best: known[best], "chosen": made, APART: with_weights_apart(made)}
     steps_s = {way: _step_s(module, inputs, one) for way, one in ways.items()}
     bound_s = shortest_pipeline_s(costs_of(made.plan), number)
-    predicted_s = made.timeline.makespan_s
     all_s = {**unsplit_s, **steps_s}
-    return Row(model, setting, number, all_s, predicted_s, bound_s, made.rule, apart_s(made))
+    return Row(model, setting, number, all_s, made.timeline.makespan_s, bound_s, made.rule)
 
 
 def _step_s(module: nn.Module, inputs: Any, plan: Plan | Pipeline) -> float | None:

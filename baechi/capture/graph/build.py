@@ -63,7 +63,6 @@ class Builder:
         waits = HostWaits(self.found)
         for number, event in enumerate(self.trace.events):
             if isinstance(event, Op):
-                waits.see(event)
                 self._op(event, number)
             elif isinstance(event, HostWait):
                 waits.note(number, event, self.states)
@@ -140,22 +139,22 @@ class Builder:
     def _op(self, op: Op, number: int) -> None:
         layer = self.granularity.layer_of(op.call)
         draft = self.drafts[layer.node] if layer is not None else self._glue(op, number)
-        if draft is None:
-            self.unplaced.note(op, number)
+        if draft is None or self.unplaced.keeps(op, draft):
+            self.unplaced.note(op, number, draft)
             return
         draft.note(op, number)
         self.found.owners[number] = draft
-        for use in op.reads:
+        for use in () if op.brings else op.reads:
             if any(use.storage is given.storage for given in self.given[draft.name]):
                 continue  # inside, other views of it may be read: what travels is what was given
             own = layer is None or use.storage in self.weights_below.get(layer.module, ())
-            foreign = not own and use.storage.index not in draft.made  # in an object, or a module
-            draft.reaches |= foreign
+            own = own or use.storage.index in draft.made or self.unplaced.is_own(use, draft)
+            draft.reaches |= not own  # in an object, or a module
             state = self.states[use.storage.index]
-            if binds := foreign and use.storage.parameter and state.holder is not None:
+            if binds := not own and use.storage.parameter and state.holder is not None:
                 self._join_holder(draft.name, state)  # as a weight of its own would
             self.unplaced.take_in(draft, [use.storage], number)
-            self._read(draft.name, use, brought=layer is None or (foreign and not binds))
+            self._read(draft.name, use, brought=layer is None or not (own or binds))
         for use in op.writes:
             self._write(draft, use.storage, number)
         for use in op.makes:
@@ -189,11 +188,9 @@ class Builder:
         for storage in [use.storage for use in reads if use.storage.weight is not None]:
             self._hold(draft, storage, join=False)
         placed = [use for use in reads if self._has_place(use.storage)]
-        if reads and writes_first(draft.type):
-            if self._has_place(reads[0].storage):
-                placed = [reads[0]]
-            elif self._from_input(reads[0].storage):
-                placed = []
+        first = reads[0].storage if reads and writes_first(draft.type) else None
+        if first is not None and (self._has_place(first) or self._from_input(first)):
+            placed = [use for use in placed[:1] if use.storage is first]
         if placed:
             states = [self.states[use.storage.index] for use in placed]
             chosen = anchor([(use.size_bytes, state.made) for use, state in zip(placed, states, strict=True)])

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from baechi.capture.graph.drafted import Drafted
 from baechi.capture.graph.storage_state import StorageState
-from baechi.capture.watch.trace import HostWait, Op
+from baechi.capture.watch.trace import HostWait, Origin
 
 
 class HostWaits:
@@ -19,16 +19,6 @@ class HostWaits:
         self._found = found
         self._numbers: list[int] = []
         self._awaited: list[list[str]] = []
-        self._constants: set[int] = set()  # storages made of nothing: they are on the host
-
-    def see(self, op: Op) -> None:
-        """Note what an operation makes of constants alone.
-
-        Args:
-            op: the operation.
-        """
-        if all(use.storage.index in self._constants for use in op.reads):
-            self._constants.update([use.storage.index for use in op.makes])
 
     def note(self, number: int, wait: HostWait, states: Mapping[int, StorageState]) -> None:
         """Note a wait for values that nodes on devices made. These launch what brings the values, too.
@@ -38,7 +28,7 @@ class HostWaits:
             wait: the event.
             states: by storage, which node wrote it.
         """
-        indexes = [use.storage.index for use in wait.uses if use.storage.index not in self._constants]
+        indexes = [use.storage.index for use in wait.uses if use.storage.origin is not Origin.NOTHING]
         names = dict.fromkeys([states[index].writer for index in indexes])
         made = [name for name in names if name in self._found.drafts]
         for draft in [self._found.drafts[name] for name in made]:

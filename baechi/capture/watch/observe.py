@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.capture.watch.backward import note_backward
+from baechi.capture.watch.functions import LIST, Functions, device_reads
 from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op
 from baechi.capture.watch.values import told_to_libraries
 from baechi.capture.watch.watched_run import Watch
@@ -41,13 +41,11 @@ from baechi.torchlib.operators.facts import (
     is_uncounted,
     writes_of,
 )
-from baechi.torchlib.operators.functions import function_name, reads_property
-from baechi.torchlib.operators.table import rule_of
 from baechi.torchlib.private.autograd import next_sequence_number
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import TorchDispatchMode, without_torch_function
 from baechi.torchlib.private.operators import HigherOrderOperator
-from baechi.torchlib.private.patches import FAKE_DEVICE, FUNCTION_APPLY
+from baechi.torchlib.private.patches import FUNCTION_APPLY
 
 _WATCH = "_baechi_watch"
 _DEVICE = torch.ops.prim.device.default
@@ -91,9 +89,9 @@ def watching(
             watch.saver = _saver(watch)
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(watch.saver, lambda kept: kept))
         stack.enter_context(_Operations(watch))
-        stack.enter_context(_Functions(watch))
+        stack.enter_context(Functions(watch))
         stack.enter_context(_custom_functions(watch))
-        stack.enter_context(_fake_devices(watch))
+        stack.enter_context(device_reads(watch))
         stack.enter_context(told_to_libraries(watch.values))
         yield watch
     if training and not hooks:
@@ -151,55 +149,6 @@ def _saver(watch: Watch) -> Any:
     return save
 
 
-_LIST = "tolist"
-"""A tensor with memory gives its values in one copy, which no dispatch mode sees; a fake one, one by one."""
-
-
-class _Functions(TorchFunctionMode):
-    """Notes the torch function that the model's code calls. Functions called inside it are not noted."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.watch = watch
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        watch, kwargs = self.watch, kwargs or {}
-        if reads_property(func) or watch.function is not None or watch.trace.backward is not None:
-            result = func(*args, **kwargs)
-            return _answered(watch, args[0], result) if isinstance(result, torch.device) else result
-        name = function_name(func) or type(func).__name__
-        reads = watch.uses(args, kwargs)
-        # a factory such as `arange(n, device=x.device)` runs where `x` lies, also if `n` is a tensor
-        beside = None if reads and rule_of(name).takes_device else watch.devices.owner(kwargs.get("device"))
-        watch.function = Function(name, reads, bound=watch.in_region(), beside=beside)
-        try:
-            return func(*args, **kwargs)
-        finally:
-            watch.function = None
-            if name == _LIST and watch.call is not None:
-                watch.trace.events.append(HostWait(reads, kernels=1))
-
-
-def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch.device:
-    """The device of a tensor, as an object that `watch.devices` recognizes if it is passed on."""
-    if watch.function is not None or watch.call is None or watch.trace.backward is not None:
-        return device
-    return watch.devices.answer(device, watch.storage_of(tensor))
-
-
-@contextmanager
-def _fake_devices(watch: Watch) -> Iterator[None]:
-    """Notes reads of a fake tensor's device, a Python property that no mode sees."""
-    original: property = FAKE_DEVICE.now()
-
-    def device(self: FakeTensor) -> torch.device:
-        answer = original.__get__(self)
-        return answer if self.fake_mode.in_kernel_invocation else _answered(watch, self, answer)
-
-    with FAKE_DEVICE.replaced(property(device, original.fset)):
-        yield
-
-
 @contextmanager
 def _custom_functions(watch: Watch) -> Iterator[None]:
     """Notes calls of `autograd.Function.apply`, which no mode sees."""
@@ -250,7 +199,7 @@ class _Operations(TorchDispatchMode):
         writing = list(writes_of(facts, args, kwargs))
         for tensor in writing:
             watch.keep_weight(tensor)
-        given = flat([*args, *kwargs.values()])
+        given = flat([*args, *kwargs.values()]) if not facts.rule.fresh else []  # what it is given is its own
         reads = tuple(watch.use(tensor) for tensor in given)
         result = watch.values.run(func, args, kwargs, writing)
         result = as_its_kernel(func, args, kwargs, result)
@@ -265,10 +214,12 @@ class _Operations(TorchDispatchMode):
                 watch.alias(tensor, use.storage)
         known = {id(use.storage) for use in (*reads, *written)}
         makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
+        if not facts.rule.fresh:  # what `torch.tensor` makes lies on the host first, wherever it goes
+            watch.note_origin(reads, (*makes, *written))
         if makes or written:
             work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
             self._note(func, (reads, written, makes), (given, made), work)
-        if host_waits(facts, args) and not (watch.function is not None and watch.function.name == _LIST):
+        if host_waits(facts, args) and not (watch.function is not None and watch.function.name == LIST):
             kernels = 0 if makes else int(is_kernel(func, args, kwargs))
             watch.trace.events.append(HostWait(makes or reads, kernels))
         return result

@@ -10,9 +10,23 @@ granularity is decided after the fact and the model runs once.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Literal
 
 from baechi.records.device_map import ROOT
+
+TO = "to"
+OF_DATA = frozenset(("tensor", "as_tensor", "asarray", "new_tensor"))
+"""Functions that make a tensor of numbers, which come from the host."""
+
+
+class Origin(IntEnum):
+    """What the content of memory was computed from; each may take part in those after it."""
+
+    NOTHING = 0
+    INPUTS = 1
+    WEIGHTS = 2
+    """A layer's weights, or a device that the code asked for: it lies on a device."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +40,7 @@ class Storage:
         parameter: whether a parameter lies in it (else it is a buffer's).
         trained: whether a parameter in it requires a gradient.
         input: path of the model input it came in with, if it did.
+        origin: what it was computed from.
         saved: whether autograd kept it for backward.
         savers: numbers of the operations for whose backward it was kept.
         requires_grad: whether a tensor in it takes part in backward.
@@ -41,6 +56,7 @@ class Storage:
     parameter: bool = False
     trained: bool = False
     input: str | None = None
+    origin: Origin = Origin.NOTHING
     saved: bool = False
     savers: set[int] = field(default_factory=set)
     requires_grad: bool = False
@@ -168,6 +184,17 @@ class Op:
     dtype: str
     kernel: bool
     sequence: int
+
+    @property
+    def brings(self) -> bool:
+        """Whether it copies to a device what was made on the host."""
+        return self.name == "clone" and self.function is not None and self.function.name in (TO, *OF_DATA)
+
+    @property
+    def is_of_nothing(self) -> bool:
+        """Whether what it makes lies on the host until something else reads it."""
+        uses = (*self.reads, *self.writes, *self.makes)
+        return not self.brings and all(use.storage.origin is Origin.NOTHING for use in uses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Tensors are known by their storage: the record hangs on the `UntypedStorage` obj
 import itertools
 import logging
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from baechi.capture.watch.devices import Devices
-from baechi.capture.watch.trace import Call, Function, Storage, Trace, Use
+from baechi.capture.watch.trace import Call, Function, Origin, Storage, Trace, Use
 from baechi.capture.watch.values import Values
 from baechi.errors import CaptureError
 from baechi.torchlib.modules.arguments import Arguments
@@ -24,6 +24,7 @@ from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_
 from baechi.torchlib.private.transforms import current_transform
 from baechi.torchlib.tensors.layout import sent_and_held_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.spans import held_bytes
 from baechi.torchlib.tensors.storage import storage_bytes, storage_object
 
 logger = logging.getLogger(__name__)
@@ -76,9 +77,13 @@ class Watch:
         for name, tensor in weights.items():
             storage = self.storage_of(tensor)
             storage.weight = storage.weight or name
+            storage.origin = Origin.WEIGHTS
             storage.parameter |= isinstance(tensor, nn.Parameter)
             storage.trained |= tensor.requires_grad
             self.trace.weights[name] = storage
+        sizes = held_bytes(weights.values())
+        for weight in weights.values():
+            self.storage_of(weight).size_bytes = sizes[id(storage_object(weight))]
 
     def note_inputs(self, named: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Say which tensors come in from outside.
@@ -90,6 +95,7 @@ class Watch:
             storage = self.storage_of(tensor)
             if storage.weight is None and storage.input is None:
                 storage.input = path
+                storage.origin = Origin.INPUTS
 
     def note_replaced(self, model: nn.Module) -> None:
         """Note the buffers that the model's code assigned anew, when forward is over.
@@ -101,6 +107,20 @@ class Watch:
             before, now = self.trace.weights.get(name), self.storage_of(tensor)
             if before is not None and now is not before:
                 self.trace.replaced[name] = now
+
+    def note_origin(self, reads: Iterable[Use], makes: Iterable[Use]) -> None:
+        """Note what memory was computed from.
+
+        Args:
+            reads: what an operation read.
+            makes: what it made or wrote.
+        """
+        origins = [use.storage.origin for use in reads]
+        if self.function is not None and self.function.beside is not None:
+            origins.append(self.function.beside.origin)
+        origin = max(origins, default=Origin.NOTHING)
+        for use in makes:
+            use.storage.origin = max(use.storage.origin, origin)
 
     def storage_of(self, tensor: torch.Tensor) -> Storage:
         """The record of a tensor's storage, made when first seen."""

@@ -10,7 +10,7 @@ With equal stages and no transfers, of p devices and m microbatches with forward
     interleaved   (m + (p - 1) / v)(f + b)     for v runs on a device, if p divides m
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 from baechi.records.pipeline import Task, Units
@@ -38,13 +38,22 @@ def textbook_lines(units: Units, devices: int, microbatches: int, name: Textbook
         ahead = len(forwards)
         if name != "gpipe" and backwards:
             ahead = _ahead(units, device, len(used), microbatches, name)
-        lines[device] = _in_turns(forwards, backwards, ahead)
+        lines[device] = list(_with_weights(units, _in_turns(forwards, backwards, ahead)))
     return lines
+
+
+def _with_weights(units: Units, line: Sequence[Task]) -> Iterator[Task]:
+    """A line with the backward of weights, where it is apart, right behind that of its stage."""
+    stage_of_weights = units.weights_stage
+    for task in line:
+        yield task
+        if task.phase == "backward" and task.unit in stage_of_weights:
+            yield task._replace(unit=stage_of_weights[task.unit])
 
 
 def _level(units: Units, device: int) -> tuple[int, int]:
     """How deep in forward a device's first stage is; then, where its first run stands."""
-    own = [stage for stage, where in enumerate(units.device_of) if where == device]
+    own = [stage for stage in range(units.whole) if units.device_of[stage] == device]
     return min([units.depths[stage][0] for stage in own]), min([units.runs_of[stage][0] for stage in own])
 
 
@@ -60,7 +69,8 @@ def _ahead(units: Units, device: int, used: int, microbatches: int, name: Textbo
 def _waves(units: Units, device: int, microbatches: int, wave: int) -> tuple[list[Task], list[Task]]:
     """A device's forwards and backwards: as many microbatches as there are devices, unit after unit."""
     runs = [run for run, stage in enumerate(units.stage_of_run) if units.device_of[stage] == device]
-    stages = [stage for stage in units.backward_order if units.device_of[stage] == device]
+    whole = units.backward_order[: units.whole]
+    stages = [stage for stage in whole if units.device_of[stage] == device]
     rounds = [range(first, min(first + wave, microbatches)) for first in range(0, microbatches, wave)]
     forwards = [Task("forward", k, run) for ks in rounds for run in runs for k in ks]
     backwards = [Task("backward", k, stage) for ks in rounds for stage in stages for k in ks]

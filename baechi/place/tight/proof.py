@@ -42,7 +42,7 @@ def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence
         name = problem.indexed.names[layer]
         what = f"layer {name}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
         splits = problem.graph.costs(name).splits
-        how = " (split='auto')" if splits is not None and not splits["refused"] else ""
+        how = " (split='auto')" if splits is not None and splits["shapes"] and not splits["refused"] else ""
         needed, cure = sizes[layer], f"splitting the layer{how}"
     else:
         name = problem.indexed.names[members[0]]

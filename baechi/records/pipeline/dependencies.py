@@ -46,8 +46,11 @@ def described(units: Units, names: Sequence[str], task: Task) -> str:
         names: the cluster's devices.
         task: a task that there is.
     """
+    of, unit, where = "", task.unit, names[units.device(task)]
+    if task.phase == "backward" and unit >= units.whole:
+        of, unit = " of weights", units.weights_of[unit - units.whole]
     what = "run" if task.phase == "forward" else "stage"
-    return f"{task.phase} of microbatch {task.microbatch}, {what} {task.unit} on {names[units.device(task)]}"
+    return f"{task.phase}{of} of microbatch {task.microbatch}, {what} {unit} on {where}"
 
 
 def order_faults(

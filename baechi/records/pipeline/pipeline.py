@@ -11,7 +11,8 @@ from baechi.errors import PlanError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.lazy_imports import lazy_import
 from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_faults
-from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, tasks_of, units_of
+from baechi.records.pipeline.placeable import units_of
+from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, tasks_of
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 
@@ -107,9 +108,10 @@ class Pipeline(AbstractRecord):
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages, by index: the backward of each is one task."""
-        layers: list[list[str]] = [[] for _ in self.units.device_of]
+        layers: list[list[str]] = [[] for _ in range(self.units.whole)]
         for run in self.runs:
             layers[run.stage] += run.layers
+        layers += [layers[stage] for stage in self.units.weights_of]
         names = self.plan.cluster.names
         return tuple(
             Stage(names[device], *depths, tuple(within))

@@ -8,16 +8,16 @@ Along an edge the forward depth never falls and the backward depth never rises. 
 of them changes. So no stages wait for each other in a circle, whatever the graph and the placement. (Devices
 may: a model that comes back to its first one.) A run is a stretch of the code within one stage: its forward
 can be one task, since the code reaches it as a whole.
+
+Where backward of weights is apart, a stage's weights are one more stage on its device: without runs, behind
+the stage whose weights they are, and no other stage waits for it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from baechi.errors import PlanError
-from baechi.records.edge_costs import EdgeCosts
-from baechi.records.graph import LayerGraph
-from baechi.records.plan import Plan
 
 Direction = Literal["forward", "backward"]
 
@@ -100,6 +100,7 @@ class Units:
         forward_after: by run, the runs that it follows: it reads what they make, or an edge says so.
         backward_after: by stage, the stages whose gradients it needs.
         training: whether there is a backward.
+        weights_of: by stage of weights alone, the stage whose weights they are; these stages are the last.
     """
 
     device_of: tuple[int, ...]
@@ -110,6 +111,7 @@ class Units:
     forward_after: tuple[tuple[int, ...], ...]
     backward_after: tuple[tuple[int, ...], ...]
     training: bool
+    weights_of: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -163,6 +165,34 @@ class Units:
             training,
         )
 
+    def with_weights_apart(self, weighted: Sequence[bool]) -> "Units":
+        """The same with one more stage for the weights of each stage that another one waits for.
+
+        Args:
+            weighted: by node, whether a part of its backward is for its weights alone.
+        """
+        awaited = {stage for before in self.backward_after for stage in before}
+        own = {self.stage_of_run[run] for run, some in zip(self.run_of, weighted, strict=True) if some}
+        stages = tuple(sorted(own & awaited))
+        return replace(
+            self,
+            device_of=self.device_of + tuple([self.device_of[stage] for stage in stages]),
+            depths=self.depths + tuple([self.depths[stage] for stage in stages]),
+            runs_of=self.runs_of + ((),) * len(stages),
+            backward_after=self.backward_after + tuple([(stage,) for stage in stages]),
+            weights_of=stages,
+        )
+
+    @property
+    def whole(self) -> int:
+        """How many stages there are without those of weights alone."""
+        return len(self.device_of) - len(self.weights_of)
+
+    @property
+    def weights_stage(self) -> dict[int, int]:
+        """By stage whose weights are apart, the stage of its weights."""
+        return {stage: self.whole + number for number, stage in enumerate(self.weights_of)}
+
     def device(self, task: Task) -> int:
         """The device of a task.
 
@@ -185,74 +215,14 @@ class Units:
 
     @property
     def backward_order(self) -> list[int]:
-        """The stages, each after those whose gradients it needs: deepest first."""
-        return sorted(
-            range(len(self.depths)), key=lambda stage: (self.depths[stage][1], -self.depths[stage][0])
-        )
+        """The stages, each after those whose gradients it needs: deepest first; those of weights last."""
 
+        def depth(stage: int) -> tuple[int, int]:
+            ahead, behind = self.depths[stage]
+            return behind, -ahead
 
-@dataclass(frozen=True)
-class Placeable:
-    """What the stages of all placements of a graph have in common.
-
-    Args:
-        names: the nodes in code order.
-        edges: pairs of nodes, sorted; none with an end on the host.
-        graded: those along which a gradient comes back.
-        on_host: by node, whether it runs on the host: a functional op that reads only inputs.
-        training: whether there is a backward.
-    """
-
-    names: tuple[str, ...]
-    edges: tuple[tuple[int, int], ...]
-    graded: frozenset[tuple[int, int]]
-    on_host: tuple[bool, ...]
-    training: bool
-
-    @classmethod
-    def of(cls, graph: LayerGraph) -> "Placeable":
-        """Look at a graph.
-
-        Args:
-            graph: the layer graph.
-        """
-        names, costs = graph.code_order(), dict(graph.placed_costs())
-        place = {name: number for number, name in enumerate(names) if not costs[name].on_host}
-        found: dict[tuple[int, int], bool] = {}
-        for source, targets in graph.adjacency():
-            for target, data in targets.items():
-                if source in place and target in place:
-                    edge = EdgeCosts.of(data)
-                    found[place[source], place[target]] = not (edge.no_grad or edge.order_only)
-        graded = frozenset([ends for ends, sends in found.items() if sends])
-        return cls(
-            names,
-            tuple(sorted(found)),
-            graded,
-            tuple([costs[name].on_host for name in names]),
-            graph.training,
-        )
-
-    def units(self, device_of: Sequence[int]) -> Units:
-        """The stages and runs of a placement.
-
-        Args:
-            device_of: by node, its device.
-        """
-        pairs = zip(device_of, self.on_host, strict=True)
-        where = [NOWHERE if on_host else device for device, on_host in pairs]
-        return Units.of(self.edges, self.graded, where, training=self.training)
-
-
-def units_of(plan: Plan) -> Units:
-    """The stages and runs of a plan. Functional ops that read only inputs run on the host, in none of them.
-
-    Args:
-        plan: the plan.
-    """
-    graph = Placeable.of(plan.graph)
-    devices = {name: index for index, name in enumerate(plan.cluster.names)}
-    return graph.units([devices[plan.device_of[name]] for name in graph.names])
+        whole = sorted(range(self.whole), key=depth)
+        return [*whole, *[self.weights_stage[stage] for stage in whole if stage in self.weights_of]]
 
 
 def _depths(edges: Sequence[tuple[int, int]], device_of: Sequence[int]) -> tuple[list[int], list[int]]:

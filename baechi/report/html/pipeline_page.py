@@ -60,7 +60,7 @@ def _figures(facts: PipelineFacts) -> Iterable[Figure]:
     elif one is not None and facts.step_s:
         alone = f"{format_seconds(one.step_s)} on {one.device} alone"
         yield "against one device", f"{one.step_s / facts.step_s:.2f} ×", alone
-    yield "microbatches", str(facts.pipeline.microbatches), f"in {len(facts.pipeline.stages)} stages"
+    yield "microbatches", str(facts.pipeline.microbatches), f"in {facts.pipeline.units.whole} stages"
     yield "bubble", format_share(facts.bubble, 1), "of the used devices' time"
     yield "host", format_share(facts.host_share, 1), "of the step it works"
     fullest = max(facts.devices, key=lambda d: d.peak_bytes / max(1, d.limit_bytes), default=None)

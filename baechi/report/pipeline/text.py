@@ -62,7 +62,8 @@ def headline(facts: PipelineFacts) -> str:
     number = pipeline.microbatches
     return (
         f"{plan.graph.graph.get('model', 'model')} in {number} microbatch{'es' * (number != 1)} on "
-        f"{len(plan.devices_used)} of {len(plan.cluster)} devices: {counted(len(pipeline.stages), 'stage')}, "
+        f"{len(plan.devices_used)} of {len(plan.cluster)} devices: {counted(pipeline.units.whole, 'stage')}, "
+        f"{'their weights apart, ' * bool(pipeline.units.weights_of)}"
         f"placed by {plan.placer}, ordered by {pipeline.rule}. "
         f"Predicted step: {format_seconds(facts.step_s)}."
     )

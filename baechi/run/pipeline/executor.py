@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import Way, receive, send, takes_two_nodes, transfer
 from baechi.errors import BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
+from baechi.run.pipeline.graph.apart import go_to_cuts, go_to_weights
 from baechi.run.pipeline.graph.parts import Cut, Exit, Part, Parts
 from baechi.run.pipeline.graph.seams import check_seams
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
@@ -103,12 +105,16 @@ class Executor:
             self._backend.wait_on_host(issued.popleft(), place)
 
     def _backward(self, microbatch: int, stage: int) -> None:
-        parts = self._parts[microbatch]
-        part = parts.stage(stage)
-        if part is not None:
-            self._backward_of(parts, part, microbatch)
+        parts, units = self._parts[microbatch], self._units
+        of_weights = stage >= units.whole
+        part = parts.stage(units.weights_of[stage - units.whole] if of_weights else stage)
+        if part is not None and of_weights:
+            with self._backend.nodes_of(self._lanes[microbatch].log):
+                go_to_weights(self._backend, part.place, part.left)
+        elif part is not None:
+            self._backward_of(parts, part, microbatch, in_two=stage in units.weights_of)
 
-    def _backward_of(self, parts: Parts, part: Part, microbatch: int) -> None:
+    def _backward_of(self, parts: Parts, part: Part, microbatch: int, *, in_two: bool = False) -> None:
         if part.is_done:
             return
         part.is_done = True
@@ -119,7 +125,12 @@ class Executor:
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(self._lanes[microbatch].log):
-            go_backward(self._backend, exits)
+            edges, grads = given_at(self._backend, exits)
+            if edges and in_two:
+                part.left = go_to_cuts(edges, grads, parts.handle)
+            elif edges:
+                torch.autograd.backward(edges, grads)
+            del edges, grads
             hand_on(self._backend, cuts)
 
 
@@ -138,14 +149,14 @@ def _noted(microbatch: int, phase: str) -> Iterator[None]:
         raise
 
 
-def go_backward(backend: AbstractBackend, exits: list[Exit]) -> None:
-    """Run autograd's engine from some exits, with the gradients that came in.
+def given_at(backend: AbstractBackend, exits: list[Exit]) -> tuple[list[GradientEdge], list[torch.Tensor]]:
+    """Where backward begins, and with which gradients: those that came in at exits.
 
     Args:
         backend: the devices.
         exits: they are emptied.
     """
-    edges: list[Any] = []
+    edges: list[GradientEdge] = []
     grads: list[torch.Tensor] = []
     for exit in exits:
         for grad, way in exit.incoming:
@@ -156,8 +167,7 @@ def go_backward(backend: AbstractBackend, exits: list[Exit]) -> None:
         exit.incoming.clear()
         exit.is_closed = True
     exits.clear()
-    if edges:
-        torch.autograd.backward(edges, grads)
+    return edges, grads
 
 
 def hand_on(backend: AbstractBackend, cuts: list[Cut]) -> None:

@@ -1,20 +1,22 @@
 """Functional ops of a step that were given a value in parts: part by part, or joined first.
 
 float, mul by a number, tanh, ...    each part, on its device
-view, [:, :-1], transpose, ...       each part, if its axis stays what it is
+matmul, softmax, cat, ...            each part, along other axes than that of the parts
+view, [:, :-1], split, ...           `views`
 cross_entropy                        `loss`
 all else                             on the whole, which is joined where the largest part lies
 """
 
-import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 
 from baechi.run.unjoined.loss import cross_entropy
 from baechi.run.unjoined.value import Unjoined, is_joined, sizes_of, unjoined, whole_of
-from baechi.split.piecewise import ELEMENTWISE, HEADS, VIEWS
+from baechi.run.unjoined.views import View, views_of
+from baechi.split.piecewise import ELEMENTWISE, GATHERED, HEADS, VIEWS
 from baechi.torchlib.operators.functions import QUESTIONS, function_name
 from baechi.torchlib.operators.table import rule_of
 from baechi.torchlib.private.modes import without_subclass_function
@@ -49,12 +51,14 @@ def run_unjoined(
         made: Any = NotImplemented
         if name == "cross_entropy":
             made = cross_entropy(run, args, kwargs)
+        elif name in GATHERED:
+            made = _gathered(run, func, name, args, kwargs, place)
         elif name in HEADS and all(_leaves_alone(name, one, args, kwargs) for one in given):
             made = _element_by_element(run, func, name, args, kwargs, place)
         elif name in ELEMENTWISE and not kwargs.get("inplace"):
             made = _element_by_element(run, func, name, args, kwargs, place)
-        elif name in VIEWS and args and args[0] is value and not kwargs and len(given) == 1:
-            made = _viewed(run, func, name, value, args[1:], place)
+        elif name in VIEWS and args and args[0] is value and len(given) == 1:
+            made = _viewed(run, func, name, args, kwargs, place)
         if made is not NotImplemented:
             return made
     args, kwargs = joined_in_step(run, (args, kwargs))
@@ -92,10 +96,13 @@ def _element_by_element(
     run: Run, func: Any, name: str, args: Any, kwargs: dict[str, Any], place: Callable[[Any], str | None]
 ) -> Any:
     value = next(tensor for tensor in tensors_in(args, kwargs) if isinstance(tensor, Unjoined))
-    if not all(_goes_with(value, one) for one in (*args, *kwargs.values())):
+    grouped = bool(kwargs.get("enable_gqa"))
+    if not all(_goes_with(value, one, grouped=grouped) for one in (*args, *kwargs.values())):
         return NotImplemented
+    columns = [_parts(run, value, one) for one in args]
+    named = {key: _parts(run, value, one) for key, one in kwargs.items()}
     made = [
-        run(func, *[_part(one, k) for one in args], **{key: _part(one, k) for key, one in kwargs.items()})
+        run(func, *[column[k] for column in columns], **{key: column[k] for key, column in named.items()})
         for k in range(len(value.parts))
     ]
     alone = name in _CASTS and _is_same(made[0], value.parts[0])
@@ -107,18 +114,33 @@ def _is_same(made: torch.Tensor, part: torch.Tensor) -> bool:
         return made is part or (made.dtype == part.dtype and part.is_contiguous())
 
 
-def _part(value: Any, number: int) -> Any:
-    return value.parts[number] if isinstance(value, Unjoined) else value
-
-
-def _goes_with(value: Unjoined, other: Any) -> bool:
-    """Whether another argument says the same of each part."""
+def _parts(run: Run, value: Unjoined, other: Any) -> Sequence[Any]:
+    """What of an argument goes with each part: of a tensor that is as long along the axis, its slice."""
     if isinstance(other, Unjoined):
-        return other.axis == value.axis and sizes_of(other) == sizes_of(value) and other.dim() == value.dim()
+        return other.parts
+    if isinstance(other, torch.Tensor):
+        axis = value.axis - value.dim() + other.dim()
+        if axis >= 0 and other.shape[axis] != 1:
+            starts = accumulate(sizes_of(value), initial=0)
+            pairs = zip(starts, sizes_of(value), strict=False)
+            return [run(torch.narrow, other, axis, start, size) for start, size in pairs]
+    return [other] * len(value.parts)
+
+
+def _goes_with(value: Unjoined, other: Any, *, grouped: bool = False) -> bool:
+    """Whether each part has its share of another argument; of `grouped` heads, another number of them."""
+    if isinstance(other, Unjoined):
+        own, others = sizes_of(value), sizes_of(other)
+        even = len(own) == len(others) and sum(own) % sum(others) == 0
+        times = sum(own) // sum(others) if grouped and even else 1
+        alike = [one * times for one in others] == own
+        return alike and other.axis == value.axis and other.dim() == value.dim()
     if isinstance(other, torch.Tensor):
         with without_subclass_function():
             axis = value.axis - value.dim() + other.dim()
-            return other.dim() <= value.dim() and (axis < 0 or other.shape[axis] == 1)
+            return other.dim() <= value.dim() and (
+                axis < 0 or other.shape[axis] in (1, value.shape[value.axis])
+            )
     plain = other is None or isinstance(other, (bool, int, float, str, torch.dtype))
     return plain and not _names_device(other)
 
@@ -128,9 +150,12 @@ def _leaves_alone(name: str, value: Unjoined, args: Any, kwargs: dict[str, Any])
     if name == "softmax":
         axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
         return isinstance(axis, int) and axis % value.dim() != value.axis
+    if name == "dropout":
+        chance = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        return not chance or not kwargs.get("training", args[2] if len(args) > 2 else True)
     drops = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0)
     both = len(args) > 1 and isinstance(args[0], Unjoined) and isinstance(args[1], Unjoined)
-    return both and value.axis < value.dim() - 2 and not drops and not kwargs.get("enable_gqa")
+    return both and value.axis < value.dim() - 2 and not drops
 
 
 def _names_device(value: Any) -> bool:
@@ -139,77 +164,59 @@ def _names_device(value: Any) -> bool:
     return value not in ("none", "tanh")  # what `gelu` may be told
 
 
-def _viewed(
-    run: Run, func: Any, name: str, value: Unjoined, rest: Any, place: Callable[[Any], str | None]
+def _gathered(
+    run: Run, func: Any, name: str, args: Any, kwargs: dict[str, Any], place: Callable[[Any], str | None]
 ) -> Any:
-    found = _VIEWED[name](value, rest)
+    """Values cut alike, together along another axis; an empty tensor, as of a new cache, adds nothing."""
+    given = dict(zip(("tensors", "dim"), args, strict=False)) | kwargs
+    values = given.pop("tensors", None)
+    axis = given.pop("dim", 0)
+    if given or not isinstance(values, (list, tuple)) or not isinstance(axis, int):
+        return NotImplemented
+    with without_subclass_function():
+        values = [
+            one for one in values if name == "stack" or isinstance(one, Unjoined) or list(one.shape) != [0]
+        ]
+    value = values[0]
+    if not all(isinstance(one, Unjoined) and _goes_with(value, one) for one in values):
+        return NotImplemented
+    stacks = name == "stack"
+    axis %= value.dim() + stacks
+    if axis == value.axis and not stacks:
+        return NotImplemented
+    made = [run(func, [one.parts[k] for one in values], axis) for k in range(len(value.parts))]
+    return _like(value, made, value.axis + (stacks and axis <= value.axis), place)
+
+
+def _viewed(
+    run: Run, func: Any, name: str, args: Any, kwargs: dict[str, Any], place: Callable[[Any], str | None]
+) -> Any:
+    value, rest = args[0], args[1:]
+    found = views_of(name, value, rest, kwargs)
     if found is None:
         return NotImplemented
-    axis, arguments = found
-    made = [
-        run(func, part, *arguments(size)) for part, size in zip(value.parts, sizes_of(value), strict=True)
-    ]
-    return _like(value, made, axis, place, lambda whole: func(whole, *rest))
+    if isinstance(found, View):
+        return _of_parts(run, func, value, found, place, lambda whole: func(whole, *rest))
 
+    def one_of(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda whole: func(whole, *rest, **kwargs)[number]
 
-Viewed = tuple[int, Callable[[int], Any]] | None
-"""Where the axis is afterwards, and from the size of a part to the function's arguments; None: join."""
-
-
-def _reshaped(value: Unjoined, rest: Any) -> Viewed:
-    """As many leading elements as before the axis; a part is as much of the new axis as of the old one."""
-    shape = list(rest[0]) if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else list(rest)
-    if not all(isinstance(one, int) for one in shape) or not value.numel():
-        return None
-    if shape.count(-1) == 1:
-        shape[shape.index(-1)] = value.numel() // -math.prod(shape)
-    before, whole = math.prod(value.shape[: value.axis]), value.shape[value.axis]
-    fitting = [axis for axis, size in enumerate(shape) if math.prod(shape[:axis]) == before and size != 1]
-    if not fitting or any(own * shape[fitting[0]] % whole for own in sizes_of(value)):
-        return None
-    axis = fitting[0]
-    return axis, lambda own: (*shape[:axis], own * shape[axis] // whole, *shape[axis + 1 :])
-
-
-def _flattened(value: Unjoined, rest: Any) -> Viewed:
-    start, end = [axis % value.dim() for axis in (*rest, *(0, -1)[len(rest) :])]
-    if start <= value.axis <= end:
-        return None
-    gone = end - start if end < value.axis else 0
-    return value.axis - gone, lambda own: (start, end)
-
-
-def _transposed(value: Unjoined, rest: Any) -> Viewed:
-    if len(rest) != 2:
-        return None
-    one, other = [axis % value.dim() for axis in rest]
-    return {one: other, other: one}.get(value.axis, value.axis), lambda own: rest
-
-
-def _indexed(value: Unjoined, rest: Any) -> Viewed:
-    index = list(rest[0]) if isinstance(rest[0], tuple) else [rest[0]]
-    plain = all(
-        one is None
-        or one is ...
-        or isinstance(one, slice)
-        or (isinstance(one, int) and not isinstance(one, bool))
-        for one in index
+    take = torch.Tensor.__getitem__
+    return tuple(
+        [_of_parts(run, take, value, view, place, one_of(number)) for number, view in enumerate(found)]
     )
-    if not plain or value.axis != value.dim() - 1:
-        return None
-    taken = len([one for one in index if one is not None and one is not ...])
-    reaches_last = taken == value.dim() or (... in index and index[-1] is not ...)
-    if reaches_last and (index[-1] is None or index[-1] != slice(None)):
-        return None
-    axis = value.dim() - 1 - sum(isinstance(one, int) for one in index) + index.count(None)
-    return axis, lambda own: rest
 
 
-_VIEWED: dict[str, Callable[[Unjoined, Any], Viewed]] = {
-    "view": _reshaped,
-    "reshape": _reshaped,
-    "flatten": _flattened,
-    "transpose": _transposed,
-    "__getitem__": _indexed,
-}
-assert frozenset(_VIEWED) == VIEWS
+def _of_parts(
+    run: Run,
+    func: Any,
+    value: Unjoined,
+    view: View,
+    place: Callable[[Any], str | None],
+    of_whole: Callable[[torch.Tensor], torch.Tensor],
+) -> Unjoined:
+    pairs = list(zip(value.parts, sizes_of(value), strict=True))[view.parts]
+    made = [
+        part if view.arguments is None else run(func, part, *view.arguments(size)) for part, size in pairs
+    ]
+    return _like(value, made, view.axis, place, of_whole)

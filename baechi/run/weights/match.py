@@ -10,7 +10,8 @@ from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
 from baechi.run.weights.pieces import in_pieces
 from baechi.split.cuts import Cut, cuts_of
-from baechi.torchlib.tensors.storage import storage_bytes, storage_object
+from baechi.torchlib.tensors.spans import held_bytes
+from baechi.torchlib.tensors.storage import storage_object
 
 
 def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -49,6 +50,7 @@ def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
     faults += _cut_faults(cuts, whole)
     weights = whole if faults else in_pieces(whole, cuts)
     planned: dict[str, str] = {}
+    sizes = held_bytes(weights.values())
     for node in plan.graph.placed():
         names = _weights_of_node(plan, node, weights)
         absent = [name for name in names if name not in weights]
@@ -56,7 +58,8 @@ def match_weights(model: nn.Module, plan: Plan) -> dict[str, str]:
         planned.update({name: plan.device_of[node] for name in names})
         costs = plan.graph.costs(node)
         if not absent and costs.weights is not None and costs.tile is None:
-            faults += _size_faults(plan, node, [weights[name] for name in names])
+            own = {id(storage_object(weights[name])) for name in names}  # tied weights count once
+            faults += _size_faults(plan, node, sum([sizes[storage] for storage in own]))
     faults += [f"the model's weight {name} is not in the plan" for name in weights if name not in planned]
     if faults:
         shown = tuple(faults[:12]) + ((f"and {len(faults) - 12} more",) if len(faults) > 12 else ())
@@ -122,11 +125,9 @@ def _cut_faults(cuts: Mapping[str, Cut], weights: Mapping[str, torch.Tensor]) ->
     ]
 
 
-def _size_faults(plan: Plan, node: str, weights: list[torch.Tensor]) -> list[str]:
-    """A node whose weights take other bytes than planned; tied weights count once."""
-    storages = {id(storage_object(weight)): weight for weight in weights}
-    held_bytes = sum(storage_bytes(weight) for weight in storages.values())
+def _size_faults(plan: Plan, node: str, own_bytes: int) -> list[str]:
+    """A node whose weights take other bytes than planned."""
     planned_bytes = plan.graph.amount(node, "param_bytes") + plan.graph.amount(node, "buffer_bytes")
-    if held_bytes != planned_bytes:
-        return [f"the weights of {node} take {held_bytes} bytes, the plan has {planned_bytes:.0f}"]
+    if own_bytes != planned_bytes:
+        return [f"the weights of {node} take {own_bytes} bytes, the plan has {planned_bytes:.0f}"]
     return []

@@ -11,7 +11,7 @@
   that use. A thread without work keeps the clock that it began with.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.simulate.indexed_plan import IndexedPlan
@@ -21,6 +21,9 @@ from baechi.simulate.memory.gradients import Gradient, Gradients
 from baechi.simulate.memory.watching import OVER
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.transfers import RETURNED, Transfer
+
+Drop = Callable[[int, int, float, float], None]
+"""Counts bytes of a device that are released: until when streams may use them, and when that is."""
 
 
 class BackwardLedger:
@@ -34,6 +37,7 @@ class BackwardLedger:
         issued: when the host issued each kernel and transfer.
         engine: when the backward's layers and transfers ran.
         start_s: when the backward began.
+        released: counts what autograd kept when it is released; unless given, `memory.drop`.
     """
 
     def __init__(
@@ -45,9 +49,11 @@ class BackwardLedger:
         issued: Issued,
         engine: Ran,
         start_s: float,
+        released: Drop | None = None,
     ) -> None:
         self._stage = stage
         self._memory = memory
+        self._released = released or memory.drop
         self._kept = kept
         self._transfers = transfers
         self._issued = issued
@@ -74,8 +80,8 @@ class BackwardLedger:
         now_s = min(self._clocks)
         self._newest_s[device] = self._ended_s[layer]
         sent_bytes = min(self._sent_bytes(layer), self._kept.own_bytes[layer])
-        memory.drop(device, sent_bytes, self._kept.sent(layer), now_s)
-        memory.drop(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
+        self._released(device, sent_bytes, self._kept.sent(layer), now_s)
+        self._released(device, self._kept.own_bytes[layer] - sent_bytes, OVER, now_s)
         self._issue(device, stage.footprints[layer].gradient_bytes)
         given = (*stage.indexed.makes[layer], *self._returned.get(layer, ()))
         if works:
@@ -257,10 +263,10 @@ class BackwardLedger:
         if lent and layer in lent:
             lent.discard(layer)
             if not lent:
-                self._memory.drop(device, self._stage.lent_bytes[maker], self._kept.sent(maker), now_s)
+                self._released(device, self._stage.lent_bytes[maker], self._kept.sent(maker), now_s)
         copies = kept.copies.get((tensor, device))
         if copies and layer in copies:
             copies.discard(layer)
             if not copies:
                 size_bytes = indexed.copy_bytes[tensor]
-                self._memory.drop(device, size_bytes, self._newest_s[device], now_s)
+                self._released(device, size_bytes, self._newest_s[device], now_s)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST
@@ -98,6 +99,8 @@ class PipelineCoster:
         self.indexed = self.plan.indexed
         number = {name: index for index, name in enumerate(self.placeable.names)}
         self._node = [number[name] for name in self.indexed.names]
+        parts = self.placeable.weights_part or (0.0,) * len(number)
+        self._weights_part = [parts[node] for node in self._node]
         self._links = link_table(cluster)
 
     def __call__(self, device_of: Sequence[int]) -> PipelineCosts:
@@ -108,7 +111,7 @@ class PipelineCoster:
         """
         units = self.placeable.units(device_of)
         plan = self.plan.with_plan([device_of[node] for node in self._node], ())
-        runs, stages = len(units.stage_of_run), len(units.device_of)
+        runs, stages = len(units.stage_of_run), len(units.device_of)  # those of weights are stages, too
         run_of = [units.run_of[node] for node in self._node]
         costs = PipelineCosts(
             self.cluster,
@@ -125,7 +128,7 @@ class PipelineCoster:
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
             task_s=(self.cluster.host or HostCosts()).task_s * plan.knows_host,
-            count_bytes=partial(bytes_of, plan, units, run_of),
+            count_bytes=partial(bytes_of, plan, units, run_of, self._weights_part),
             closing=self._closing(plan, units, gradients_of(plan, units, run_of)),
         )
         self._count_seconds(plan, costs, run_of)
@@ -141,15 +144,23 @@ class PipelineCoster:
             costs.host_forward_s[run_of[layer]] += host_s[layer] + knows_host * plan.own.call_s[layer]
         if training:
             backward_s, host_s = plan.seconds_of("backward"), plan.host_s["backward"]
+            of_weights_s = (self.cluster.host or HostCosts()).weights_s * knows_host
+            weights_stage = costs.units.weights_stage
             for layer in layers:
-                stage = costs.units.stage_of_run[run_of[layer]]
+                stage = adding = costs.units.stage_of_run[run_of[layer]]
                 found = self.indexed.costs[layer]
+                part = self._weights_part[layer] if stage in weights_stage else 0.0
+                if part:
+                    adding = weights_stage[stage]
+                    costs.backward_s[adding] += part * backward_s[layer]
+                    products = ceil(_additions(found) / 2)  # each has a weight, most a bias
+                    costs.host_backward_s[adding] += part * host_s[layer] + products * of_weights_s
                 rate = self.cluster.devices[costs.units.device_of[stage]].bytes_per_s
-                costs.backward_s[stage] += backward_s[layer]
-                costs.host_backward_s[stage] += host_s[layer]
-                costs.add_s[stage] += _PASSES * found.grad_bytes / rate if rate else 0.0
+                costs.backward_s[stage] += (1 - part) * backward_s[layer]
+                costs.host_backward_s[stage] += (1 - part) * host_s[layer]
+                costs.add_s[adding] += _PASSES * found.grad_bytes / rate if rate else 0.0
                 if knows_host and found.grad_bytes:
-                    costs.add_host_s[stage] += launch_s * _additions(found)
+                    costs.add_host_s[adding] += launch_s * _additions(found)
             for returned in self.indexed.returned:
                 if returned.is_loss:  # the gradient that backward begins with is one kernel
                     costs.host_backward_s[costs.units.stage_of_run[run_of[returned.maker]]] += (

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.counting.rehearsal import Changes
+from baechi.simulate.pipeline.counting.notes import Changes
 from baechi.simulate.pipeline.replay import Replay
 
 

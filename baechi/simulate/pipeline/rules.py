@@ -17,9 +17,12 @@ from baechi.simulate.pipeline.ways import ways
 
 Ranks = Callable[[PipelineCosts, int], list[Any]]
 
+_LAST = 2
+"""The rank of what nothing waits for but the end: backward of weights, if it is apart."""
+
 
 def forward_first(costs: PipelineCosts, microbatches: int) -> list[Any]:
-    """Forward before backward, the earliest microbatch first."""
+    """Forward before backward, the earliest microbatch first. (Weights apart come last in all rules.)"""
     place = _deepest_first(costs)
     return _ranked(costs, microbatches, lambda k, r: (0, k, r), lambda k, s: (1, k, place[s]))
 
@@ -120,8 +123,9 @@ def _ranked(
 ) -> list[Any]:
     runs: Sequence[int] = range(len(costs.units.stage_of_run))
     stages: Sequence[int] = range(len(costs.units.device_of) if costs.units.training else 0)
+    whole = costs.units.whole
     ranks: list[Any] = []
     for k in range(microbatches):
         ranks += [of_run(k, run) for run in runs]
-        ranks += [of_stage(k, stage) for stage in stages]
+        ranks += [of_stage(k, stage) if stage < whole else (_LAST, k, stage) for stage in stages]
     return ranks

@@ -4,12 +4,10 @@ One thread issues forward, as `program` says. Backward runs the program in rever
 each device. A thread issues a layer after the layers that give it gradients have been issued.
 
     arrive   all gradients of a tensor on a device are there: their sum is sent back
-    depart   later work of the receiver waits for the transfer; of the sender, too, if the gradient may
-             be that of another tensor: it may add to that in place
+    depart   later work of the receiver waits for the transfer
 
-Where several gradients of a tensor meet on a device, each after the first is added to the sum so far.
-The graph counts these additions with the consumers whose backward comes second, third and so on, on any
-device. Where consumers lie on several devices, the producer's device issues some of them instead.
+Where several gradients of a tensor meet on a device, each after the first is added to the sum so far. The
+graph counts these additions with the consumers whose backward comes second, third and so on, on any device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -241,9 +239,7 @@ class _Backward:
     def launch(self, layer: int) -> None:
         """A layer's backward."""
         device = self._stage.device_of[layer]
-        kernels_s = max(
-            0.0, self._stage.host_s["backward"][layer] + self._launch_s * self._moved(layer, device)
-        )
+        kernels_s = self._stage.host_s["backward"][layer]
         now_s = max(self._clocks[device], self._given_s[layer])
         self.issued.layers[layer] = issue_s(now_s, kernels_s, self._launch_s)
         self._clocks[device] = self.issued.layers[layer][1]
@@ -273,19 +269,3 @@ class _Backward:
         self._met.add((transfer.tensor, home))
         self._given_s[maker] = max(self._given_s[maker], asked_s)
         self._waited[home].append(number)
-        if transfer.source != self._stage.host and self._may_be_shared(transfer):
-            self._waited[transfer.source].append(number)
-
-    def _may_be_shared(self, transfer: Transfer) -> bool:
-        """Whether a gradient that is sent may be that of another tensor, too: its layer passes it on."""
-        return len(transfer.producers) == 1 and not self._stage.works_back[transfer.producers[0]]
-
-    def _moved(self, layer: int, device: int) -> int:
-        """How many more additions a layer issues than if all consumers of its inputs shared a device."""
-        indexed, more = self._stage.indexed, 0
-        for tensor in indexed.reads[layer]:
-            readers = indexed.graded[tensor]
-            if layer in readers and indexed.source[tensor] >= 0:
-                more += ((tensor, device) in self._met) - (layer != readers[-1])
-                self._met.add((tensor, device))
-        return more

@@ -168,7 +168,8 @@ def flops_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     formula = flop_registry.get(func.overloadpacket)
     if formula is None:
         return 0
-    key = (func, *[t.shape for t in flat(args)], result.shape if isinstance(result, torch.Tensor) else None)
+    made = result if isinstance(result, (tuple, list)) else [result]  # a gradient not asked for is None
+    key = (func, *[t.shape for t in flat(args)], *[getattr(one, "shape", None) for one in made])
     if key not in _known_flops:
         if len(_known_flops) >= _FLOPS_KEPT:
             _known_flops.clear()

@@ -44,12 +44,18 @@ def _by_pieces(update: Update) -> Update:
 
 @uncompiled
 def _run(update: Update, params: Sequence[Any], given: dict[str, Any], gradients: str) -> None:
-    columns = {name: _flat(value, params, first=name == gradients) for name, value in given.items()}
-    update([piece for weight in params for piece in _parts(weight)], **columns)
+    columns = dict(given)
     written = [weight for weight in params if type(weight) is SplitTensor]
+    for name, value in given.items():  # at each step, so what is no list costs one look
+        if type(value) is list and value:
+            columns[name] = _flat(value, params, first=name == gradients)
+    update([piece for weight in params for piece in _parts(weight)], **columns)
     for name, after in columns.items():
-        if after is not given[name]:
-            written += _joined(given[name], after, params)
+        before = given[name]
+        if after is not before:
+            if any([one is None for one in before]):
+                _put_where_none_was(before, after, params)
+            written += [one for one in before if type(one) is SplitTensor]
     torch.autograd.graph.increment_version(written)  # torch has counted the writes of the pieces
 
 
@@ -57,10 +63,8 @@ def _parts(weight: Any) -> Sequence[Any]:
     return weight.pieces if type(weight) is SplitTensor else (weight,)
 
 
-def _flat(value: Any, params: Sequence[Any], *, first: bool) -> Any:
+def _flat(value: list[Any], params: Sequence[Any], *, first: bool) -> list[Any]:
     """A list with what stands beside pieces in place of what stands beside their weight."""
-    if not isinstance(value, list) or not value:
-        return value
     flat: list[Any] = []
     for weight, one in zip(params, value, strict=True):
         if type(weight) is not SplitTensor:
@@ -84,16 +88,12 @@ def _copied(number: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
     return number.clone() if number.device.type == "cpu" else number.to(piece.device, copy=True)
 
 
-def _joined(before: list[Any], after: list[Any], params: Sequence[Any]) -> list[SplitTensor]:
-    """The state in pieces of a list; what an update has put in place of None is put there, too."""
-    found, start = [], 0
+def _put_where_none_was(before: list[Any], after: list[Any], params: Sequence[Any]) -> None:
+    """Put state that an update has made into a list, in pieces where its weight is."""
+    start = 0
     for index, weight in enumerate(params):
         stop = start + len(_parts(weight))
-        if type(weight) is not SplitTensor:
-            before[index] = after[start]
-        elif before[index] is None and after[start] is not None:
-            before[index] = weight.like(after[start:stop])
-        if type(before[index]) is SplitTensor:
-            found.append(before[index])
+        if before[index] is None and after[start] is not None:
+            whole = type(weight) is not SplitTensor
+            before[index] = after[start] if whole else weight.like(after[start:stop])
         start = stop
-    return found

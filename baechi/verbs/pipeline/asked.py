@@ -10,6 +10,7 @@ from baechi.run.pipeline.batch.shares import ROWS, SUM, Weigh
 from baechi.run.pipeline.batch.splitting import Split
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.simulate.pipeline import OrderLike
+from baechi.verbs.given import refuse_apart_again
 
 Number = int | Literal["auto"]
 
@@ -97,3 +98,24 @@ def splitting_of(
         )
     made = Splitting(microbatches, loss, split, loss_weights, order)
     return None if microbatches == 1 and loss is None else made
+
+
+def refuse_apart(weights_apart: bool, splitting: Splitting | None, plan: object, recompute: object) -> None:
+    """Raise if the backward of weights cannot be apart.
+
+    Args:
+        weights_apart: whether that is asked for.
+        splitting: how the step is split; None for a plain step.
+        plan: the plan or pipeline, if one was made before.
+        recompute: the modules that run again in backward, if any.
+
+    Raises:
+        ValueError: the arguments do not go together.
+    """
+    if not weights_apart:
+        return
+    if plan is not None:
+        raise ValueError("a pipeline made before says whether the backward of weights is apart")
+    if splitting is None:
+        raise ValueError("weights_apart goes with microbatches: say how many")
+    refuse_apart_again(recompute)

@@ -12,12 +12,34 @@ import baechi
 X = torch.ones(64, 8)
 
 
+class _Held:
+    """An object that holds a number, as caches of libraries do."""
+
+    def __init__(self) -> None:
+        self.number = torch.tensor(range(4096))
+
+
+class _Adds(nn.Module):
+    """A layer that brings numbers to its device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor, held: _Held | None = None) -> Tensor:
+        if held is not None:
+            held.number = held.number.to(x.device)
+            return x * self.scale
+        low, high = torch.tensor([1.0] * 4096), torch.tensor([2.0] * 4096, device=x.device)
+        return x * self.scale + low.to(x.device).sum() + high.sum() + x.new_tensor([3.0] * 4096).mean()
+
+
 class _Net(nn.Module):
     """Two layers on two devices, and what the test says between them."""
 
     def __init__(self, between: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.LayerNorm(8)
+        self.first, self.second, self.third = nn.Linear(8, 8), nn.LayerNorm(8), _Adds()
         self.register_buffer("average", torch.zeros(8), persistent=False)
         self.between = between
 
@@ -59,16 +81,44 @@ def twice(net: Any, x: Tensor) -> Tensor:
     return read + hidden * 2
 
 
-@pytest.mark.parametrize("code", [constant, squared, by_device, assigned, twice])
+def brought(net: Any, x: Tensor) -> Tensor:
+    """Numbers that a layer makes on the host, and brings to the device of a tensor."""
+    return net.third(net.second(net.first(x)))
+
+
+def held(net: Any, x: Tensor) -> Tensor:
+    """Numbers that an object holds, and a layer brings to its device."""
+    cache = _Held()
+    hidden = net.third(net.second(net.first(x)), cache)
+    return hidden + cache.number[1:9]
+
+
+@pytest.mark.parametrize("code", [constant, squared, by_device, assigned, twice, brought, held])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_simulator_agrees_with_a_dry_run(code: Any, training: bool) -> None:
+    agree(code, training=training, places=("cpu:0", "cpu:1"))
+
+
+def masked(net: Any, x: Tensor) -> Tensor:
+    """A constant that an operation on inputs reads: on one device that runs there."""
+    mask = (x.sum() > 0) & (torch.arange(32000.0) > 0)
+    return net.second(net.first(x)) * mask.all()
+
+
+def test_what_reads_inputs_only_runs_on_the_one_device() -> None:
+    agree(masked, training=False, places=("cpu:0", "cpu:0"))
+
+
+def agree(code: Any, *, training: bool, places: tuple[str, str]) -> None:
+    """Check the simulation of a model on two devices, or one, against its dry run."""
     model = _Net(code).train(training)
     one = baechi.Cluster.virtual(1, like="CPU")
     graph = baechi.profile(model, (X,), cluster=one, training=training, source="estimate")
-    device_of = {name: f"cpu:{int(graph.module_of(name) == 'second')}" for name in graph.placed()}
+    second = ("second", "third")
+    device_of = {name: places[graph.module_of(name) in second] for name in graph.placed()}
     groups = graph.groups().values()
     for group in groups:
-        device_of.update(dict.fromkeys(group, device_of[next((n for n in group if n == "second"), group[0])]))
+        device_of.update(dict.fromkeys(group, device_of[next((n for n in group if n in second), group[0])]))
     cluster = baechi.Cluster.virtual(2, memory="1GiB", like="CPU")
     plan = baechi.Plan(graph, cluster, device_of, tuple(graph.placed()), "by hand")
     said = baechi.simulate(plan)

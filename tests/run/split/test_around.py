@@ -99,31 +99,43 @@ def gpt2() -> Any:
 def llama() -> Any:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        vocab_size=97, hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=97, hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=16, tie_word_embeddings=True, pad_token_id=0,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config)
 
 
-GPT2_MLP = {"transformer.h.0.mlp.c_fc": 3, "transformer.h.0.mlp.c_proj": {"in": 3}}
-LLAMA_MLP = {
+GPT2_CHAINS: dict[str, Any] = {
+    "transformer.h.0.mlp.c_fc": 3, "transformer.h.0.mlp.c_proj": {"in": 3},
+    "transformer.h.0.attn.c_attn": [baechi.BatchSpec({"out": 8}), baechi.BatchSpec({"out": 4}, [0, 2])],
+    "transformer.h.0.attn.c_proj": {"in": 2},
+}  # fmt: skip
+LLAMA_CHAINS: dict[str, Any] = {
     "model.layers.0.mlp.gate_proj": 3, "model.layers.0.mlp.up_proj": 3,
     "model.layers.0.mlp.down_proj": {"in": 3},
+    **{f"model.layers.0.self_attn.{name}_proj": 2 for name in "qkv"},
+    "model.layers.0.self_attn.o_proj": {"in": 2},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("build", "mlp"), [(gpt2, GPT2_MLP), (llama, LLAMA_MLP)])
-def test_a_library_s_model(build: Callable[[], Any], mlp: dict[str, Any], tmp_path: Path) -> None:
-    """GPT-2's and Llama's own code, tied, with an MLP whose hidden values stay in parts: trains, generates,
-    and `save_pretrained` is a plain call."""
+@pytest.mark.parametrize(
+    ("build", "chains", "attention"),
+    [(gpt2, GPT2_CHAINS, "GPT2Attention"), (llama, LLAMA_CHAINS, "LlamaAttention")],
+)
+def test_a_library_s_model(
+    build: Callable[[], Any], chains: dict[str, Any], attention: str, tmp_path: Path
+) -> None:
+    """GPT-2's and Llama's own code, tied, with an MLP and heads whose hidden values stay in parts: trains,
+    generates with a cache, and `save_pretrained` is a plain call."""
     model, plain = twins(build)
     ids = words(2, 6, below=97)
     batch = {"input_ids": ids, "labels": ids}
     spec = baechi.BatchSpec({"out": 33}, device_matrix=[0, 1, 2])
     model.save_pretrained(tmp_path / "before")
-    with split_on(3, model, batch, {"lm_head": spec, **mlp}):
+    with split_on(3, model, batch, {"lm_head": spec, **chains}, split_module_classes=[attention]):
         graph = baechi.plan_of(model).graph
-        assert [name for name in mlp if f"{name}[join]" in graph] == list(mlp)[-1:]
+        joins = [name for name in chains if f"{name}[join]" in graph]
+        assert joins == [name for name, how in chains.items() if isinstance(how, dict)]
         for network in (model, plain):
             optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
             network.train()(**batch).loss.backward()
@@ -169,6 +181,36 @@ def test_refused(what: str) -> None:
         REFUSED[what](model, inputs)
 
 
+class Aliased(Tied):
+    """The weight and the bias of its head have names in modules that do not run, as in T5 and BERT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 41)
+        self.head.weight = self.embed.weight
+        self.shared, self.predictions = nn.Embedding(41, 6), nn.Module()
+        self.shared.weight = self.embed.weight
+        self.predictions.bias = self.head.bias
+
+
+def test_names_in_modules_that_do_not_run() -> None:
+    """They are names of the one Parameter, which is cut; checkpoints have all of them."""
+    model, plain = twins(Aliased)
+    inputs = (words(2, 5), words(2, 5))
+    with pytest.raises(
+        baechi.PlanError, match="it does not run, and shares its weight with embed; name that"
+    ):
+        split_on(3, model, inputs, {"shared": 3})
+    with split_on(3, model, inputs, {"head": 3}):
+        model(*inputs).backward()
+    plain(*inputs).backward()
+    assert_same(model, plain)
+    assert model.shared.weight is model.head.weight and len(model.predictions.bias.pieces) == 3
+    assert list(model.state_dict()) == list(plain.state_dict())
+    baechi.restore(model)
+    assert_same(model, plain)
+
+
 class Functional(Tied):
     """It reads the weight of its embedding in a functional op."""
 
@@ -179,7 +221,7 @@ class Functional(Tied):
 
 
 def test_a_weight_that_other_code_reads() -> None:
-    """Where a layer that does not run, or an op, has the weight too, splitting is refused."""
+    """Where an op has the weight, too, splitting is refused, or the first call is."""
 
     class Untied(Functional):
         def __init__(self) -> None:
@@ -187,12 +229,11 @@ def test_a_weight_that_other_code_reads() -> None:
             del self.head
 
     inputs = (words(2, 5), words(2, 5))
-    with pytest.raises(baechi.PlanError, match="head, which is no layer that runs"):
-        split_on(2, twins(Functional)[0], inputs, {"embed": 2})
-    with pytest.raises(SplitTensorError, match="leave its layer out of split="):
-        model = twins(Untied)[0]
-        with split_on(2, model, inputs, {"embed": 2}):
-            model(*inputs)
+    for build in (Functional, Untied):
+        with pytest.raises(SplitTensorError, match="leave its layer out of split="):
+            model = twins(build)[0]
+            with split_on(2, model, inputs, {"embed": 2}):
+                model(*inputs)
 
     class Before(nn.Module):
         def __init__(self) -> None:

@@ -81,8 +81,60 @@ class Attention(nn.Module):
         return made
 
 
+class OneProduct(Attention):
+    """Queries, keys and values in one product, as in GPT-2; an empty cache; a scale for each head."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__("fused")
+        self.qkv, self.way = nn.Linear(8, 24), way
+        del self.q, self.k, self.v
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.qkv(x)
+        if self.way == "slices":
+            parts = made[..., :8], made[..., 8:16], made[:, :, 16:]
+        else:
+            parts = made.chunk(3, -1) if self.way == "chunk" else made.split(8, dim=-1)
+        q, k, v = (self.heads(part) for part in parts)
+        k = torch.cat([torch.tensor([], dtype=k.dtype), k], dim=-2)
+        q = q * torch.arange(1, 5).view(4, 1, 1)
+        scores = torch.where(torch.ones(3, 3).bool().tril(), q @ k.transpose(2, 3), -1e9)
+        mixed = functional.dropout(torch.softmax(scores, -1), 0.0) @ v
+        result: torch.Tensor = self.o(mixed.permute(0, 2, 1, 3).reshape(x.shape))
+        return result
+
+
+class Rotary(Attention):
+    """Positions turn halves of each head, as in Llama; two heads of queries for each of keys."""
+
+    def __init__(self) -> None:
+        super().__init__("fused")
+        self.q, self.o = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.angles = nn.Linear(1, 2)
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        angles = self.angles(torch.arange(3, dtype=x.dtype)[:, None])
+        first, second = x[..., :1], x[..., 1:]
+        return x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (layer(x).view(2, 3, -1, 2).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k = self.turned(q), self.turned(k)
+        first = k[:, :, None].expand(2, 4, 2, 3, 2).reshape(2, 8, 3, 2)  # what Llama's code does with a mask
+        mixed = functional.scaled_dot_product_attention(q, first, first)
+        mixed = mixed + functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        result: torch.Tensor = self.o(mixed.transpose(1, 2).reshape(2, 3, 16))
+        return result
+
+
 def by_heads(number: int) -> dict[str, Any]:
     return {"q": number, "k": number, "v": number, "o": {"in": number}}
+
+
+def in_one_product(size: int) -> dict[str, Any]:
+    """Tiles of so many columns of each of the three values."""
+    inner = [baechi.BatchSpec({"out": 8}), baechi.BatchSpec({"out": size})]
+    return {"qkv": inner, "o": baechi.BatchSpec({"in": size})}
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
@@ -96,6 +148,7 @@ LINKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "an activation": (lambda: Mlp(nn.GELU()), {"up": OUT, "down": IN}),
     "in place": (lambda: Mlp(nn.ReLU(inplace=True)), {"up": OUT, "down": IN}),
     "gated": (Gated, {"gate": OUT, "up": OUT, "down": IN}),
+    "one of two": (Gated, {"gate": OUT, "down": IN}),
     "heads": (lambda: Attention("fused"), by_heads(2)),
     "heads, uneven": (
         lambda: Attention("fused"),
@@ -104,6 +157,11 @@ LINKED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "heads, by products": (lambda: Attention("products"), by_heads(4)),
     "cut through heads": (lambda: Attention("fused"), by_heads(3)),
     "mixes heads": (lambda: Attention("mixes heads"), by_heads(2)),
+    "one product, sliced": (lambda: OneProduct("slices"), in_one_product(2)),
+    "one product, uneven": (lambda: OneProduct("split"), in_one_product(6)),
+    "one product, in chunks": (lambda: OneProduct("chunk"), in_one_product(4)),
+    "rotary": (Rotary, by_heads(2)),
+    "rotary, four": (Rotary, by_heads(4)),
     "convolutions": (Convolutions, {"up": {"out_channels": 4}, "down": {"in_channels": 4}}),
 }
 APART: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
@@ -111,7 +169,6 @@ APART: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "a weight": (Scaled, {"up": OUT, "down": IN}),
     "cut elsewhere": (lambda: Mlp(nn.GELU()), {"up": OUT, "down": {"in": 3}}),
     "along the other axis": (lambda: Mlp(nn.GELU()), {"up": OUT, "down": {"out": 3}}),
-    "one of two": (Gated, {"gate": OUT, "down": IN}),
     "a base device": (
         lambda: Mlp(nn.GELU()), {"up": baechi.BatchSpec({"out": 3}, base_device=1), "down": {"in": 4}}
     ),
@@ -139,25 +196,33 @@ def test_values_and_gradients(name: str, placer: str) -> None:
     assert joins == (list(split)[-1:] if name in LINKED else list(split))
 
 
+HALF: dict[str, tuple[str, int]] = {"up": ("out", 5), "down": ("in", 5), "qkv": ("out", 4), "o": ("in", 4)}
+
+
 @pytest.mark.parametrize(
-    ("build", "outer", "last", "shape"),
+    "build",
     [
-        (lambda: Mlp(nn.GELU()), ["up"], "down", (4, 6)),
-        (lambda: Attention("fused"), ["q", "k", "v"], "o", (2, 3, 8)),
-        (lambda: Attention("products"), ["q", "k", "v"], "o", (2, 3, 8)),
+        lambda: Mlp(nn.GELU()),
+        lambda: Attention("fused"),
+        lambda: Attention("products"),
+        lambda: OneProduct("split"),
+        Rotary,
     ],
 )
-def test_nothing_travels_between_tiles_that_lie_together(
-    build: Callable[[], nn.Module], outer: list[str], last: str, shape: tuple[int, ...]
-) -> None:
+def test_nothing_travels_between_tiles_that_lie_together(build: Callable[[], nn.Module]) -> None:
     """The input goes out, a sum comes back: the hidden values stay where they are made."""
     model, _ = twins(build)
-    half = getattr(model, outer[0]).out_features // 2
-    split = {name: baechi.BatchSpec({"out": half}, [0, 1]) for name in outer}
-    split[last] = baechi.BatchSpec({"in": half}, [0, 1], 0)
-    cluster = split_on(2, model, torch.randn(shape, dtype=torch.float64), split)
+    split: dict[str, Any] = {}
+    for name, layer in model.named_children():
+        if isinstance(layer, nn.Linear) and name != "angles":
+            dim, size = HALF.get(name, ("out", layer.out_features // 2))
+            size = layer.in_features // 2 if dim == "in" else size
+            spec = baechi.BatchSpec({dim: size}, [0, 1], 0 if dim == "in" else None)
+            split[name] = [baechi.BatchSpec({dim: 8}), spec] if name == "qkv" else spec
+    x = torch.randn((2, 3, 8) if "o" in split else (4, 6), dtype=torch.float64)
+    cluster = split_on(2, model, x, split)
     with cluster:
-        model(torch.randn(shape, dtype=torch.float64))
+        model(x)
     sent = [span for span in baechi.last_step(model).spans if span.kind == "transfer"]
-    between = [span for span in sent if "host" not in span.where]
-    assert [span.where for span in between] == ["cpu:1>cpu:0"], between
+    back = [span.where for span in sent if span.where.endswith(">cpu:0") and "host" not in span.where]
+    assert back == ["cpu:1>cpu:0"], sent

@@ -1,5 +1,6 @@
 """`split="auto"`: the heaviest layer of a chain is split where steps get shorter by it, and not elsewhere."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 import baechi
 from baechi.split.rewrite import split
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.verbs.split.gaining import split_where_it_gains
 
 WORDS = 400
 INPUTS = (words(4, 8, below=WORDS), words(4, 8, below=WORDS))
@@ -74,6 +76,23 @@ def test_a_loss_in_parts_takes_what_is_predicted(slower: int) -> None:
         model(*INPUTS).backward()
     step_s, predicted_s = baechi.last_step(model).makespan_s, baechi.plan_of(model).timeline.makespan_s
     assert 0.8 < step_s / predicted_s < 1.2, (step_s, predicted_s)
+
+
+def test_a_dry_run_decides() -> None:
+    """Without `verify`, too: a split plan that only its simulation calls faster does not stand in."""
+    model, _ = twins(Words)
+    cluster = slow_devices(2)
+    graph = baechi.profile(model, INPUTS, cluster=cluster, source="estimate")
+    place = functools.partial(baechi.place, cluster=cluster, effort=0)
+    whole = place(graph)
+
+    def judge(plan: baechi.Plan, late: float) -> baechi.Plan:
+        times = late if plan.graph.says("tile") else 1
+        return replace(plan, dry=replace(plan.timeline, makespan_s=plan.timeline.makespan_s * times))
+
+    for late in (1.0, 4.0):
+        made = split_where_it_gains(graph, cluster, whole, place, place, functools.partial(judge, late=late))
+        assert made.graph.says("tile") is (late == 1)
 
 
 @pytest.mark.parametrize(("link", "devices"), [("1MB/s", 2), (None, 1)])

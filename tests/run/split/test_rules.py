@@ -59,6 +59,43 @@ def test_values_and_gradients(case: str) -> None:
     assert len(baechi.plan_of(model).devices_used) > 1
 
 
+NORM: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "layer norm": (lambda: nn.LayerNorm(5), 3),
+    "layer norm, two axes, no bias": (lambda: nn.LayerNorm((4, 5), bias=False), 2),
+    "layer norm, plain": (lambda: nn.LayerNorm(5, elementwise_affine=False), 4),
+    "rms norm": (lambda: nn.RMSNorm(5), 3),
+    "elu": (lambda: nn.ELU(0.5), 2),
+    "gelu": (lambda: nn.GELU("tanh"), 4),
+    "leaky relu": (lambda: nn.LeakyReLU(0.2), 2),
+    "softplus": (lambda: nn.Softplus(2, 5), 3),
+    "tanh": (nn.Tanh, 2),
+    "norm and activation": (lambda: nn.Sequential(nn.LayerNorm(5), nn.SiLU(), nn.RMSNorm(5)), 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NORM)
+def test_rows(case: str) -> None:
+    """Rows are divided, of other batches than the example, too: of seven, of four, and of one."""
+    layer, tiles = NORM[case]
+    model, plain = twins(lambda: Around(layer()))
+    names = [name for name, own in model.named_modules() if not list(own.children())]
+    spec = baechi.BatchSpec({"rows": -(-7 // tiles)}, range(tiles)) if "norm" in case else tiles
+    cluster = split_on(tiles, model, torch.ones(7, 4, 5).double(), dict.fromkeys(names, spec))
+    graph = baechi.plan_of(model).graph
+    assert [name for name in names if f"{name}[join]" in graph] == names[-1:]
+    for rows in (7, 4, 1):
+        x = torch.randn(rows, 4, 5, dtype=torch.float64, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        with cluster:
+            result = model(x)
+            (result * result).sum().backward()
+        expected = plain(y)
+        (expected * expected).sum().backward()
+        torch.testing.assert_close(result.detach().cpu(), expected.detach(), rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=TOLERANCE)
+        assert_same(model, plain)
+
+
 def test_an_index_out_of_range_raises() -> None:
     """Below the first row, or beyond the last one, an embedding in tiles raises as a whole one does."""
     model, _ = twins(lambda: Around(nn.Embedding(12, 4)))

@@ -19,6 +19,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from baechi.backend.transfer import Way
+from baechi.run.pipeline.graph.apart import Later
 from baechi.run.step.aliases import is_custom
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
 from baechi.torchlib.private.tensors import is_view, view_base
@@ -68,7 +69,8 @@ class Part:
         readers: the numbers of the parts that read what it makes.
         exits: by node and output, what others read.
         cuts: what it reads of others.
-        is_done: whether its backward is over.
+        is_done: whether its backward is over, as far as others wait for it.
+        left: what of it is left: the gradients of weights, where these are apart.
     """
 
     def __init__(self, number: int, place: str) -> None:
@@ -79,6 +81,7 @@ class Part:
         self.exits: dict[tuple[Any, int], Exit] = {}
         self.cuts: list[Cut] = []
         self.is_done = False
+        self.left: list[Later] = []
 
     def exit_of(self, tensor: torch.Tensor, place: str) -> Exit:
         """The exit of a tensor that this part made.
@@ -102,11 +105,13 @@ class Parts:
 
     Attributes:
         now: the part that the microbatch's thread records.
+        handle: what all cuts lead to in autograd's graph; it gets no gradient.
     """
 
     def __init__(self, ended: Callable[[str], Any]) -> None:
         self.all: list[Part] = []
         self._ended = ended
+        self.handle = torch.zeros((), requires_grad=True)
         self.now: Part | None = None
         self._of_stage: dict[int, Part] = {}
         self._starts: list[int] = []

@@ -70,7 +70,6 @@ class LaneStep(Step):
         self._gate = gate
         self._places = Sites(route)
         self._sender = Sender(ahead)
-        self._handle = torch.zeros((), requires_grad=True)
 
     def reach(self, layer: str, args: Any, kwargs: Any) -> str:
         call = super().reach(layer, args, kwargs)
@@ -164,7 +163,7 @@ class LaneStep(Step):
         with torch.no_grad():
             data = self._plain(tensor) if here == place else self._copied(tensor, here, place)
             data = data.detach()  # what other parts read, too, gets no history
-        return begin(self._handle, data, cut)
+        return begin(self.parts.handle, data, cut)
 
     def _copied(self, tensor: torch.Tensor, here: str, place: str) -> torch.Tensor:
         """The copy of a tensor on another device, or a view of the copy of what it is a view of."""
@@ -252,7 +251,7 @@ class LaneStep(Step):
             return
         maker = self.parts.maker_of(base)
         if maker is not None:
-            renew(self._handle, base, self.parts.cut(base, maker, place, place))
+            renew(self.parts.handle, base, self.parts.cut(base, maker, place, place))
         write_back(self.backend, original, copied, unsaid=unsaid)
 
     def view_of(

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.watching import stepping_bytes
-from baechi.simulate.pipeline.counting.rehearsal import Changes, Rehearsal, new_gradient_bytes, staying_bytes
+from baechi.simulate.pipeline.counting.apart import new_gradient_bytes
+from baechi.simulate.pipeline.counting.notes import Changes
+from baechi.simulate.pipeline.counting.rehearsal import Rehearsal, staying_bytes
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,16 @@ class UnitBytes:
     returned: list[tuple[int, int]]
 
 
-def bytes_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> UnitBytes:
+def bytes_of(
+    plan: IndexedPlan, units: Units, run_of: Sequence[int], weights_part: Sequence[float]
+) -> UnitBytes:
     """Count the bytes of one microbatch.
 
     Args:
         plan: the placement, indexed.
         units: its stages and runs.
         run_of: by layer, its run; below 0 on the host.
+        weights_part: by layer, the part of its backward that is for its weights alone, if that is apart.
     """
     always = [0] * len(plan.cluster)
     for layer, part in enumerate(plan.footprints):
@@ -59,7 +64,7 @@ def bytes_of(plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> UnitByte
     returned, kept = [0] * len(plan.cluster), [0] * len(plan.cluster)
     for one in plan.indexed.returned:
         returned[plan.device_of[one.maker]] += one.size_bytes
-    notes = Rehearsal(plan, units, run_of).notes
+    notes = Rehearsal(plan, units, run_of, weights_part).notes
     if plan.graph.training:
         for layer, costs in enumerate(plan.indexed.costs):
             kept[plan.device_of[layer]] += staying_bytes(costs)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST
 from baechi.cost.memory import saved_returned_bytes
@@ -13,39 +12,10 @@ from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.memory.backward import BackwardLedger
 from baechi.simulate.memory.forward import ForwardLedger
 from baechi.simulate.memory.gradients import Gradient
+from baechi.simulate.pipeline.counting.apart import Apart, new_gradient_bytes
+from baechi.simulate.pipeline.counting.notes import KERNEL_S, NEW, TRANSFER_S, Notes
 from baechi.simulate.time.host import Issued
 from baechi.simulate.time.transfers import RETURNED, Transfer, forward_transfers
-
-
-class Change(NamedTuple):
-    """What a task changes on a device.
-
-    Args:
-        device: the device.
-        rise_bytes: the most that is there beyond what was there.
-        net_bytes: what it adds in all, before what comes back late.
-        late_bytes: what it releases that its own kernels still use.
-        sent_bytes: what it releases that is still on its way, behind its kernels.
-    """
-
-    device: int
-    rise_bytes: int
-    net_bytes: int
-    late_bytes: int
-    sent_bytes: int
-
-
-Changes = tuple[Change, ...]
-
-
-def new_gradient_bytes(costs: LayerCosts) -> int:
-    """Gradients of weights that a layer's backward makes first.
-
-    Args:
-        costs: the layer's attributes.
-    """
-    coming = costs.backward_grad_bytes
-    return ceil(costs.grad_bytes if coming is None else coming)
 
 
 def staying_bytes(costs: LayerCosts) -> int:
@@ -57,52 +27,6 @@ def staying_bytes(costs: LayerCosts) -> int:
     return ceil(costs.held_bytes) + saved_returned_bytes(costs) if costs.returned else 0
 
 
-_NOW, _NEW, _LATE, _SENT = range(4)
-"""What changes at once; a weight's gradient, if it is new; what a task's kernels still use; what is sent."""
-
-_KERNEL_S, _TRANSFER_S = 1.0, 2.0
-"""In a rehearsal everything is issued at 0; kernels are over at the one, transfers at the other."""
-
-
-class _Notes:
-    """Notes what ledgers count, by task."""
-
-    def __init__(self) -> None:
-        self.task = ("forward", 0)
-        self._found: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-
-    def issue(self, device: int, size_bytes: int, now_s: float, least_s: float | None = None) -> None:
-        self.note(device, size_bytes, _NOW)
-
-    def free(self, device: int, size_bytes: int) -> None:
-        self.note(device, -size_bytes, _NOW)
-
-    def drop(self, device: int, size_bytes: int, until_s: float, now_s: float) -> None:
-        kind = _SENT if until_s >= _TRANSFER_S else _LATE if until_s > now_s else _NOW
-        self.note(device, -size_bytes, kind)
-
-    def note(self, device: int, size_bytes: int, kind: int) -> None:
-        if size_bytes:
-            self._found.setdefault(self.task, []).append((device, size_bytes, kind))
-
-    def left(self, device: int) -> int:
-        """The bytes that no task has released."""
-        return sum(
-            [size_bytes for found in self._found.values() for one, size_bytes, _ in found if one == device]
-        )
-
-    def changes(self, task: tuple[str, int], *, new: bool = False) -> Changes:
-        found: dict[int, list[int]] = {}
-        for device, size_bytes, kind in self._found.get(task, ()):
-            sums = found.setdefault(device, [0, 0, 0, 0])
-            if kind in (_LATE, _SENT):
-                sums[kind] -= size_bytes
-            elif new or kind == _NOW:
-                sums[1] += size_bytes
-                sums[0] = max(sums[:2])
-        return tuple([Change(device, *found[device]) for device in sorted(found)])
-
-
 @dataclass(frozen=True)
 class _AtOnce:
     """When layers and transfers ran."""
@@ -112,8 +36,8 @@ class _AtOnce:
 
     @classmethod
     def of(cls, layers: int, transfers: int) -> "_AtOnce":
-        ran = [(layer, 0.0, _KERNEL_S) for layer in range(layers)]
-        return cls(ran, [(number, 0.0, _TRANSFER_S) for number in range(transfers)])
+        ran = [(layer, 0.0, KERNEL_S) for layer in range(layers)]
+        return cls(ran, [(number, 0.0, TRANSFER_S) for number in range(transfers)])
 
 
 def _as_a_lane(plan: IndexedPlan) -> IndexedPlan:
@@ -137,12 +61,16 @@ class Rehearsal:
         plan: the placement, indexed.
         units: its stages and runs.
         run_of: by layer, its run; below 0 on the host.
+        weights_part: by layer, the part of its backward that is for its weights alone, if that is apart.
 
     Attributes:
         notes: what it counted.
     """
 
-    def __init__(self, plan: IndexedPlan, units: Units, run_of: Sequence[int]) -> None:
+    def __init__(
+        self, plan: IndexedPlan, units: Units, run_of: Sequence[int], weights_part: Sequence[float]
+    ) -> None:
+        self._weights_part = weights_part
         self._places = range(len(run_of))
         self._plan = _as_a_lane(plan)
         self._units, self._run_of = units, run_of
@@ -150,7 +78,7 @@ class Rehearsal:
         for layer, run in enumerate(run_of):
             if run >= 0:
                 self._layers_of[run].append(layer)
-        self.notes = _Notes()
+        self.notes = Notes()
         indexed, device_of, host = plan.indexed, plan.device_of, plan.host
         forward = forward_transfers(indexed, device_of, self._places, host)
         ledger = self._go_forward([one for one in forward if one.travels])
@@ -184,14 +112,17 @@ class Rehearsal:
         return ledger
 
     def _go_backward(self, forward: ForwardLedger) -> None:
-        handed = {stage: list(self._handed(stage)) for stage in self._units.backward_order}
+        whole = self._units.backward_order[: self._units.whole]
+        handed = {stage: list(self._handed(stage)) for stage in whole}
         transfers = [one for of_stage in handed.values() for one in of_stage]
         issued, times = self._issued(transfers), _AtOnce.of(len(self._places), len(transfers))
-        ledger = BackwardLedger(self._plan, self.notes, forward.kept, transfers, issued, times, 0.0)
+        ledger = BackwardLedger(
+            self._plan, self.notes, forward.kept, transfers, issued, times, 0.0, self.notes.release
+        )
         waiting: dict[int, list[tuple[int, Gradient]]] = {}
         number = 0
         for stage, of_stage in handed.items():
-            self.notes.task = ("backward", stage)
+            self.notes.task = self.notes.releasing = ("backward", stage)
             self._go_back(ledger, waiting.pop(stage, []), stage)
             for transfer in of_stage:
                 gradient = _handed_on(ledger, number, transfer)
@@ -231,12 +162,20 @@ class Rehearsal:
                 ledger.begin(number)
                 of_loss = (RETURNED - number, *indexed.makes[returned.maker])
                 held += [ledger.hold(tensor, device) for tensor in of_loss]
+        weights = self._units.weights_stage.get(stage)
+        apart = None if weights is None else Apart(self.notes, ledger, device, weights)
         for layer in reversed(layers):
+            costs, is_apart = indexed.costs[layer], bool(apart and self._weights_part[layer])
+            if apart is not None and is_apart:
+                apart.catch(costs, indexed.makes[layer])
             ledger.launch(layer)
-            self.notes.note(device, new_gradient_bytes(indexed.costs[layer]), _NEW)
+            if not is_apart:
+                self.notes.note(device, new_gradient_bytes(costs), NEW)
         for kept in held:
             if kept is not None:
                 ledger.let_go(kept, device)
+        if apart is not None:
+            apart.finish()
 
 
 def _handed_on(ledger: BackwardLedger, number: int, transfer: Transfer) -> Gradient | None:
