@@ -1,4 +1,4 @@
-"""The tests on the test accelerator, each file in a process of its own."""
+"""The tests on the test accelerator, in a few processes of their own."""
 
 import os
 import subprocess
@@ -9,14 +9,30 @@ import pytest
 from accelerator import why_not
 
 HERE = Path(__file__).parent / "accelerator"
+SHARED = (
+    "test_faults.py",
+    "test_hunt.py",
+    "test_machine.py",
+    "test_machine_defects.py",
+    "test_ops_apart.py",
+    "test_points.py",
+    "test_points_needed.py",
+    "test_protocol.py",
+    "test_split.py",
+    "test_views.py",
+)
+"""Short ones, in one process: each process takes seconds to import what it needs."""
+
+ALONE = sorted({path.name for path in HERE.glob("test_*.py")} - set(SHARED))
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_*.py")))
-def test_on_the_test_accelerator(file: str) -> None:
+@pytest.mark.parametrize("files", [SHARED, *[(name,) for name in ALONE]], ids=" ".join)
+def test_on_the_test_accelerator(files: tuple[str, ...]) -> None:
     """All of it passes, or is skipped with its reason."""
     if why_not():
         pytest.skip(why_not())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file)]
+    paths = [str(HERE / file) for file in files]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths]
     environment = {**os.environ, "BAECHI_TOY": "1"}
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS"):
         environment.pop(name, None)

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also where these tests are the only ones
 
 ASKED = "BAECHI_TOY"
-"""Set where this folder is tested by itself; `tests/test_accelerator.py` does so, file by file."""
+"""Set where this folder is tested by itself; `tests/test_accelerator.py` does so, some files at a time."""
 
 ON_TOY = os.environ.get("BAECHI_DEVICE", "toy") == "toy"
 

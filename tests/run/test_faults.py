@@ -325,9 +325,9 @@ def test_control_c_in_a_layer(build: type[nn.Module], reorder: str) -> None:
 def test_a_hook_raises(reorder: str) -> None:
     """Hooks of a layer, before and after it, and of the model: what they raise reaches the caller."""
     for error in (Broken, KeyboardInterrupt):
+        world = World(Branches, reorder)
         for name in ("", "a", "c", "d"):
             for register in ("register_forward_pre_hook", "register_forward_hook"):
-                world = World(Branches, reorder)
                 module = world.model.get_submodule(name)
                 handle = getattr(module, register)(lambda *args: TRAP.at("a hook"))
                 assert check_fails(world, "a hook", error) == []

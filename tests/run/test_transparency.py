@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from architectures import HELD_IN, OTHERS, OWN, Architecture
+from architectures.graphs import assert_weights_add_up
 from architectures.of_zoo import ZOO
 from same import ROUNDING, Result, assert_same, step
 
@@ -56,16 +57,18 @@ def test_held_in(architecture: Architecture, training: bool) -> None:
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("architecture", OTHERS, ids=lambda a: a.name)
 def test_others(architecture: Architecture, training: bool) -> None:
-    """On 3 devices: the model that was captured itself, and others by its graph."""
+    """On 3 devices: the model that was captured itself, and others by its graph; which has all weights."""
     reference = step(architecture.build(), architecture.inputs(), training=training)
     model = architecture.build().train(training)
     cluster = baechi.Cluster.virtual(3)
     baechi.distribute(model, architecture.inputs(), cluster=cluster, placer="random:0")
+    graph = baechi.plan_of(model).graph
+    assert_weights_add_up(graph, architecture.build())
     with cluster:
         result = step(model, architecture.inputs(), training=training)
     assert_same(reference, result, tolerance=ROUNDING)
-    for placer in ("random:1", "m-topo"):
-        result = run_on(architecture, baechi.plan_of(model).graph, 3, placer)
+    for placer in ("random:1", "m-topo") if training else ("random:1",):
+        result = run_on(architecture, graph, 3, placer)
         assert_same(reference, result, tolerance=ROUNDING)
 
 

@@ -6,6 +6,7 @@ from itertools import combinations
 import networkx as nx
 import pytest
 from architectures import HELD_IN, OTHERS, OWN, Architecture
+from architectures.graphs import assert_weights_add_up as each_is_owned_once
 from capture.cases import CASES, Case
 from capture.oracle import Record, really_run
 from torch import nn
@@ -46,7 +47,8 @@ MODELS: dict[str, Callable[[], Made]] = {name: of_the_zoo(name) for name in zoo.
 def test_dependencies(name: str, training: bool) -> None:
     """The last writer of what a node reads, and who read what it writes, come before it; and every
     edge with data stands for something that was read."""
-    assert_right(*MODELS[name](), training=training)
+    model, inputs = MODELS[name]()
+    each_is_owned_once(assert_right(model, inputs, training=training), model)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.several], ids=lambda case: case.key)
@@ -76,7 +78,9 @@ def test_what_is_missing_or_invented_is_found() -> None:
                 assert_witnessed(more, record)
 
 
-def assert_right(model: nn.Module, inputs: Inputs, *, training: bool, whole: tuple[str, ...] = ()) -> None:
+def assert_right(
+    model: nn.Module, inputs: Inputs, *, training: bool, whole: tuple[str, ...] = ()
+) -> LayerGraph:
     """Everything that must hold of a graph, as a real run shows it."""
     graph = capture(model, inputs, training=training, no_split_module_classes=whole)
     record = really_run(model, inputs, graph, training=training)
@@ -86,6 +90,7 @@ def assert_right(model: nn.Module, inputs: Inputs, *, training: bool, whole: tup
     assert_complete(graph, record)
     assert_witnessed(graph, record)
     assert_weights_add_up(graph, model)
+    return graph
 
 
 def assert_complete(graph: LayerGraph, record: Record) -> None:

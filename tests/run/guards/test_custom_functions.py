@@ -121,7 +121,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def few_objects() -> Iterator[None]:
     """Reversible functions refer to themselves through autograd, so captures collect garbage in vain."""
     gc.collect()

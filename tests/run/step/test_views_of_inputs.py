@@ -56,12 +56,19 @@ WRITES: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("reorder", [False, "host", "threads"])
+MODES = (torch.no_grad, torch.inference_mode, torch.enable_grad)
+REORDER = (False, "host", "threads")
+
+
 @pytest.mark.parametrize("inside", [True, False], ids=["emulated", "outside"])
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", VIEWS)
-def test_one_memory(kind: str, mode: Any, inside: bool, reorder: Any) -> None:
-    """The caller, the code and later layers see what they would see on one device."""
+def test_one_memory(kind: str, mode: Any, inside: bool) -> None:
+    """The caller, the code and later layers see what they would see on one device.
+
+    Launchers go round: each meets every kind inside and outside, in one of the modes.
+    """
+    reorder = REORDER[(list(VIEWS).index(kind) + MODES.index(mode) + inside) % len(REORDER)]
     for write in WRITES if kind != "wider" else ["nothing", "original"]:  # torch writes no expanded tensors
 
         def code(net: Any, x: Tensor, write: str = write) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import product
 from typing import Any
 
 import pytest
@@ -82,10 +81,14 @@ def distributed(
     return baechi.assign(architecture.build(), plan, reorder=reorder), cluster
 
 
-@pytest.mark.parametrize(("name", "optimizer"), list(product(MODELS, OPTIMIZERS)))
+PAIRS = [(name, other) for number, name in enumerate(MODELS) for other in list(OPTIMIZERS)[number % 2 :: 2]]
+"""Each model with two optimizers; the next model with the other two."""
+
+
+@pytest.mark.parametrize(("name", "optimizer"), PAIRS)
 def test_three_devices(name: str, optimizer: str) -> None:
-    """Losses, weights and buffers after three steps of each optimizer, half of them with clipping."""
-    clipped = (list(MODELS).index(name) + list(OPTIMIZERS).index(optimizer)) % 2 == 0
+    """Losses, weights and buffers after three steps of an optimizer, half of them with clipping."""
+    clipped = list(MODELS).index(name) % 4 < 2
     architecture, tolerance = MODELS[name], TOLERANCE[name]
     plain = architecture.build()
     expected = trained(plain, architecture.inputs(), OPTIMIZERS[optimizer], clipped=clipped)

@@ -1,19 +1,18 @@
 """What must hold of the graph of every architecture."""
 
 import networkx as nx
-import pytest
-from architectures import HELD_IN, OTHERS, OWN, Architecture
+from torch import nn
 
-from baechi.capture import capture
-from baechi.records import Inputs
+from baechi import LayerGraph
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("architecture", [*HELD_IN, *OTHERS, *OWN], ids=lambda a: a.name)
-def test_weights_add_up(architecture: Architecture, training: bool) -> None:
-    """Bytes of parameters and buffers are the model's, each owned once, and the graph is acyclic."""
-    model = architecture.build()
-    graph = capture(model, Inputs.of(architecture.inputs()), training=training)
+def assert_weights_add_up(graph: LayerGraph, model: nn.Module) -> None:
+    """Bytes of parameters and buffers are the model's, each owned once, and the graph is acyclic.
+
+    Args:
+        graph: of the model.
+        model: the plain model, where it was built.
+    """
     for weights, attribute in ((model.parameters, "param_bytes"), (model.buffers, "buffer_bytes")):
         held = {id(w.untyped_storage()): w.untyped_storage().nbytes() for w in weights()}
         assert graph.total(attribute) == sum(held.values())
