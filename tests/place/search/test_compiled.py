@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 from baechi.place.search.estimating.compiled import compiled
+from baechi.place.search.estimating.stale import drop_stale
 
 
 def test_without_a_place_to_keep_it() -> None:
@@ -16,6 +17,29 @@ def test_without_a_place_to_keep_it() -> None:
     double = compiled(scope["double"])  # type: ignore[type-var]
     assert double(21) == 42
     assert double.signatures  # by the compiler, not by Python
+
+
+def test_a_cache_of_other_sources_is_dropped(tmp_path: Path) -> None:
+    """One source changes, and nothing compiled is left in any folder; nothing changes, and all is."""
+    inside = tmp_path / "inside"
+    for folder in (tmp_path, inside):
+        (folder / "__pycache__").mkdir(parents=True)
+        (folder / "code.py").write_text("one")
+
+    def kept() -> int:
+        cached = [
+            f / "__pycache__" / f"code.f-1.py311.{end}"
+            for f in (tmp_path, inside)
+            for end in ("nbi", "1.nbc")
+        ]
+        for file in cached:
+            file.touch()
+        drop_stale(tmp_path)
+        return sum([file.exists() for file in cached])
+
+    assert [kept(), kept()] == [0, 4]  # the first time it is not known of what they are
+    (inside / "code.py").write_text("two")
+    assert [kept(), kept()] == [0, 4]
 
 
 SEARCH = """

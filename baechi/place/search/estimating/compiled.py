@@ -7,10 +7,13 @@ compiler (numba, the extra `search`) Python runs these functions: the same searc
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+
+from baechi.place.search.estimating.stale import drop_stale
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ def _compiler() -> Any:
             "pip install 'baechi[search]', or place with effort=0, which does not search"
         )
         return None
+    drop_stale(Path(__file__).parents[1])
     return njit
 
 
