@@ -114,10 +114,13 @@ def test_the_step_is_shorter_as_predicted() -> None:
 
 
 def test_the_host_is_charged() -> None:
-    """For each product whose weights' gradients are asked for apart: two on each of three devices."""
+    """For each product whose weights' gradients are asked for apart: two on each of three devices.
+
+    The host bounds this step, so it is predicted within 5 %, not within 1 %.
+    """
     _, charged = both(HostCosts(weights_s=1e-3))
     dry = baechi.dry_run(Chain(), torch.zeros(256, 64), charged)
-    assert charged.timeline.makespan_s == pytest.approx(dry.makespan_s, rel=0.01)
+    assert charged.timeline.makespan_s == pytest.approx(dry.makespan_s, rel=0.05)
     _, free = both(HostCosts())
     grown_us = charged.timeline.counters["host_us"] - free.timeline.counters["host_us"]
     assert grown_us == pytest.approx(2 * 3 * MICROBATCHES * 1e3, abs=1)
