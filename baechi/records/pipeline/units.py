@@ -15,6 +15,7 @@ the stage whose weights they are, and no other stage waits for it.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from baechi.errors import PlanError
@@ -188,7 +189,13 @@ class Units:
         """How many stages there are without those of weights alone."""
         return len(self.device_of) - len(self.weights_of)
 
-    @property
+    @cached_property
+    def unit_devices(self) -> tuple[int, ...]:
+        """By unit of a microbatch, its device: the runs, then the stages if there is a backward."""
+        of_runs = tuple([self.device_of[stage] for stage in self.stage_of_run])
+        return of_runs + self.device_of if self.training else of_runs
+
+    @cached_property
     def weights_stage(self) -> dict[int, int]:
         """By stage whose weights are apart, the stage of its weights."""
         return {stage: self.whole + number for number, stage in enumerate(self.weights_of)}
@@ -222,7 +229,7 @@ class Units:
             return behind, -ahead
 
         whole = sorted(range(self.whole), key=depth)
-        return [*whole, *[self.weights_stage[stage] for stage in whole if stage in self.weights_of]]
+        return [*whole, *[self.weights_stage[stage] for stage in whole if stage in self.weights_stage]]
 
 
 def _depths(edges: Sequence[tuple[int, int]], device_of: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -48,9 +48,7 @@ def _host_s(costs: PipelineCosts, microbatches: int) -> float:
 
 def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[object, Job]]:
     """Each task, with its device."""
-    units = costs.units
-    where = [units.device_of[stage] for stage in units.stage_of_run]
-    where += units.device_of if units.training else ()
+    where = costs.units.unit_devices
     for number, own_s in enumerate(found.own_s):
         after_s = found.tails_s[number] - own_s
         yield where[number % len(where)], (found.heads_s[number], own_s, after_s)

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.replay import AHEAD
-from baechi.simulate.pipeline.ways import followers_of, uploaded_s
+from baechi.simulate.pipeline.ways import by_task, fetched_s, followers_of, uploaded_s
 
 _EVENT = -1
 """The device of what takes no time."""
@@ -34,20 +34,15 @@ class Network:
     """
 
     def __init__(self, costs: PipelineCosts, microbatches: int, limits: Sequence[int]) -> None:
-        units, training = costs.units, costs.units.training
+        units, device_of = costs.units, costs.units.unit_devices
         self._runs, self._devices = len(costs.forward_s), len(costs.cluster)
-        device_of = [units.device_of[stage] for stage in units.stage_of_run]
-        device_of += units.device_of if training else ()
         self._width, self._microbatches = len(device_of), microbatches
-        first_s = [*costs.forward_s, *costs.backward_s][: self._width]
-        added_s = map(sum, zip(costs.backward_s, costs.add_s, strict=True))
-        later_s = [*costs.forward_s, *added_s][: self._width]
-        self.own_s = first_s + later_s * (microbatches - 1)
+        self.own_s = by_task([*costs.forward_s, *costs.backward_s], costs.add_s, units, microbatches)
         self.tasks = len(self.own_s)
         self._device = device_of * microbatches
         empty_s = [0.0] * (self._width - self._runs)
-        fetched_s = [max([send.duration_s for send in sends], default=0.0) for sends in costs.sends]
-        self._outer_s = [[*uploaded_s(costs), *empty_s] * microbatches, [*fetched_s, *empty_s] * microbatches]
+        outer_s = uploaded_s(costs), fetched_s(costs)
+        self._outer_s = [[*own_s, *empty_s] * microbatches for own_s in outer_s]
         self._after: list[list[_Arc]] = [[] for _ in self.own_s]
         self._join_tasks(followers_of(costs))
         self._join_code()

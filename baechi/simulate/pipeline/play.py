@@ -15,7 +15,7 @@ from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.units import Direction
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
-from baechi.simulate.pipeline.ways import in_code_order
+from baechi.simulate.pipeline.ways import waiting_for_ends
 
 _END, _ARRIVAL, _WAKE = range(3)
 
@@ -37,8 +37,7 @@ class AbstractPlay(ABC):
         units = costs.units
         self.runs, self.stages = len(units.stage_of_run), len(units.device_of) if units.training else 0
         self.width = self.runs + self.stages
-        self.device_of = [units.device_of[stage] for stage in units.stage_of_run]
-        self.device_of += [*units.device_of] if units.training else []
+        self.device_of = units.unit_devices
         self.start_s = [-1.0] * (self.width * microbatches)
         self.end_s = [-1.0] * (self.width * microbatches)
         self.sent: list[tuple[float, float, Send, int, int, Direction]] = []
@@ -48,9 +47,9 @@ class AbstractPlay(ABC):
         self._heap: list[tuple[float, int, int, object]] = []
         self._counter = 0
         self._duration_s = [*costs.forward_s, *costs.backward_s][: self.width]
-        self._followers = _followers(costs, self.runs, self.width)
+        self._followers = waiting_for_ends(costs)
         # from the second microbatch on, a task waits for that of the microbatch before as well
-        missing = _missing(costs, self.runs, self.width)
+        missing = _missing(costs, self._followers)
         self._missing = missing + [count + 1 for count in missing] * (microbatches - 1)
 
     def task_of(self, number: int) -> Task:
@@ -217,28 +216,10 @@ class AbstractPlay(ABC):
         heappush(self._heap, (time_s, kind, self._counter, what))
 
 
-def _followers(costs: PipelineCosts, runs: int, width: int) -> list[list[int]]:
-    """By unit, those that wait for its end and for no transfer: by data, or by the code on a device."""
-    units = costs.units
-    found: list[list[int]] = [[] for _ in range(width)]
-    for run, before in enumerate(costs.forward_after):
-        for earlier in before:
-            found[earlier].append(run)
-    if units.training:
-        for stage, of_stage in enumerate(units.runs_of):
-            for run in of_stage:
-                found[run].append(runs + stage)
-            for earlier in costs.backward_after[stage]:
-                found[runs + earlier].append(runs + stage)
-    for earlier, later in in_code_order(costs):
-        found[earlier].append(later)
-    return found
-
-
-def _missing(costs: PipelineCosts, runs: int, width: int) -> list[int]:
-    """By unit, how many things it waits for in its microbatch."""
-    missing = [0] * width
-    for followers in _followers(costs, runs, width):
+def _missing(costs: PipelineCosts, at_once: Sequence[Sequence[int]]) -> list[int]:
+    """By unit, how many things it waits for in its microbatch: ends and transfers."""
+    missing, runs = [0] * len(at_once), len(costs.forward_s)
+    for followers in at_once:
         for follower in followers:
             missing[follower] += 1
     for sends in (*costs.sends, *costs.uploads):

@@ -6,9 +6,10 @@
 Devices and links are taken to be free. A task is its number: microbatch by microbatch, runs before stages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from baechi.records.pipeline import Units
 from baechi.simulate.pipeline.costs import PipelineCosts
 
 
@@ -37,9 +38,7 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
     units, runs = costs.units, len(costs.forward_s)
     ordered = [*range(runs), *[runs + stage for stage in units.backward_order if units.training]]
     after, width = followers_of(costs), len(ordered)
-    first_s = [*costs.forward_s, *costs.backward_s][:width]
-    later_s = [*costs.forward_s, *map(sum, zip(costs.backward_s, costs.add_s, strict=True))][:width]
-    own_s = first_s + later_s * (microbatches - 1)
+    own_s = by_task([*costs.forward_s, *costs.backward_s], costs.add_s, units, microbatches)
     heads_s = [*uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
     bases = [microbatch * width for microbatch in range(microbatches)]
     for base in bases:
@@ -49,13 +48,12 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
                 heads_s[base + follower] = max(heads_s[base + follower], end_s + travel_s)
             if base != bases[-1]:
                 heads_s[base + width + unit] = max(heads_s[base + width + unit], end_s)
-    fetched_s = [max([send.duration_s for send in sends], default=0.0) for sends in costs.sends]
-    tails_s = list(own_s)
+    last_s, tails_s = fetched_s(costs), list(own_s)
     for base in reversed(bases):
         for unit in reversed(ordered):
             rest_s = [travel_s + tails_s[base + follower] for follower, travel_s in after[unit]]
             rest_s += [tails_s[base + width + unit]] if base != bases[-1] else []
-            rest_s += [fetched_s[unit]] if unit < runs else []
+            rest_s += [last_s[unit]] if unit < runs else []
             tails_s[base + unit] += max(rest_s, default=0.0)
     return Ways(own_s, heads_s, tails_s)
 
@@ -66,24 +64,57 @@ def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
     Args:
         costs: of the pipeline.
     """
-    units, runs = costs.units, len(costs.forward_s)
-    found: list[list[tuple[int, float]]] = [[] for _ in range(runs + len(costs.backward_s))]
-    for run, before in enumerate(costs.forward_after):
-        for earlier in before:
-            found[earlier].append((run, 0.0))
+    runs = len(costs.forward_s)
+    found = [[(later, 0.0) for later in at_once] for at_once in waiting_for_ends(costs)]
     for run, sends in enumerate(costs.sends):
         found[run] += [(reader, send.duration_s) for send in sends for reader in send.readers]
+    for stage, sends in enumerate(costs.returns) if costs.units.training else ():
+        found[runs + stage] += [(runs + reader, send.duration_s) for send in sends for reader in send.readers]
+    return found
+
+
+def waiting_for_ends(costs: PipelineCosts) -> list[list[int]]:
+    """By unit, those of its microbatch that wait for its end and for no transfer: by data, or by the code.
+
+    Args:
+        costs: of the pipeline.
+    """
+    units, runs = costs.units, len(costs.forward_s)
+    found: list[list[int]] = [[] for _ in units.unit_devices]
+    for run, before in enumerate(costs.forward_after):
+        for earlier in before:
+            found[earlier].append(run)
     for stage, before in enumerate(costs.backward_after) if units.training else ():
         for run in units.runs_of[stage]:
-            found[run].append((runs + stage, 0.0))
+            found[run].append(runs + stage)
         for earlier in before:
-            found[runs + earlier].append((runs + stage, 0.0))
-        found[runs + stage] += [
-            (runs + reader, send.duration_s) for send in costs.returns[stage] for reader in send.readers
-        ]
+            found[runs + earlier].append(runs + stage)
     for earlier, later in in_code_order(costs):
-        found[earlier].append((later, 0.0))
+        found[earlier].append(later)
     return found
+
+
+def by_task(each_s: Sequence[float], more_s: Sequence[float], units: Units, microbatches: int) -> list[float]:
+    """Seconds by task: from the second microbatch on, stages take more.
+
+    Args:
+        each_s: by run, then by stage, what a task takes.
+        more_s: by stage, how much more.
+        units: of the pipeline.
+        microbatches: how many.
+    """
+    width, runs = len(units.unit_devices), len(each_s) - len(more_s)
+    later_s = [*each_s[:runs], *map(sum, zip(each_s[runs:], more_s, strict=True))]
+    return [*each_s[:width], *later_s[:width] * (microbatches - 1)]
+
+
+def fetched_s(costs: PipelineCosts) -> list[float]:
+    """By run, the longest transfer of what others read.
+
+    Args:
+        costs: of the pipeline.
+    """
+    return [max([send.duration_s for send in sends], default=0.0) for sends in costs.sends]
 
 
 def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:

@@ -6,6 +6,7 @@ selection: Carlier and Pinson 1989). If at last a task, or a device in turn, com
 over by that time. The interval between what is refuted and what is not is halved.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
@@ -45,10 +46,8 @@ def closer_bound_s(costs: PipelineCosts, microbatches: int, known_s: float) -> f
 
 
 def _pairs(costs: PipelineCosts, microbatches: int) -> int:
-    units, count = costs.units, [0] * len(costs.cluster)
-    for stage in [*units.stage_of_run, *range(len(units.device_of) if units.training else 0)]:
-        count[units.device_of[stage]] += microbatches
-    return sum([one * one for one in count])
+    count = Counter(costs.units.unit_devices)
+    return sum([(microbatches * one) ** 2 for one in count.values()])
 
 
 def _is_refuted(network: Issued, over_s: float) -> bool:

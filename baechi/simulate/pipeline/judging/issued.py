@@ -19,7 +19,7 @@ from baechi.records.pipeline.units import Task
 from baechi.simulate.pipeline.bounds import one_machine_s
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.replay import AHEAD
-from baechi.simulate.pipeline.ways import followers_of, uploaded_s
+from baechi.simulate.pipeline.ways import by_task, fetched_s, followers_of, uploaded_s
 
 _Arcs = list[list[tuple[int, float]]]
 
@@ -53,22 +53,20 @@ class Issued:
 
     def __init__(self, costs: PipelineCosts, microbatches: int) -> None:
         units, runs = costs.units, len(costs.forward_s)
-        where = [units.device_of[stage] for stage in units.stage_of_run]
-        where += units.device_of if units.training else ()
-        width, host = len(where), len(costs.cluster)
+        where, host = units.unit_devices, len(costs.cluster)
+        width = len(where)
         self.tasks = width * microbatches
         self.own_s = [
-            *_by_task([*costs.forward_s, *costs.backward_s], costs.add_s, width, microbatches),
-            *_by_task([*costs.host_forward_s, *costs.host_backward_s], costs.add_host_s, width, microbatches),
+            *by_task([*costs.forward_s, *costs.backward_s], costs.add_s, units, microbatches),
+            *by_task([*costs.host_forward_s, *costs.host_backward_s], costs.add_host_s, units, microbatches),
         ]
         self._device = where * microbatches
         self._machine = [*self._device, *[host] * self.tasks]
         self.on = [[n for n, at in enumerate(self._machine) if at == one] for one in range(host + 1)]
         empty_s = [0.0] * (width - runs)
-        fetched_s = [max([send.duration_s for send in sends], default=0.0) for sends in costs.sends]
         self._first_s, self._last_s = [
             [*[*outer_s, *empty_s] * microbatches, *[0.0] * self.tasks]
-            for outer_s in (uploaded_s(costs), fetched_s)
+            for outer_s in (uploaded_s(costs), fetched_s(costs))
         ]
         self._arcs: _Arcs = [[] for _ in self.own_s]
         self._join(costs, width)
@@ -191,13 +189,6 @@ class Issued:
             if later >> node & 1 and self._device[node - self.tasks] == self._device[task]
         ]
         return nlargest(AHEAD, rests_s)[-1] if len(rests_s) >= AHEAD else 0.0
-
-
-def _by_task(each_s: Sequence[float], more_s: Sequence[float], width: int, microbatches: int) -> list[float]:
-    """Seconds by task: from the second microbatch on, stages take more."""
-    runs = len(each_s) - len(more_s)
-    later_s = [*each_s[:runs], *map(sum, zip(each_s[runs:], more_s, strict=True))]
-    return [*each_s[:width], *later_s[:width] * (microbatches - 1)]
 
 
 def _sorted(after: _Arcs) -> list[int] | None:
