@@ -20,16 +20,18 @@ from baechi.backend.real.streams import TorchStreams
 from baechi.backend.spans import timeline_of
 from baechi.records.timeline import Phase, Span, SpanKind, Timeline
 from baechi.torchlib.autograd_nodes import node_of, nodes_from
-from baechi.torchlib.private.autograd import current_graph_task_id, next_sequence_number, sequence_number
+from baechi.torchlib.private.autograd import (
+    LEAF_NUMBER,
+    current_graph_task_id,
+    next_sequence_number,
+    sequence_number,
+)
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.storage import storage_object
 
 _SPANS_KEPT = 100_000
 _MAKER = "_baechi_maker"
 """The attribute of a storage that names the layer that made it."""
-
-_LEAF = 2**63
-"""`AccumulateGrad` nodes have sequence numbers above all others."""
 
 Note = Callable[[Any], None]
 
@@ -131,7 +133,7 @@ class StepClock:
 
     def _watch_backward(self, name: str, place: str, result: Any, first: int) -> None:
         for node in nodes_from(
-            map(node_of, tensors_in(result)), lambda node: first <= sequence_number(node) < _LEAF
+            map(node_of, tensors_in(result)), lambda node: first <= sequence_number(node) < LEAF_NUMBER
         ):
             self._watch_node(node, name, place)
 

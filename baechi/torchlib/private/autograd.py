@@ -30,6 +30,8 @@ sequence_number: Callable[[Any], int] = attribute(
     "know which layer made an autograd node",
     call=True,
 )
+LEAF_NUMBER = 2**63
+"""Nodes that add to a leaf's gradient (`AccumulateGrad`) have at least this number, all others less."""
 
 top_saved_hooks: Callable[[bool], Any] = named(
     "torch._C._autograd._top_saved_tensors_default_hooks", "see whether hooks count what autograd saves"

@@ -18,6 +18,7 @@ import torch
 from baechi.backend.virtual.machine.record import StepRecord
 from baechi.backend.virtual.machine.streams import Host, Stream
 from baechi.torchlib.private.autograd import (
+    LEAF_NUMBER,
     current_autograd_node,
     current_graph_task_id,
     next_sequence_number,
@@ -25,7 +26,6 @@ from baechi.torchlib.private.autograd import (
 )
 
 FORWARD = -1
-_LEAF = 2**63
 _OWNERS_KEPT = 100_000
 
 
@@ -133,8 +133,8 @@ class Thread:
         A step whose record is gone has an empty one: its work is not another step's.
         """
         node: Any = current_autograd_node()
-        number = sequence_number(node) if node is not None else _LEAF
-        if number >= _LEAF:  # `AccumulateGrad`: torch gives it the largest number
+        number = sequence_number(node) if node is not None else LEAF_NUMBER
+        if number >= LEAF_NUMBER:
             return self.layer, None
         log = self._log or self
         place = bisect_right(log._starts, number) - 1

@@ -19,13 +19,10 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from baechi.backend import AbstractBackend
-from baechi.torchlib.private.autograd import sequence_number
+from baechi.torchlib.private.autograd import LEAF_NUMBER, sequence_number
 
 _PRODUCTS = ("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Mv", "Addmv", "Linear", "Convolution")
 """How the names of nodes begin that multiply what comes in once for each gradient that they return."""
-
-_LEAF = 2**63
-"""Torch gives the nodes of leaves the largest numbers."""
 
 
 class Later(NamedTuple):
@@ -139,7 +136,7 @@ def _leaves(node: Any, reaches: dict[Any, bool]) -> tuple[Any, ...]:
         if other in seen:
             continue
         seen.add(other)
-        if sequence_number(other) >= _LEAF:
+        if sequence_number(other) >= LEAF_NUMBER:
             found[other] = None
         waiting += [more for more, _ in other.next_functions if more is not None]
     return tuple(found)

@@ -9,9 +9,8 @@ from typing import Any
 
 from baechi.errors import BaechiError
 from baechi.run.pipeline.graph.parts import Part, Parts
-from baechi.torchlib.private.autograd import sequence_number
+from baechi.torchlib.private.autograd import LEAF_NUMBER, sequence_number
 
-_LEAF = 2**63
 """Torch gives the nodes of leaves the largest numbers."""
 
 
@@ -34,7 +33,7 @@ def check_seams(parts: Parts, part: Part, said: Callable[[Part], str]) -> None:
                 continue
             seen.add(node)
             number = sequence_number(node)
-            if number >= _LEAF:
+            if number >= LEAF_NUMBER:
                 continue
             found = parts.made_at(number)
             if found is not None and found is not part and not _casts_a_weight(node):
@@ -48,4 +47,4 @@ def check_seams(parts: Parts, part: Part, said: Callable[[Part], str]) -> None:
 
 def _casts_a_weight(node: Any) -> bool:
     """Whether a node casts a weight: autocast does that once for all microbatches."""
-    return all(before is None or sequence_number(before) >= _LEAF for before, _ in node.next_functions)
+    return all(before is None or sequence_number(before) >= LEAF_NUMBER for before, _ in node.next_functions)
