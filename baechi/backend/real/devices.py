@@ -122,9 +122,7 @@ class TorchDevices(AbstractBackend):
 
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         device = self._streams.device(place)
-        moving = [tensor for tensor in tensors if tensor.device != device]  # what is there is left as it is
-        there = dict(zip(map(id, moving), packed(moving, device), strict=True))
-        result = [there[id(tensor)] if id(tensor) in there else tensor.data for tensor in tensors]
+        result = packed(tensors, device, stays=lambda tensor: tensor.device == device)
         for tensor, data in zip(tensors, result, strict=True):
             if tensor.layout == torch.strided:
                 self._take(data, place)

@@ -106,17 +106,18 @@ class VirtualDevices(AbstractBackend):
                 remove_mark(tensor)
             return [tensor.data for tensor in tensors]
         emulator = self._emulator(place)
-        moving = [tensor for tensor in tensors if self.place_of(tensor) != place]
         with without_dispatch_modes():  # a move is no operation of the model
-            there = dict(zip(map(id, moving), packed(moving, _CPU), strict=True))
-        for data in there.values():
-            if self.place_of(data) == place:  # it shares memory with one that was moved just now
+            result = packed(tensors, _CPU, stays=lambda tensor: self.place_of(tensor) == place)
+        for data in result:
+            if (
+                self.place_of(data) == place
+            ):  # as before, or it shares memory with one that was moved just now
                 continue
             mark = Mark(place, WEIGHT)
             if emulator is not None:
                 emulator.allocator.block(data, mark)
             set_mark(data, mark)
-        return [there[id(tensor)] if id(tensor) in there else tensor.data for tensor in tensors]
+        return result
 
     def room_for(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         with without_dispatch_modes():  # an allocation is no operation of the model

@@ -3,7 +3,7 @@
 Tensors that share a storage span one part of it together, so that they go on sharing memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -89,19 +89,25 @@ def held_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     return sizes | {id(storage): span.size_bytes for storage, span in spans_of(dense).items()}
 
 
-def packed(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+def packed(
+    tensors: Sequence[torch.Tensor], device: torch.device, stays: Callable[[torch.Tensor], bool]
+) -> list[torch.Tensor]:
     """Tensors with the same values on a device, over memory for what they span of their storages.
 
     Args:
         tensors: any; those that are not dense are copied by themselves.
         device: where to. What is there, and spans all of its storage, stays.
+        stays: whether a tensor is to be left as it is.
     """
-    dense = [tensor for tensor in tensors if is_dense(tensor)]
+    moving = {id(tensor) for tensor in tensors if not stays(tensor)}
+    dense = [tensor for tensor in tensors if id(tensor) in moving and is_dense(tensor)]
     spans, memory = spans_of(dense), {}
     for storage, span in spans.items():
         if storage.device != device or span.size_bytes < storage.nbytes():
             memory[storage] = span.memory_of(storage).to(device, copy=True).untyped_storage()
-    return [_moved(tensor, device, spans, memory) for tensor in tensors]
+    return [
+        _moved(tensor, device, spans, memory) if id(tensor) in moving else tensor.data for tensor in tensors
+    ]
 
 
 def _moved(
