@@ -19,8 +19,7 @@ from baechi.run import refuse_distributed
 from baechi.split.noting import note_splits
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.modules.arguments import Arguments
-from baechi.torchlib.tensors.pytree import tensors_in
-from baechi.verbs.batches import part_of_batch
+from baechi.verbs.batches import batch_size, part_of_batch
 from baechi.verbs.given import Outputs, check_microbatches, check_outputs
 from baechi.verbs.measuring import Captured, is_measurable, measure_on
 
@@ -110,7 +109,7 @@ def profile(
             with progress("measuring"):
                 measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
-        note_splits(graph, model, _rows_of(given[0]))
+        note_splits(graph, model, batch_size(given[0]) or 1)
         if measured:
             graph.graph["measured"] = True
         else:
@@ -123,12 +122,6 @@ def profile(
     if outputs == "device":
         graph.graph["outputs"] = outputs
     return graph
-
-
-def _rows_of(inputs: Inputs) -> int:
-    """How long the first tensor of a call's arguments is: the batch, where it comes first."""
-    given = [tensor for tensor in tensors_in((inputs.args, inputs.kwargs)) if tensor.dim()]
-    return len(given[0]) if given else 1
 
 
 def default_cluster() -> Cluster:

@@ -141,6 +141,6 @@ class Rounds:
         fitting = (found for found in placed if found.fits(self._problem))
         first = islice(fitting, STARTS)
         return [
-            Attempt(f"bands {number}{self._launched}" if number > 1 else f"bands{self._launched}", found)
+            Attempt(f"bands{f' {number}' * (number > 1)}{self._launched}", found)
             for number, found in enumerate(first, 1)
         ]
