@@ -7,15 +7,17 @@ from baechi import LayerGraph
 
 
 def assert_weights_add_up(graph: LayerGraph, model: nn.Module) -> None:
-    """Bytes of parameters and buffers are the model's, each owned once, and the graph is acyclic.
+    """Parameters and buffers, by the storages that they really have; a storage with a parameter in it
+    is a parameter's."""
+    parameters = {w.untyped_storage()._cdata: w.untyped_storage().nbytes() for w in model.parameters()}
+    buffers = {w.untyped_storage()._cdata: w.untyped_storage().nbytes() for w in model.buffers()}
+    assert graph.total("param_bytes") == sum(parameters.values())
+    only = [size for storage, size in buffers.items() if storage not in parameters]
+    assert graph.total("buffer_bytes") == sum(only)
 
-    Args:
-        graph: of the model.
-        model: the plain model, where it was built.
-    """
-    for weights, attribute in ((model.parameters, "param_bytes"), (model.buffers, "buffer_bytes")):
-        held = {id(w.untyped_storage()): w.untyped_storage().nbytes() for w in weights()}
-        assert graph.total(attribute) == sum(held.values())
+
+def assert_each_is_owned_once(graph: LayerGraph, model: nn.Module) -> None:
+    """Every weight has one node, and the graph is acyclic, in the code's order."""
     owned = [name for node in graph.placed() for name in graph.nodes[node].get("weights", [])]
     every = {n for n, _ in model.named_parameters(remove_duplicate=False)}
     every |= {n for n, _ in model.named_buffers(remove_duplicate=False)}

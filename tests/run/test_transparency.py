@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from architectures import HELD_IN, OTHERS, OWN, Architecture
-from architectures.graphs import assert_weights_add_up
+from architectures.graphs import assert_each_is_owned_once, assert_weights_add_up
 from architectures.of_zoo import ZOO
 from same import ROUNDING, Result, assert_same, step
 
@@ -64,6 +64,7 @@ def test_others(architecture: Architecture, training: bool) -> None:
     baechi.distribute(model, architecture.inputs(), cluster=cluster, placer="random:0")
     graph = baechi.plan_of(model).graph
     assert_weights_add_up(graph, architecture.build())
+    assert_each_is_owned_once(graph, architecture.build())
     with cluster:
         result = step(model, architecture.inputs(), training=training)
     assert_same(reference, result, tolerance=ROUNDING)

@@ -6,7 +6,7 @@ from itertools import combinations
 import networkx as nx
 import pytest
 from architectures import HELD_IN, OTHERS, OWN, Architecture
-from architectures.graphs import assert_weights_add_up as each_is_owned_once
+from architectures.graphs import assert_each_is_owned_once, assert_weights_add_up
 from capture.cases import CASES, Case
 from capture.oracle import Record, really_run
 from torch import nn
@@ -48,7 +48,7 @@ def test_dependencies(name: str, training: bool) -> None:
     """The last writer of what a node reads, and who read what it writes, come before it; and every
     edge with data stands for something that was read."""
     model, inputs = MODELS[name]()
-    each_is_owned_once(assert_right(model, inputs, training=training), model)
+    assert_each_is_owned_once(assert_right(model, inputs, training=training), model)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.several], ids=lambda case: case.key)
@@ -140,13 +140,3 @@ def assert_witnessed(graph: LayerGraph, record: Record) -> None:
             known.add(event.node)
     edges = {(a, b) for a, b, data in graph.edges(data=True) if not data.get("order_only")}
     assert not edges - witnessed
-
-
-def assert_weights_add_up(graph: LayerGraph, model: nn.Module) -> None:
-    """Parameters and buffers, by the storages that they really have; a storage with a parameter in it
-    is a parameter's."""
-    parameters = {w.untyped_storage()._cdata: w.untyped_storage().nbytes() for w in model.parameters()}
-    buffers = {w.untyped_storage()._cdata: w.untyped_storage().nbytes() for w in model.buffers()}
-    assert graph.total("param_bytes") == sum(parameters.values())
-    only = [size for storage, size in buffers.items() if storage not in parameters]
-    assert graph.total("buffer_bytes") == sum(only)

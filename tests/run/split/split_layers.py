@@ -67,6 +67,20 @@ def tied_on_devices(devices: int = 3, **more: Any) -> tuple[nn.Module, nn.Module
     return model, plain, split_on(devices, model, inputs, {"head": spec}, **more), inputs
 
 
+def assert_runs_alike(model: nn.Module, plain: nn.Module, x: torch.Tensor, cluster: baechi.Cluster) -> None:
+    """A step of a split model and of its twin: outputs, gradients of the input, and weights' are the same."""
+    y = x.detach().clone().requires_grad_(x.requires_grad)
+    with cluster:
+        result = model(x)
+        (result * result).sum().backward()
+    expected = plain(y)
+    (expected * expected).sum().backward()
+    torch.testing.assert_close(result.detach().cpu(), expected.detach(), rtol=0, atol=TOLERANCE)
+    if x.requires_grad:
+        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=TOLERANCE)
+    assert_same(model, plain)
+
+
 def assert_same(
     model: nn.Module, plain: nn.Module, *, grads: bool = True, tolerance: float = TOLERANCE
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from run.split.split_layers import TOLERANCE, Around, assert_same, split_on, twins, words
+from run.split.split_layers import Around, assert_runs_alike, split_on, twins, words
 from torch import nn
 
 import baechi
@@ -37,22 +37,10 @@ def test_values_and_gradients(case: str) -> None:
     layer, shape, dim, tiles = CASES[case]
     model, plain = twins(lambda: Around(layer()))
     given = torch.randn(shape, dtype=torch.float64) if shape else words(3, 4, below=11)
-    x, y = given.clone(), given.clone()
-    if shape:
-        x.requires_grad_()
-        y.requires_grad_()
     size = baechi.profile(model, given, cluster=baechi.Cluster.virtual(2)).costs("layer").splits
     assert size is not None
     cluster = split_on(tiles, model, given, {"layer": {dim: tiles}}, placer="round-robin")
-    with cluster:
-        result = model(x)
-        (result * result).sum().backward()
-    expected = plain(y)
-    (expected * expected).sum().backward()
-    torch.testing.assert_close(result.detach().cpu(), expected.detach(), rtol=0, atol=TOLERANCE)
-    assert_same(model, plain)
-    if shape:
-        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=TOLERANCE)
+    assert_runs_alike(model, plain, given.requires_grad_(bool(shape)), cluster)
     weight = model.layer.weight
     assert isinstance(weight, SplitTensor) and len(weight.pieces) == tiles
     assert len({id(piece.untyped_storage()) for piece in weight.pieces}) == tiles
@@ -85,15 +73,7 @@ def test_rows(case: str) -> None:
     assert [name for name in names if f"{name}[join]" in graph] == names[-1:]
     for rows in (7, 4, 1):
         x = torch.randn(rows, 4, 5, dtype=torch.float64, requires_grad=True)
-        y = x.detach().clone().requires_grad_()
-        with cluster:
-            result = model(x)
-            (result * result).sum().backward()
-        expected = plain(y)
-        (expected * expected).sum().backward()
-        torch.testing.assert_close(result.detach().cpu(), expected.detach(), rtol=0, atol=TOLERANCE)
-        torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=TOLERANCE)
-        assert_same(model, plain)
+        assert_runs_alike(model, plain, x, cluster)
 
 
 def test_an_index_out_of_range_raises() -> None:
