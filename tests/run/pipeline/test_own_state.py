@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from baechi.errors import BaechiError
+from baechi.run.pipeline.lanes.own_state import OwnState, WrittenTables
 
 X = noise(6, 4)
 WHERE = {"first": 0, "middle": 1, "last": 0}
@@ -84,6 +85,15 @@ def test_a_container_that_a_later_step_uses_first() -> None:
             loss = model(X)
             loss.backward()
         assert torch.allclose(loss, plain(X))
+
+
+def test_what_every_module_has_is_not_looked_after() -> None:
+    """Containers are compared whenever another microbatch goes on: the user's, not torch's of each module."""
+    model = seeded(lambda: Keeps("list"))
+    known = WrittenTables()
+    OwnState(model, known, 2, frozenset()).finish()
+    assert known.tables is not None
+    assert {id(table) for table in known.tables} == {id(model.list), id(model.dict)}
 
 
 class Normed(nn.Module):

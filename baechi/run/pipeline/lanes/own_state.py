@@ -24,7 +24,7 @@ from torch import nn
 from baechi.errors import BaechiError
 from baechi.run.step.loans import version_of
 from baechi.torchlib.modules.as_found import Keeper
-from baechi.torchlib.modules.tables import content_of, differ, refill
+from baechi.torchlib.modules.tables import content_of, differ, refill, tables_of
 from baechi.torchlib.private.modules import buffer_table
 
 
@@ -192,11 +192,14 @@ def attribute_tables(model: nn.Module) -> list[Any]:
 
 
 def _tables_of_modules(model: nn.Module) -> frozenset[int]:
-    """The `id`s of what each module has, be it written or not: its attributes, and torch's own tables."""
+    """The `id`s of what each module has, be it written or not: its attributes, and torch's own tables.
+
+    Most of torch's tables are of a class that has attributes itself (`OrderedDict`).
+    """
     torchs = frozenset(vars(nn.Module()))
-    tables = [vars(module) for module in model.modules()]
-    inside = [value for table in tables for key, value in table.items() if key in torchs]
-    return frozenset(map(id, [*tables, *inside]))
+    own = [vars(module) for module in model.modules()]
+    inside = [value for table in own for key, value in table.items() if key in torchs]
+    return frozenset(map(id, [*own, *[table for value in inside for table in tables_of(value)]]))
 
 
 def _tensors(model: nn.Module, layers: frozenset[str]) -> Iterator[_Tensors]:
