@@ -78,6 +78,12 @@ class PipelineCosts:
     count_bytes: Callable[[], UnitBytes]
     closing: Closing
 
+    @property
+    def lead_s(self) -> float:
+        """What the host does before the first kernel or transfer starts: it is no part of a step."""
+        first_s = self.host_forward_s[0] if self.host_forward_s else 0.0
+        return min(self.task_s + self.cluster.launch_s, first_s)
+
     @cached_property
     def bytes(self) -> UnitBytes:
         """What the units take of memory. It takes longer to count than all else, and bounds do not ask."""

@@ -175,7 +175,7 @@ class Naive:
                             travel.ready_s = now_s
                             self.travels.append(travel)
                         moved = True
-                self.book()
+                self.book(now_s)
                 if issued < len(self.order) and host_free_s <= now_s:
                     task = self.order[issued]
                     device = self.device(task)
@@ -188,10 +188,10 @@ class Naive:
                         queues[device].append(task)
                         issued += 1
                         for travel in self.needed(task):
-                            travel.ready_s = now_s
+                            travel.ready_s = self.issued[task][0]
                             self.travels.append(travel)
                         moved = True
-                self.book()
+                self.book(now_s)
             for device, queue in queues.items():
                 if queue and device not in running and self.issued[queue[0]][0] <= now_s:
                     if self.has_all(queue[0], now_s):
@@ -207,7 +207,8 @@ class Naive:
                 raise RuntimeError("it stops for ever")
             now_s = min(later, default=now_s)
         ends = [*self.ends.values(), *[travel.end_s or 0.0 for travel in self.travels]]
-        return max([*ends, self.close(host_free_s)])
+        began_s = min([*self.starts.values(), *[travel.start_s or 0.0 for travel in self.travels]])
+        return max([*ends, self.close(host_free_s)]) - began_s
 
     def made(self, task: Task) -> list[Travel]:
         return [travel for travel in self.travels_of(task) if travel.source != "host"]
@@ -216,10 +217,10 @@ class Naive:
         found = self.travels_of(task) if task.phase == "forward" else []
         return [travel for travel in found if travel.source == "host"]
 
-    def book(self) -> None:
+    def book(self, now_s: float) -> None:
         """Every travel that is ready takes its channel, the one that is ready first before the others."""
-        for travel in self.travels:
-            if travel.start_s is None:
+        for travel in sorted(self.travels, key=lambda travel: travel.ready_s):
+            if travel.start_s is None and travel.ready_s <= now_s:
                 serial = self.cluster.reception == "serial"
                 before = [
                     other.end_s
