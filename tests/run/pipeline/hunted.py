@@ -7,6 +7,7 @@ stays. `PYTHONPATH=.:tests python -m run.pipeline.hunted --count 500` makes a ta
 import argparse
 import copy
 import logging
+import time
 import warnings
 from collections import Counter
 from collections.abc import Collection
@@ -169,18 +170,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="hunted", description=__doc__)
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=200, help="how many seeds")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="when to stop")
     asked = parser.parse_args()
+    end_s = time.monotonic() + asked.seconds
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     outcomes: Counter[str] = Counter()
     for seed in range(asked.start, asked.start + asked.count):
+        if time.monotonic() > end_s:
+            break
         try:
             found = outcome(seed)
         except Exception as error:  # whatever it is, it is a finding
             found = "WRONG"
             print(f"seed {seed}: {str(error) or 'assertion'} {raised(error)}", flush=True)
         outcomes[found.split(":")[0]] += 1
-    print(dict(outcomes))
+    print(f"seeds {asked.start} to {asked.start + outcomes.total() - 1}: {dict(outcomes)}")
 
 
 if __name__ == "__main__":
