@@ -35,6 +35,7 @@ class Naive:
         plan = self.pipeline.plan
         self.graph, self.cluster, self.order = plan.graph, plan.cluster, list(self.pipeline.order)
         self.knows_host = any(self.graph.costs(name).host_forward_s for name in self.graph.placed())
+        self.transfer_s = (self.cluster.host or HostCosts()).transfer_s if self.knows_host else 0.0
         self.run_of = {name: r for r, run in enumerate(self.pipeline.runs) for name in run.layers}
         self.stage_of = {name: s for s, stage in enumerate(self.pipeline.stages) for name in stage.layers}
         self.device_of = plan.device_of
@@ -164,6 +165,7 @@ class Naive:
         now_s, host_free_s, issued = 0.0, 0.0, 0
         queues: dict[str, list[Task]] = {name: [] for name in self.cluster.names}
         running: dict[str, Task] = {}
+        ready_s: list[float] = []
         while len(self.ends) < len(self.order) or running:
             moved = True
             while moved:
@@ -188,7 +190,8 @@ class Naive:
                         queues[device].append(task)
                         issued += 1
                         for travel in self.needed(task):
-                            travel.ready_s = self.issued[task][0]
+                            travel.ready_s = self.issued[task][0] + self.transfer_s
+                            ready_s.append(travel.ready_s)
                             self.travels.append(travel)
                         moved = True
                 self.book(now_s)
@@ -201,6 +204,7 @@ class Naive:
                         self.ends[task] = max(now_s + self.seconds(task), self.issued[task][1])
             times = [*self.ends.values(), host_free_s]
             times += [time for pair in self.issued.values() for time in pair]
+            times += ready_s
             times += [travel.end_s for travel in self.travels if travel.end_s is not None]
             later = [time for time in times if time > now_s]
             if not later and len(self.ends) < len(self.order):
