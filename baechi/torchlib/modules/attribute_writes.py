@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from baechi.torchlib.private.patches import MODULE_DELETE, MODULE_SET
+from baechi.torchlib.private.patches import MODULE_BUFFER, MODULE_DELETE, MODULE_SET
 
 Told = Callable[[nn.Module], None]
 
@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def attribute_writes(told: Told) -> Iterator[None]:
-    """Within this context, tell of each attribute that is set or deleted.
+    """Within this context, tell of each attribute that is set or deleted, and each buffer that is registered.
 
     What goes around `nn.Module` is not told: `vars(module)["kept"] = x`, `object.__setattr__(...)`.
 
@@ -29,6 +29,7 @@ def attribute_writes(told: Told) -> Iterator[None]:
         _told = (*_told, told)
         MODULE_SET.put(_set)  # where it stands already, this does nothing
         MODULE_DELETE.put(_delete)
+        MODULE_BUFFER.put(_register)
     try:
         yield
     finally:
@@ -37,6 +38,7 @@ def attribute_writes(told: Told) -> Iterator[None]:
             if not _told:
                 MODULE_SET.take_back()
                 MODULE_DELETE.take_back()
+                MODULE_BUFFER.take_back()
 
 
 def _set(module: nn.Module, name: str, value: Any) -> None:
@@ -49,3 +51,9 @@ def _delete(module: nn.Module, name: str) -> None:
     for told in _told:
         told(module)
     MODULE_DELETE.original(module, name)
+
+
+def _register(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    for told in _told:
+        told(module)
+    MODULE_BUFFER.original(module, *args, **kwargs)

@@ -175,6 +175,7 @@ one, its optimizer updates weights in pieces operator by operator."""
 
 MODULE_SET = _place(torch.nn.Module, "__setattr__", "see which attributes a microbatch writes")
 MODULE_DELETE = _place(torch.nn.Module, "__delattr__", "see which attributes a microbatch deletes")
+MODULE_BUFFER = _place(torch.nn.Module, "register_buffer", "see which buffers a microbatch makes")
 """They are public, so that every torch has them."""
 
 MODULE_COMPILE = _place(torch.nn.Module, "compile", "compile parts of a model that is distributed already")

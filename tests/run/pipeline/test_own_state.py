@@ -216,22 +216,45 @@ def test_a_buffer_that_the_code_writes_is_refused(in_place: bool) -> None:
 class Counting(nn.Linear):
     """A layer that writes an attribute, and goes around `nn.Module`."""
 
+    table = "__dict__"
+
     def forward(self, x: Tensor) -> Tensor:
-        vars(self)["seen"] = x.detach()
+        getattr(self, self.table)["seen"] = x.detach()
         return super().forward(x)
 
 
-def test_what_was_written_unseen_is_told() -> None:
+@pytest.mark.parametrize("table", ["__dict__", "_buffers"])
+def test_what_was_written_unseen_is_told(table: str) -> None:
     """The step in which that happens first raises; the one after it has learned it."""
     model: Any = seeded(lambda: Keeps("attribute"))
     cluster = pipelined(model, X, device_map=WHERE)
     with cluster:
         for _ in range(2):
             model(X).backward()
-        model.middle.__class__ = Counting
+        model.middle.__class__ = type("Counting", (Counting,), {"table": table})
         with pytest.raises(BaechiError, match=r"Counting\.seen"):
             model(X)
         model(X).backward()
+
+
+class Registers(nn.Linear):
+    """A layer that makes a buffer anew where more rows come."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "ramp") or len(self.ramp) < len(x):
+            self.register_buffer("ramp", torch.arange(len(x), dtype=x.dtype, device=x.device), persistent=False)
+        return super().forward(x) + self.ramp[: len(x), None]
+
+
+def test_a_layer_makes_a_buffer_in_a_later_step() -> None:
+    """As rotary embeddings do for longer sequences: it is the layer's own."""
+    model: Any = seeded(lambda: Keeps("attribute"))
+    model.middle = seeded(lambda: Registers(4, 4))
+    cluster = pipelined(model, X, device_map=WHERE)
+    for rows in (6, 9):
+        with cluster:
+            model(noise(rows, 4)).backward()
+    assert len(model.middle.ramp) == 3
 
 
 class Statistics(nn.Module):

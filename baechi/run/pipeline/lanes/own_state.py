@@ -20,21 +20,14 @@ from contextlib import contextmanager
 from operator import is_
 from typing import Any
 
-import torch
 from torch import nn
 
 from baechi.errors import BaechiError
-from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
+from baechi.run.pipeline.lanes.shared_tensors import SharedTensors, values_of_user
 from baechi.torchlib.modules.as_found import Keeper
 from baechi.torchlib.modules.attribute_writes import attribute_writes
 from baechi.torchlib.modules.tables import Slots, content_of, differ, refill
 from baechi.torchlib.private.modules import buffer_table, parameter_table, submodule_table
-
-_VALUES = (int, float, str, bool, type(None), torch.Tensor, nn.Parameter, torch.dtype, torch.device)
-"""Types of which an attribute is no container."""
-
-_TORCHS = frozenset(vars(nn.Module()))
-"""The attributes that every module has."""
 
 
 class WrittenTables:
@@ -195,11 +188,10 @@ def tables_of_user(model: nn.Module) -> Iterator[tuple[str, Any]]:
     keeper = Keeper("none")
     keeper.seen.update({id(module): module for module in model.modules()})
     for name, module in model.named_modules():
-        for key, value in vars(module).items():
-            if type(value) in _VALUES or (key in _TORCHS and not (value and key.endswith("_hooks"))):
-                continue
-            known = len(keeper.containers)
-            for item in value.values() if key in _TORCHS else (value,):
-                keeper.keep(item)
-            for table, _ in keeper.containers[known:]:
-                yield f"{name}.{key}".lstrip("."), table
+        known = len(keeper.containers)
+        for key, value in values_of_user(module):
+            keeper.keep(value)
+            if len(keeper.containers) > known:
+                for table, _ in keeper.containers[known:]:
+                    yield f"{name}.{key}".lstrip("."), table
+                known = len(keeper.containers)

@@ -5,7 +5,9 @@ statistics. Everything else is refused. Looked at are weights, buffers, and tens
 containers that were there before the step.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,9 +18,14 @@ from baechi.torchlib.modules.tables import content_of
 from baechi.torchlib.private.modules import buffer_table, parameter_table
 from baechi.torchlib.private.tensors import write_count
 
+_TORCHS = frozenset(vars(nn.Module()))
+"""The attributes that every module has."""
 
-class _Entry(NamedTuple):
-    """A name, and the run in which what it names may be written; None for nowhere."""
+_SCALARS = frozenset([bool, int, float, str, type(None), torch.dtype, torch.device, FunctionType, partial])
+
+
+class _Owner(NamedTuple):
+    """A module, or an attribute, and the run in which its tensors may be written; None for nowhere."""
 
     name: str
     run: int | None
@@ -36,19 +43,22 @@ class SharedTensors:
     def __init__(
         self, model: nn.Module, tables: Iterable[tuple[str, Any]], layers: Mapping[str, int | None]
     ) -> None:
-        self._entries: list[_Entry] = []
+        self._entries: list[tuple[_Owner, Any]] = []
         self._tensors: list[torch.Tensor] = []
-        self._places: dict[str, int] = {}
-        self._modules: dict[int, _Entry] = {}
+        self._counts: list[int] = []
+        self._modules: dict[int, _Owner] = {}
+        self._buffers: dict[tuple[int, str], Any] = {}
         for name, module in model.named_modules():
-            self._modules[id(module)] = _Entry(name, _run_of(name, layers))
-            for table in (parameter_table(module), vars(module), buffer_table(module)):
-                self._list(self._modules[id(module)], table)
+            owner = self._modules[id(module)] = _Owner(name, _run_of(name, layers))
+            self._list(owner, parameter_table(module).items())
+            self._list(owner, values_of_user(module))
+            self._list(owner, buffer_table(module).items())
+            self._buffers.update([((id(module), key), it) for key, it in buffer_table(module).items()])
         for name, table in tables:
             content = content_of(table)
-            items = content if isinstance(content, dict) else dict(enumerate(content))
-            self._list(_Entry(name, None), items)
-        self._counts: list[int] = []
+            self._list(
+                _Owner(name, None), content.items() if isinstance(content, dict) else enumerate(content)
+            )
 
     def begin(self) -> None:
         """Tasks begin: what was written until now was not written by them."""
@@ -60,12 +70,11 @@ class SharedTensors:
         Args:
             modules: of these.
         """
-        known = set(map(id, self._tensors))
-        buffers = [(module, key, value) for module in modules for key, value in buffer_table(module).items()]
         return [
             f"{type(module).__name__}.{key}"
-            for module, key, value in buffers
-            if isinstance(value, torch.Tensor) and id(value) not in known and not value.is_inference()
+            for module in modules
+            for key, value in buffer_table(module).items()
+            if self._buffers.get((id(module), key)) is not value
         ]
 
     def look(self, run: int | None, modules: Iterable[nn.Module]) -> None:
@@ -85,45 +94,51 @@ class SharedTensors:
             written = [index for index, count in enumerate(self._counts) if counts[index] != count]
             self._counts = counts
             for index in written:
-                self._note(self._entries[index], run)
+                self._note(*self._entries[index], run)
 
-    def _list(self, owner: _Entry, table: Mapping[Any, Any]) -> None:
-        for key, value in table.items():
+    def _list(self, owner: _Owner, items: Iterable[tuple[Any, Any]]) -> None:
+        for key, value in items:
             if isinstance(value, torch.Tensor) and not value.is_inference():  # that has no count
-                entry = _Entry(f"{owner.name}.{key}".lstrip("."), owner.run)
-                self._places[entry.name] = len(self._entries)
-                self._entries.append(entry)
+                self._entries.append((owner, key))
                 self._tensors.append(value)
 
     def _look_at_buffers(self, module: nn.Module, run: int | None) -> None:
         owner = self._modules[id(module)]
         for key, value in buffer_table(module).items():
-            if not isinstance(value, torch.Tensor) or value.is_inference():
-                continue
-            entry = _Entry(f"{owner.name}.{key}".lstrip("."), owner.run)
-            place = self._places.get(entry.name)
-            if place is None:
-                self._list(owner, {key: value})
-                self._counts.append(write_count(value))
-            elif self._tensors[place] is not value:
-                self._tensors[place], self._counts[place] = value, write_count(value)
-            else:
-                continue
-            self._note(entry, run)
+            if self._buffers.get((id(module), key)) is not value:
+                self._buffers[id(module), key] = value
+                self._list(owner, [(key, value)])
+                self._counts += map(write_count, self._tensors[len(self._counts) :])
+                self._note(owner, key, run)
 
-    def _note(self, entry: _Entry, run: int | None) -> None:
+    def _note(self, owner: _Owner, key: Any, run: int | None) -> None:
+        name = f"{owner.name}.{key}".lstrip(".")
         if run is None:
             raise BaechiError(
-                f"{entry.name} is written when backward runs a checkpoint's code again: microbatches would "
+                f"{name} is written when backward runs a checkpoint's code again: microbatches would "
                 "read it in another order. Use recompute= in place of the model's own checkpoints, or "
                 "microbatches=1"
             )
-        if run != entry.run:
+        if run != owner.run:
             raise BaechiError(
-                f"{entry.name} is written in forward, and not in the one stretch of code in which its layer "
+                f"{name} is written in forward, and not in the one stretch of code in which its layer "
                 "is called: microbatches would read each other's. Keep it in a layer that is called once, or "
                 "use microbatches=1"
             )
+
+
+def values_of_user(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """What a module's attributes, and its hooks, are: no scalars and functions, and nothing of torch's.
+
+    Args:
+        module: the module.
+    """
+    for key, value in vars(module).items():
+        if key not in _TORCHS:
+            if type(value) not in _SCALARS:
+                yield key, value
+        elif value and key.endswith("_hooks"):
+            yield from [(key, hook) for hook in value.values()]
 
 
 def _run_of(name: str, layers: Mapping[str, int | None]) -> int | None:
