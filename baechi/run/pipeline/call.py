@@ -99,7 +99,9 @@ class _Call:
         ]
         self._parts = [step.parts for step in steps]
         draws = RandomStates(self._backend, pipeline.microbatches if model.training else 0)
-        self._own = OwnState(model, microbatches.written, pipeline.microbatches, microbatches.route.layers)
+        self._own = OwnState(
+            model, microbatches.written, pipeline.microbatches, microbatches.route.run_of_layer
+        )
         self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own)
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
@@ -113,7 +115,7 @@ class _Call:
             What the model returns for the whole batch.
         """
         try:
-            with self._waiting.adding():
+            with self._waiting.adding(), self._own.open():
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
             self._own.finish()
@@ -234,7 +236,7 @@ class _Call:
                     self._hand_in(joint, grad)
         joints.clear()
         everyone = range(len(self._lanes))
-        with self._waiting.adding():
+        with self._waiting.adding(), self._own.open():
             self._executor.run(self._later, lambda microbatch: None)
             self._executor.finish(everyone)
         wait_for_all_sends(self._backend)
