@@ -102,7 +102,8 @@ class _Call:
         self._own = OwnState(
             model, microbatches.written, pipeline.microbatches, microbatches.route.run_of_layer
         )
-        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own)
+        leaves = [*self._waiting.weights, *[part for _, _, parts in self._parted.leaves for part in parts]]
+        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own, leaves)
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
         for lane, step, part in zip(self._lanes, steps, self._parted.parts, strict=True):
