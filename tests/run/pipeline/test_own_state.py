@@ -242,7 +242,9 @@ class Registers(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if not hasattr(self, "ramp") or len(self.ramp) < len(x):
-            self.register_buffer("ramp", torch.arange(len(x), dtype=x.dtype, device=x.device), persistent=False)
+            self.register_buffer(
+                "ramp", torch.arange(len(x), dtype=x.dtype, device=x.device), persistent=False
+            )
         return super().forward(x) + self.ramp[: len(x), None]
 
 
