@@ -93,15 +93,15 @@ class _Call:
         self._goes_back = torch.is_grad_enabled() and model.training
         settings = CallerSettings()
         self._lanes = [Lane(self._backend, number, settings) for number in range(pipeline.microbatches)]
+        self._own = OwnState(
+            model, microbatches.written, pipeline.microbatches, microbatches.route.run_of_layer
+        )
         steps = [
-            LaneStep(self._backend, runtime, microbatches.route, lane, microbatches.ahead)
+            LaneStep(self._backend, runtime, microbatches.route, lane, microbatches.ahead, self._own.tensors)
             for lane in self._lanes
         ]
         self._parts = [step.parts for step in steps]
         draws = RandomStates(self._backend, pipeline.microbatches if model.training else 0)
-        self._own = OwnState(
-            model, microbatches.written, pipeline.microbatches, microbatches.route.run_of_layer
-        )
         leaves = [*self._waiting.weights, *[part for _, _, parts in self._parted.leaves for part in parts]]
         self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own, leaves)
         self._later: list[Task] = []

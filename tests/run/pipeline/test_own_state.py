@@ -259,6 +259,34 @@ def test_a_layer_makes_a_buffer_in_a_later_step() -> None:
     assert len(model.middle.ramp) == 3
 
 
+class ReadsStatistics(nn.Module):
+    """The model's code reads what its first layer wrote, or its last one will, in another stretch of code."""
+
+    def __init__(self, norm: str) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(4, 4) for _ in range(3))
+        self.norm = nn.BatchNorm1d(4)
+        setattr(self, norm, self.norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.first(x)
+        if self.norm is self.last:
+            first = first + self.norm.running_mean
+        result: Tensor = self.last(self.middle(first))
+        if self.norm is self.first:
+            result = result * self.norm.running_mean
+        return result.square().mean()
+
+
+@pytest.mark.parametrize("norm", ["first", "last"])
+def test_statistics_that_the_code_reads_are_refused(norm: str) -> None:
+    """It was silent: microbatches read those of others."""
+    model = seeded(lambda: ReadsStatistics(norm))
+    cluster = pipelined(model, X, device_map=WHERE, order="gpipe")
+    with cluster, pytest.raises(BaechiError, match="is written by its layer"):
+        model(X)
+
+
 class Statistics(nn.Module):
     """Running statistics in a checkpoint, which backward runs again."""
 

@@ -25,6 +25,7 @@ class LaneGlue(GlueMode):
         place, _ = self._place(func, facts.name, there, args, kwargs, given)
         if place is not None:
             step.reach_function(facts.name, place, given)
+        step.read_shared(given)
         result = super()._run(func, facts, turn, there, args, kwargs)
         step.made(result)
         return result

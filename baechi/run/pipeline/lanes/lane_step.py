@@ -15,6 +15,7 @@ from baechi.run.pipeline.graph.nodes import adopt, begin, renew
 from baechi.run.pipeline.graph.parts import Part, Parts
 from baechi.run.pipeline.lanes.ahead import Ahead, Sender
 from baechi.run.pipeline.lanes.route import Route, Sites
+from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
 from baechi.run.step.aliases import same_view, view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
@@ -53,6 +54,7 @@ class LaneStep(Step):
         route: the way through the pipeline's runs.
         gate: where it waits.
         ahead: what is sent as soon as it is made.
+        shared: what microbatches share.
 
     Attributes:
         parts: what autograd records of it.
@@ -60,7 +62,9 @@ class LaneStep(Step):
 
     pieces_of = staticmethod(leaves_of)
 
-    def __init__(self, backend: Any, runtime: Any, route: Route, gate: Gate, ahead: Ahead) -> None:
+    def __init__(
+        self, backend: Any, runtime: Any, route: Route, gate: Gate, ahead: Ahead, shared: SharedTensors
+    ) -> None:
         super().__init__(backend, runtime)
         self.sites = runtime.call_sites()
         self.bare = frozenset([name for name in backend.names if backend.is_bare(name)])
@@ -70,6 +74,7 @@ class LaneStep(Step):
         self._gate = gate
         self._places = Sites(route)
         self._sender = Sender(ahead)
+        self._shared = shared
 
     def reach(self, layer: str, args: Any, kwargs: Any) -> str:
         call = super().reach(layer, args, kwargs)
@@ -77,6 +82,7 @@ class LaneStep(Step):
             self._places.reached(call)
             self._sender.reached(call)
             self._go_to(call, tensors_in(args, kwargs), None)
+            self._shared.read(tensors_in(args, kwargs))
         return call
 
     def reach_function(self, name: str, place: str, given: list[torch.Tensor]) -> None:
@@ -89,6 +95,14 @@ class LaneStep(Step):
         """
         node = self._places.node(name) if place in self.backend.names else None
         self._go_to(node, given, place)
+
+    def read_shared(self, given: Iterable[torch.Tensor]) -> None:
+        """Note what a functional op reads, once it may run.
+
+        Args:
+            given: its arguments.
+        """
+        self._shared.read(given)
 
     def take_in(self, args: Any) -> Any:
         """Prepare the arguments of an `autograd.Function` that the model's code calls.

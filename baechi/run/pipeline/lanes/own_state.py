@@ -52,6 +52,7 @@ class OwnState:
 
     Attributes:
         learns: whether this is the first step.
+        tensors: what microbatches share.
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class OwnState:
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
         self._ever: dict[int, Any] = {}  # also what is put back before the step is over
         self._set: dict[int, nn.Module] = {}
-        self._tensors = SharedTensors(model, users, layers)
+        self.tensors = SharedTensors(model, users, layers)
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Within this context tasks may run. It may be entered again, for those of `backward()`."""
         self._before = {key: (table, content_of(table)) for key, (table, _) in self._before.items()}
-        self._tensors.begin()
+        self.tensors.begin()
         with attribute_writes(self._told):
             yield
 
@@ -89,7 +90,7 @@ class OwnState:
             microbatch: its number.
             run: what it runs; None in backward.
         """
-        written = self._written[microbatch]
+        written, self.tensors.run = self._written[microbatch], run
         for key, content in written.items():
             refill(self._before[key][0], content)
         try:
@@ -103,7 +104,7 @@ class OwnState:
                     refill(table, before)
                 else:
                     written.pop(key, None)
-        self._tensors.look(run, list((self._modules if self.learns else self._set).values()))
+        self.tensors.look(run, list((self._modules if self.learns else self._set).values()))
 
     def finish(self) -> None:
         """Forward is over: what the last microbatch wrote stays.
@@ -115,7 +116,7 @@ class OwnState:
             own = {id(vars(module)) for module in self._modules.values()} | self._users
             self._known.tables = [table for key, table in self._ever.items() if key not in own]
         changed = [name for attributes in self._attributes for name in attributes.changed()]
-        changed += self._tensors.unseen(self._modules.values())
+        changed += self.tensors.unseen(self._modules.values())
         if changed:
             self._known.tables = None  # the next step learns it
             raise BaechiError(

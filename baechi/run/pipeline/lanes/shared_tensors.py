@@ -1,8 +1,8 @@
 """Tensors of a model that are written in forward: microbatches share them, in their order.
 
-That is right if they are a layer's, and are written in the one run in which it is called: running
+That is right if they are a layer's, and are written and read in the one run in which it is called: running
 statistics. Everything else is refused. Looked at are weights, buffers, and tensors in attributes and
-containers that were there before the step.
+containers that were there before the step; reads are those of the model's code, outside of layers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +22,9 @@ _TORCHS = frozenset(vars(nn.Module()))
 """The attributes that every module has."""
 
 _SCALARS = frozenset([bool, int, float, str, type(None), torch.dtype, torch.device, FunctionType, partial])
+"""Types of which a value is no tensor and no container."""
+
+_BUFFERS = object()
 
 
 class _Owner(NamedTuple):
@@ -29,6 +32,18 @@ class _Owner(NamedTuple):
 
     name: str
     run: int | None
+
+
+class _Entry(NamedTuple):
+    """A tensor, and its group: a module's buffers are one, since no count tells of a batch norm's means."""
+
+    owner: _Owner
+    key: Any
+    group: Any
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner.name}.{self.key}".lstrip(".")
 
 
 class SharedTensors:
@@ -43,16 +58,20 @@ class SharedTensors:
     def __init__(
         self, model: nn.Module, tables: Iterable[tuple[str, Any]], layers: Mapping[str, int | None]
     ) -> None:
-        self._entries: list[tuple[_Owner, Any]] = []
+        self._entries: list[_Entry] = []
         self._tensors: list[torch.Tensor] = []
         self._counts: list[int] = []
         self._modules: dict[int, _Owner] = {}
         self._buffers: dict[tuple[int, str], Any] = {}
+        self._places: dict[int, int] = {}
+        self._read: set[tuple[_Owner, Any]] = set()  # elsewhere than in its own run
+        self._written: set[tuple[_Owner, Any]] = set()
+        self.run: int | None = None
         for name, module in model.named_modules():
             owner = self._modules[id(module)] = _Owner(name, _run_of(name, layers))
             self._list(owner, parameter_table(module).items())
             self._list(owner, values_of_user(module))
-            self._list(owner, buffer_table(module).items())
+            self._list(owner, buffer_table(module).items(), _BUFFERS)
             self._buffers.update([((id(module), key), it) for key, it in buffer_table(module).items()])
         for name, table in tables:
             content = content_of(table)
@@ -77,6 +96,23 @@ class SharedTensors:
             if self._buffers.get((id(module), key)) is not value
         ]
 
+    def read(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note what the model's code reads, outside of layers.
+
+        Args:
+            tensors: any.
+
+        Raises:
+            BaechiError: microbatches would read what others wrote.
+        """
+        for tensor in tensors:
+            place = self._places.get(id(tensor))
+            if place is not None:
+                entry = self._entries[place]
+                if self.run != entry.owner.run:
+                    self._read.add((entry.owner, entry.group))
+                    self._check(entry)
+
     def look(self, run: int | None, modules: Iterable[nn.Module]) -> None:
         """Note what a task wrote.
 
@@ -94,12 +130,13 @@ class SharedTensors:
             written = [index for index, count in enumerate(self._counts) if counts[index] != count]
             self._counts = counts
             for index in written:
-                self._note(*self._entries[index], run)
+                self._note(self._entries[index], run)
 
-    def _list(self, owner: _Owner, items: Iterable[tuple[Any, Any]]) -> None:
+    def _list(self, owner: _Owner, items: Iterable[tuple[Any, Any]], group: Any = None) -> None:
         for key, value in items:
             if isinstance(value, torch.Tensor) and not value.is_inference():  # that has no count
-                self._entries.append((owner, key))
+                self._places[id(value)] = len(self._entries)
+                self._entries.append(_Entry(owner, key, group or key))
                 self._tensors.append(value)
 
     def _look_at_buffers(self, module: nn.Module, run: int | None) -> None:
@@ -107,24 +144,32 @@ class SharedTensors:
         for key, value in buffer_table(module).items():
             if self._buffers.get((id(module), key)) is not value:
                 self._buffers[id(module), key] = value
-                self._list(owner, [(key, value)])
+                self._list(owner, [(key, value)], _BUFFERS)
                 self._counts += map(write_count, self._tensors[len(self._counts) :])
-                self._note(owner, key, run)
+                self._note(_Entry(owner, key, _BUFFERS), run)
 
-    def _note(self, owner: _Owner, key: Any, run: int | None) -> None:
-        name = f"{owner.name}.{key}".lstrip(".")
+    def _note(self, entry: _Entry, run: int | None) -> None:
         if run is None:
             raise BaechiError(
-                f"{name} is written when backward runs a checkpoint's code again: microbatches would "
+                f"{entry.name} is written when backward runs a checkpoint's code again: microbatches would "
                 "read it in another order. Use recompute= in place of the model's own checkpoints, or "
                 "microbatches=1"
             )
-        if run != owner.run:
-            raise BaechiError(
-                f"{name} is written in forward, and not in the one stretch of code in which its layer "
-                "is called: microbatches would read each other's. Keep it in a layer that is called once, or "
-                "use microbatches=1"
-            )
+        if run != entry.owner.run:
+            raise _refusal(entry, "is written in forward, and not in the one stretch of code of its layer")
+        self._written.add((entry.owner, entry.group))
+        self._check(entry)
+
+    def _check(self, entry: _Entry) -> None:
+        if (entry.owner, entry.group) in self._read & self._written:
+            raise _refusal(entry, "is written by its layer in forward, and read in another stretch of code")
+
+
+def _refusal(entry: _Entry, what: str) -> BaechiError:
+    return BaechiError(
+        f"{entry.name} {what}: microbatches would read each other's. Keep it in a layer that is called once, "
+        "or use microbatches=1"
+    )
 
 
 def values_of_user(module: nn.Module) -> Iterator[tuple[str, Any]]:
