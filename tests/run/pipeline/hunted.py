@@ -81,6 +81,9 @@ def outcome(seed: int, *, without: Collection[str] = (), steps: int = STEPS) -> 
             expected = [_looped(plain, batch, microbatches, seed) for batch in batches]
         except (RuntimeError, AttributeError, NotImplementedError, TypeError, ValueError):
             return "the plain model raises"
+        grads = [weight.grad for _, after in expected for weight in after["gradients"]]
+        if not all(bool(grad.isfinite().all()) for grad in grads if grad is not None):
+            return "gradients of the plain model overflow"
         cluster = baechi.Cluster.virtual(chance.choice((2, 3, 4)))
         placer, order = chance.choice(PLACERS), chance.choice(ORDERS)
         placer = f"random:{seed}" if placer == "random" else placer
