@@ -62,6 +62,18 @@ def later_in_place(s: Scope, p: Statement) -> None:
     _around(s, p, kept, writes, reads, "")
 
 
+@statement(0.7, has_body=True)
+def statistics(s: Scope, p: Statement) -> None:
+    """What a layer writes to its buffers is read by the code, before it or after."""
+    layer = s.member("l", f"{s.part(parts.Counts)}()")
+    if p.numbers[0] % 2:
+        s.let(f"{s.tensor(p.numbers[1])} + {layer}.mean.clone()")
+    h = s.let(f"{layer}({s.tensor(p.numbers[2])})")
+    write_all(s, p.body)
+    if not p.numbers[0] % 2:
+        s.let(f"{h} + {layer}.mean * {layer}.count")
+
+
 def _around(s: Scope, p: Statement, kept: str, writes: str, reads: str, ends: str) -> None:
     counter, now = f"self.{s.source.name('calls')}", s.source.name("now")
     s.text.init.append(f"{counter} = 0")

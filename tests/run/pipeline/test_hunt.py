@@ -27,4 +27,4 @@ def test_as_the_loop(seed: int) -> None:
 @pytest.mark.parametrize("seed", [3371, 4348])
 def test_found(seed: int) -> None:
     """What an `autograd.Function` made over several stretches of code was sent before it was there."""
-    assert outcome(seed, without=("later", "later_in_place")) == "right"
+    assert outcome(seed, without=("later", "later_in_place", "statistics")) == "right"
