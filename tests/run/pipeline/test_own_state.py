@@ -76,18 +76,18 @@ class KeepsLater(Keeps):
 
 
 class SetsAndDeletes(Keeps):
-    """From the second step on, each call sets an attribute, and deletes it in the end."""
+    """From the second step on, each call sets an attribute of a layer, and deletes it in the end."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         first = self.first(x)
         if self.calls > 1:
-            self.later = first
+            self.last.later = first
         middle = self.middle(first)
         result: Tensor = self.last(middle * first)
         if self.calls > 1:
-            result = result * self.later
-            del self.later
+            result = result * self.last.later
+            del self.last.later
         return result.square().mean()
 
 
