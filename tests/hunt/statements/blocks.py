@@ -35,7 +35,7 @@ def block(s: Scope, p: Statement) -> None:
         s.let(f"{called}({a}, {b}{given}){'[0]' if several else ''}")
 
 
-MEMOS = ("memo", "later", "later_in_place", "statistics")
+MEMOS = ("memo", "history", "later", "later_in_place", "statistics")
 
 
 def _without_memos(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
