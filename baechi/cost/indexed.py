@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from math import ceil
 from typing import NamedTuple
 
-from baechi.cost.transfer import Tensor, tensors
+from baechi.cost.transfer import tensors
 from baechi.cost.views import keepers_of, views_among
 from baechi.records import Device, LayerGraph
 from baechi.records.edge_costs import EdgeCosts
@@ -133,7 +133,7 @@ class IndexedGraph:
             size_bytes=sizes,
             copy_bytes=[tensor.copy_bytes for tensor in found],
             consumers=consumers,
-            graded=_graded(found, consumers, makes, returned),
+            graded=_graded([[index[name] for name in tensor.graded] for tensor in found], makes, returned),
             keepers=keepers_of([tensor.keepers for tensor in found], index, makes, reads, is_view),
             ahead=[tensor.ahead for tensor in found],
             held=[tensor.held for tensor in found],
@@ -228,22 +228,18 @@ def _returned(layers: Sequence[LayerCosts]) -> list[Returned]:
 
 
 def _graded(
-    found: Sequence[Tensor],
-    consumers: Sequence[Sequence[int]],
-    makes: Sequence[Sequence[int]],
-    returned: Sequence[Returned],
+    sending: Sequence[Sequence[int]], makes: Sequence[Sequence[int]], returned: Sequence[Returned]
 ) -> list[tuple[int, ...]]:
     """By tensor, the readers that send a gradient back. If losses are known: those that a loss depends on."""
     losses = {tensor.maker for tensor in returned if tensor.is_loss}
-    if not losses and all([tensor.has_grad for tensor in found]):
-        return [tuple(readers) for readers in consumers]
+    if not losses and all(sending):
+        return [tuple(sorted(readers)) for readers in sending]
     trained = [not losses or layer in losses for layer in range(len(makes))]
-    graded: list[tuple[int, ...]] = [()] * len(found)
+    graded: list[tuple[int, ...]] = [()] * len(sending)
     for layer in reversed(range(len(makes))):
         for tensor in makes[layer]:
-            if found[tensor].has_grad:
-                graded[tensor] = tuple([reader for reader in consumers[tensor] if trained[reader]])
-                trained[layer] |= bool(graded[tensor])
+            graded[tensor] = tuple(sorted([reader for reader in sending[tensor] if trained[reader]]))
+            trained[layer] |= bool(graded[tensor])
     return graded
 
 

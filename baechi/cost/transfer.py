@@ -25,7 +25,7 @@ class Tensor(NamedTuple):
         consumers: the layers that read it, in code order.
         ahead: whether it is sent as soon as it is made, to every device that will read it; else when
             a layer there asks for it.
-        has_grad: whether a gradient comes back.
+        graded: the consumers from which a gradient comes back.
         keepers: the consumers for whose backward autograd may keep it.
         held: whether it stays to the end of forward anyway.
     """
@@ -35,7 +35,7 @@ class Tensor(NamedTuple):
     copy_bytes: int
     consumers: tuple[str, ...]
     ahead: bool = True
-    has_grad: bool = True
+    graded: tuple[str, ...] = ()
     keepers: tuple[str, ...] = ()
     held: bool = False
 
@@ -79,7 +79,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
             if edges:  # all edges carry the same tensor, and say no more: nearly always
                 readers = tuple(edges)
                 size_bytes = ceil(max(sizes))
-                found.append(Tensor(source, size_bytes, size_bytes, readers, keepers=readers))
+                found.append(Tensor(source, size_bytes, size_bytes, readers, graded=readers, keepers=readers))
             continue
         of_source: dict[Any, list[tuple[str, float, float, EdgeCosts]]] = {}
         for target, data in edges.items():
@@ -95,7 +95,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
                     ceil(max([held for _, _, held, _ in reads])),
                     tuple([target for target, *_ in reads]),
                     ahead=not any([edge.on_demand for *_, edge in reads]),
-                    has_grad=not all([edge.no_grad for *_, edge in reads]),
+                    graded=tuple([target for target, *_, edge in reads if not edge.no_grad]),
                     keepers=tuple([target for target, *_, edge in reads if not edge.unsaved]),
                     held=all([edge.held for *_, edge in reads]),
                 )

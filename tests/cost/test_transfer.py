@@ -23,7 +23,7 @@ def test_infinitely_fast_link() -> None:
 def test_one_tensor_for_all_readers() -> None:
     """Edges without an id are one tensor of their source; the largest edge counts."""
     graph = graph_of({"a": {}, "b": {}, "c": {}}, [("a", "b", 3), ("a", "c", 5)])
-    assert tensors(graph) == [Tensor("a", 5, 5, ("b", "c"), keepers=("b", "c"))]
+    assert tensors(graph) == [Tensor("a", 5, 5, ("b", "c"), graded=("b", "c"), keepers=("b", "c"))]
 
 
 def test_ids_tell_tensors_apart() -> None:
@@ -31,8 +31,8 @@ def test_ids_tell_tensors_apart() -> None:
     edges = [("a", n, {"bytes": 4, "tensor": t}) for n, t in (("b", "0"), ("c", "1"), ("d", "0"))]
     graph = graph_of({name: {} for name in "abcd"}, edges)
     assert tensors(graph) == [
-        Tensor("a", 4, 4, ("b", "d"), keepers=("b", "d")),
-        Tensor("a", 4, 4, ("c",), keepers=("c",)),
+        Tensor("a", 4, 4, ("b", "d"), graded=("b", "d"), keepers=("b", "d")),
+        Tensor("a", 4, 4, ("c",), graded=("c",), keepers=("c",)),
     ]
 
 
@@ -40,14 +40,14 @@ def test_ids_as_json_gives_them_back() -> None:
     """An id that was a tuple is a list in a file, and still an id."""
     edges = [("a", name, {"bytes": 4, "tensor": [0, 1]}) for name in "bc"]
     assert tensors(graph_of({name: {} for name in "abc"}, edges)) == [
-        Tensor("a", 4, 4, ("b", "c"), keepers=("b", "c"))
+        Tensor("a", 4, 4, ("b", "c"), graded=("b", "c"), keepers=("b", "c"))
     ]
 
 
 def test_order_only_carries_nothing() -> None:
     """An edge that only orders is no tensor; a data edge without bytes is an empty one."""
     graph = graph_of({name: {} for name in "abc"}, [("a", "b", {"order_only": True}), ("a", "c")])
-    assert tensors(graph) == [Tensor("a", 0, 0, ("c",), keepers=("c",))]
+    assert tensors(graph) == [Tensor("a", 0, 0, ("c",), graded=("c",), keepers=("c",))]
 
 
 def test_fractions_are_rounded_up() -> None:

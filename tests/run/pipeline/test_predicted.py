@@ -69,3 +69,27 @@ def test_steps_and_peaks(model: str, rate: float, at_most: float, order: str) ->
     assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=at_most)
     for name in cluster.names:
         assert dry.peak_bytes[name] <= predicted.peak_bytes[name] <= 1.15 * dry.peak_bytes[name], name
+
+
+class Aside(nn.Module):
+    """A layer reads a value with its history, another one without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.b(h).square().mean() + self.c(h.detach()).square().mean()
+
+
+def test_no_gradient_comes_from_a_reader_without_history() -> None:
+    """Its stage was taken to send one: some lists then waited for ever in the replay."""
+    cluster = baechi.Cluster.virtual(3)
+    graph = baechi.profile(
+        seeded(Aside), noise(4, 6), cluster=cluster, training=True, source="estimate", microbatches=2
+    )
+    plan = baechi.Plan.from_device_map(graph, cluster, {"a": 0, "b": 1, "c": 2})
+    for timeline in (baechi.pipeline(plan, 2, "gpipe").timeline, plan.timeline):
+        back = {span.where for span in timeline.spans if span.phase == "backward" and span.kind == "transfer"}
+        assert "cpu:1>cpu:0" in back and "cpu:2>cpu:0" not in back
