@@ -24,6 +24,12 @@ def test_as_the_loop(seed: int) -> None:
         pytest.skip(found)
 
 
+@pytest.mark.parametrize("seed", [48343, 48432])
+def test_a_buffer_that_was_assigned_anew_is_refused(seed: int) -> None:
+    """The code named it, and then waited for its turn: it read what another microbatch had replaced."""
+    assert "was assigned anew" in outcome(seed)
+
+
 @pytest.mark.parametrize("seed", [3371, 4348])
 def test_found(seed: int) -> None:
     """What an `autograd.Function` made over several stretches of code was sent before it was there."""

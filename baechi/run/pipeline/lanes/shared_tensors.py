@@ -64,6 +64,7 @@ class SharedTensors:
         self._modules: dict[int, _Owner] = {}
         self._buffers: dict[tuple[int, str], Any] = {}
         self._places: dict[int, int] = {}
+        self._replaced: set[int] = set()
         self._read: set[tuple[_Owner, Any]] = set()  # elsewhere than in its own run
         self._written: set[tuple[_Owner, Any]] = set()
         self.run: int | None = None
@@ -109,6 +110,8 @@ class SharedTensors:
             place = self._places.get(id(tensor))
             if place is not None:
                 entry = self._entries[place]
+                if id(tensor) in self._replaced:  # it was named before the code waited for its turn
+                    raise _refusal(entry, "was assigned anew since the code named it")
                 if self.run != entry.owner.run:
                     self._read.add((entry.owner, entry.group))
                     self._check(entry)
@@ -143,6 +146,8 @@ class SharedTensors:
         owner = self._modules[id(module)]
         for key, value in buffer_table(module).items():
             if self._buffers.get((id(module), key)) is not value:
+                self._replaced.add(id(self._buffers.get((id(module), key))))
+                self._replaced.discard(id(value))
                 self._buffers[id(module), key] = value
                 self._list(owner, [(key, value)], _BUFFERS)
                 self._counts += map(write_count, self._tensors[len(self._counts) :])
