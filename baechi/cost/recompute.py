@@ -45,7 +45,7 @@ def recomputed(graph: LayerGraph, names: Iterable[str], *, together: bool = True
     copied = LayerGraph.from_networkx(graph)
     copied.graph["recompute"] = wanted
     if graph.training:
-        calls = [Call(copied, nodes) for name in wanted for nodes in calls_of(graph, name)]
+        calls = [Call(copied, nodes) for found in calls_of(graph, wanted).values() for nodes in found]
         for call in calls:
             call.change(together=together)
     return copied

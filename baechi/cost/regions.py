@@ -15,39 +15,36 @@ def is_within(module: str, name: str) -> bool:
     return module == name or module.startswith(f"{name}.")
 
 
-def calls_of(graph: LayerGraph, name: str) -> list[list[str]]:
-    """The nodes of each call of a module.
+def calls_of(graph: LayerGraph, names: Collection[str]) -> dict[str, list[list[str]]]:
+    """The nodes of each call of some modules.
 
     Calls follow each other in code order. A call ends where other code runs, or where the first layer of the
     module runs again.
 
     Args:
         graph: the layer graph.
-        name: qualified name of a module.
+        names: qualified names of modules.
 
     Returns:
-        For each call, its nodes in code order.
+        By name, for each call its nodes in code order.
     """
-    calls: list[list[str]] = []
-    open_ = False
-    for node in graph.placed():
-        costs = graph.costs(node)
-        inside = is_within(graph.module_of(node), name) and not costs.unread
-        if inside and open_ and not _repeats(graph, node, calls[-1]):
-            calls[-1].append(node)
-        elif inside:
-            calls.append([node])
+    calls: dict[str, list[list[str]]] = {name: [] for name in names}
+    first_layer: dict[str, str] = {}
+    open_: list[str] = []
+    for node, costs in graph.placed_costs():
+        module = graph.module_of(node)
+        inside = [] if costs.unread else [name for name in (module, *_around(module)) if name in calls]
+        is_layer = costs.kind == "layer"
+        for name in inside:
+            repeats = is_layer and first_layer.get(name) == module
+            if name not in open_ or repeats:
+                calls[name].append([])
+                first_layer.pop(name, None)
+            calls[name][-1].append(node)
+            if is_layer:
+                first_layer.setdefault(name, module)
         open_ = inside
     return calls
-
-
-def _repeats(graph: LayerGraph, node: str, call: Collection[str]) -> bool:
-    """Whether a layer is the first of a call, and runs again."""
-    if graph.costs(node).kind != "layer":
-        return False
-    module = graph.module_of(node)
-    first = next((one for one in call if graph.costs(one).kind == "layer"), None)
-    return first is not None and graph.module_of(first) == module
 
 
 def outermost(names: Collection[str]) -> Iterator[str]:

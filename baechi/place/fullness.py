@@ -1,11 +1,18 @@
-"""Whether the predicted peaks of a plan fit the memory of its devices, and the error if they do not."""
+"""Whether the predicted peaks of a plan fit the memory of its devices, the error if not; other limits."""
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from baechi.errors import PlacementError
+from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.units import format_bytes
+
+NO_LIMIT_BYTES = 2**62
+"""More memory than any model needs."""
 
 
 def excess_bytes(plan: Plan) -> dict[str, int]:
@@ -71,3 +78,24 @@ def recompute_helps(graph: LayerGraph) -> str:
     """
     able = graph.training and not graph.graph.get("recompute") and graph.says("saved_bytes")
     return ", recompute='auto' (backward runs blocks again)" if able else ""
+
+
+def resized(cluster: Cluster, by_bytes: Mapping[str, int]) -> Cluster:
+    """The same devices with more or less memory, as a budget for placers.
+
+    Args:
+        cluster: the devices.
+        by_bytes: how much more, by device; less if negative.
+    """
+    sizes = [max(0, device.memory_bytes + by_bytes.get(device.name, 0)) for device in cluster.devices]
+    pairs = zip(cluster.devices, sizes, strict=True)
+    return replace(cluster, devices=tuple([replace(device, memory_bytes=size) for device, size in pairs]))
+
+
+def without_limits(cluster: Cluster) -> Cluster:
+    """The same devices, with room for everything.
+
+    Args:
+        cluster: the devices.
+    """
+    return resized(cluster, dict.fromkeys(cluster.names, NO_LIMIT_BYTES))

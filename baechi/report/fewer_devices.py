@@ -84,11 +84,17 @@ def _merged(plan: Plan, enough_s: float) -> Plan | None:
             merged = replace(plan, device_of=device_of)
         except PlanError:  # a layer is pinned
             continue
-        if merged.timeline.makespan_s <= enough_s and _fits(merged):
+        if merged.timeline.makespan_s <= enough_s and not short_bytes(merged):
             return merged
     return None
 
 
-def _fits(plan: Plan) -> bool:
-    peaks = plan.timeline.peak_bytes
-    return all(peaks.get(device.name, 0) <= device.memory_bytes for device in plan.cluster.devices)
+def short_bytes(plan: Plan) -> dict[str, int]:
+    """By device that is too full, by how many bytes.
+
+    Args:
+        plan: any; it is simulated if it was not yet.
+    """
+    peaks, devices = plan.timeline.peak_bytes, plan.cluster.devices
+    short = {device.name: peaks.get(device.name, 0) - device.memory_bytes for device in devices}
+    return {name: size_bytes for name, size_bytes in short.items() if size_bytes > 0}

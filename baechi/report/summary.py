@@ -8,7 +8,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.report.fewer_devices import on_one_device
+from baechi.report.fewer_devices import on_one_device, short_bytes
 from baechi.units import counted, format_bytes, format_seconds, format_share
 
 _NAMED = 3
@@ -23,18 +23,22 @@ def summary(plan: Plan) -> str:
     Args:
         plan: the plan; it is simulated if it was not yet, and once more on one device of each kind.
     """
-    used, timeline = plan.devices_used, plan.timeline
-    where = " and ".join(used) if len(used) < _NAMED else ", ".join(used)
-    where = where if len(used) <= _NAMED else f"{len(used)} of {len(plan.cluster)} devices"
-    parts = [f"step {format_seconds(timeline.makespan_s)}{_against_one(plan)}"]
-    if timeline.peak_bytes and used:
-        full = {
-            d.name: timeline.peak_bytes.get(d.name, 0) / max(1, d.memory_bytes) for d in plan.cluster.devices
-        }
-        parts.append(f"fullest {_memory(plan, max(used, key=full.__getitem__))}")
-    if plan.recompute:
-        parts.append(_again(plan))
-    return f"{_model(plan.graph)} on {where or 'no device'}: {', '.join(parts)}"
+    step = f"step {format_seconds(plan.timeline.makespan_s)}{_against_one(plan)}"
+    parts = [step, *_fullest(plan, plan.timeline), *([_again(plan)] if plan.recompute else [])]
+    return f"{_model(plan.graph)} on {_where(plan)}: {', '.join(parts)}"
+
+
+def pipeline_summary(pipeline: Pipeline) -> str:
+    """One line about a pipeline: its devices, its step beside that without microbatches, the fullest device.
+
+    Args:
+        pipeline: the pipeline; it is simulated if it was not yet.
+    """
+    plan, timeline = pipeline.plan, pipeline.timeline
+    step = f"step {format_seconds(timeline.makespan_s)}{_against_unsplit(pipeline)}"
+    parts = [step, *_fullest(plan, timeline), *([_again(plan)] if plan.recompute else [])]
+    number = f"{pipeline.microbatches} microbatches, {pipeline.rule}"
+    return f"{_model(plan.graph)} on {_where(plan)} in {number}: {', '.join(parts)}"
 
 
 def describe(record: AbstractRecord) -> str:
@@ -70,6 +74,32 @@ def _against_one(plan: Plan) -> str:
     return f" instead of {format_seconds(one.step_s)} on one device"
 
 
+def _against_unsplit(pipeline: Pipeline) -> str:
+    """What the step would be without microbatches."""
+    plan = pipeline.unsplit
+    if plan is None:
+        return ""
+    short = short_bytes(plan)
+    if short:
+        return f" (without microbatches {' and '.join(short)} would be too full)"
+    return f" instead of {format_seconds(plan.timeline.makespan_s)} without microbatches"
+
+
+def _where(plan: Plan) -> str:
+    used = plan.devices_used
+    where = " and ".join(used) if len(used) < _NAMED else ", ".join(used)
+    where = where if len(used) <= _NAMED else f"{len(used)} of {len(plan.cluster)} devices"
+    return where or "no device"
+
+
+def _fullest(plan: Plan, timeline: Timeline) -> list[str]:
+    """The fullest of the devices that run something."""
+    peaks, devices = timeline.peak_bytes, plan.cluster.devices
+    full = {device.name: peaks.get(device.name, 0) / max(1, device.memory_bytes) for device in devices}
+    fullest = max(plan.devices_used if peaks else (), key=full.__getitem__, default=None)
+    return [] if fullest is None else [f"fullest {_memory(plan, timeline, fullest)}"]
+
+
 def _plan(plan: Plan) -> list[str]:
     where = f"{len(plan.devices_used)} of {len(plan.cluster)} devices"
     lines = [f"Plan by {plan.placer}: {_model(plan.graph)} on {where}"]
@@ -79,7 +109,8 @@ def _plan(plan: Plan) -> list[str]:
     devices = []
     for device in plan.cluster.devices:
         layers, operations = _counts(plan.graph, plan.order_on(device.name))
-        held = _memory(plan, device.name) if known else f"{device.name}, {format_bytes(device.memory_bytes)}"
+        limit = f"{device.name}, {format_bytes(device.memory_bytes)}"
+        held = _memory(plan, plan.timeline, device.name) if known else limit
         devices.append(f"{held}: {counted(layers, 'layer')}, {counted(operations, 'functional op')}")
     lines += [_again(plan)] if plan.recompute else []
     return [*lines, *_few(devices, "devices")]
@@ -150,8 +181,8 @@ def _model(graph: LayerGraph) -> str:
     return str(graph.graph.get("model", "model"))
 
 
-def _memory(plan: Plan, name: str) -> str:
-    peak, limit = plan.timeline.peak_bytes.get(name, 0), plan.cluster.device(name).memory_bytes
+def _memory(plan: Plan, timeline: Timeline, name: str) -> str:
+    peak, limit = timeline.peak_bytes.get(name, 0), plan.cluster.device(name).memory_bytes
     return f"{name}, {format_bytes(peak)} of {format_bytes(limit)} ({format_share(peak, limit)})"
 
 

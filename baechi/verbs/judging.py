@@ -16,7 +16,7 @@ from dataclasses import replace
 from torch import nn
 
 from baechi.errors import DryRunError, PlacementError
-from baechi.place.fullness import excess_bytes, too_full
+from baechi.place.fullness import excess_bytes, resized, too_full
 from baechi.progress import progress
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
@@ -25,7 +25,6 @@ from baechi.records.timeline import Timeline
 from baechi.run.dry.dry_run import dry_run
 from baechi.run.dry.loop import Optimizer
 from baechi.run.runtime import Reorder
-from baechi.verbs.planning import resized
 
 logger = logging.getLogger(__name__)
 

@@ -161,7 +161,8 @@ def pipelined(
             refused = error
     if not made:
         raise refused
-    return min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
+    best = min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
+    return replace(best, unsplit=made[0].plan) if made[0].microbatches == 1 < best.microbatches else best
 
 
 def _with_number(

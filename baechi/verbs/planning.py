@@ -11,7 +11,15 @@ from baechi.place import find, fit
 from baechi.place.apart import plan_with_ops_apart
 from baechi.place.auto import best, check_effort
 from baechi.place.evaluated import Effort
-from baechi.place.fullness import excess_bytes, too_full, within_memory
+from baechi.place.fullness import (
+    NO_LIMIT_BYTES,
+    excess_bytes,
+    resized,
+    too_full,
+    within_memory,
+    without_limits,
+)
+from baechi.place.pipeline.unsplit import with_unsplit
 from baechi.place.problem import Problem
 from baechi.place.recompute import Recompute, placed_with
 from baechi.place.recompute.pipelined import Makers, pipelined_with
@@ -35,8 +43,6 @@ _TIGHTENINGS = 8
 
 _LOOSENINGS, _LOOSE_TIGHTENINGS = (0.05, 0.15, 0.3, 0.5), 4
 """If a placer finds no placement: fractions to enlarge its budget by, and maximum retries with each."""
-
-_NO_LIMIT_BYTES = 2**62
 
 
 @overload
@@ -117,7 +123,11 @@ def place(
                 refuse_apart_again(recompute)
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
-            return pipelined_with(graphs, recompute, _makers(cluster, placer, name), effort)
+            made = pipelined_with(graphs, recompute, _makers(cluster, placer, name), effort)
+            place_on = functools.partial(
+                placed, placer=placer, optimizer=name, effort=effort, recompute=recompute
+            )
+            return with_unsplit(made, graphs, cluster, place_on)
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)
@@ -125,7 +135,7 @@ def place(
 
 
 def _makers(cluster: Cluster, placer: Placer, optimizer: str | None) -> Makers:
-    both = (cluster, resized(cluster, dict.fromkeys(cluster.names, _NO_LIMIT_BYTES)))
+    both = (cluster, without_limits(cluster))
     quick, roomy = [functools.partial(_pipelined, one, placer, optimizer, quick=True) for one in both]
     least_s = functools.partial(least_step_s, both, searches=placer == "auto")
     return Makers(functools.partial(quick, quick=False), quick, roomy, least_s)
@@ -272,7 +282,7 @@ def _on_one_device(graph: LayerGraph, cluster: Cluster) -> Plan:
     for device in cluster.devices:
         # a budget for which the placer has no choice but this device; the peaks decide whether it fits
         only = resized(
-            cluster, {d.name: _NO_LIMIT_BYTES if d is device else -d.memory_bytes for d in cluster.devices}
+            cluster, {d.name: NO_LIMIT_BYTES if d is device else -d.memory_bytes for d in cluster.devices}
         )
         try:
             plan = replace(make(graph, only), cluster=cluster)
@@ -283,15 +293,3 @@ def _on_one_device(graph: LayerGraph, cluster: Cluster) -> Plan:
     if not plans:
         raise refused
     return min(plans, key=lambda plan: plan.timeline.makespan_s)
-
-
-def resized(cluster: Cluster, by_bytes: Mapping[str, int]) -> Cluster:
-    """The same devices with more or less memory, as a budget for placers.
-
-    Args:
-        cluster: the devices.
-        by_bytes: how much more, by device; less if negative.
-    """
-    sizes = [max(0, device.memory_bytes + by_bytes.get(device.name, 0)) for device in cluster.devices]
-    pairs = zip(cluster.devices, sizes, strict=True)
-    return replace(cluster, devices=tuple([replace(device, memory_bytes=size) for device, size in pairs]))

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import baechi
 from baechi.errors import DryRunError, PlacementError
+from baechi.place.fullness import excess_bytes, resized
 from baechi.records.inputs import Inputs
 from baechi.verbs.judging import checked, judged, runner
-from baechi.verbs.planning import excess_bytes, resized
 
 X = torch.ones(4, 32)
 

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import baechi
+from baechi.cost.rows import of_rows
 from baechi.records import Cluster, Device, Link, Plan
-from baechi.verbs.pipeline.offering import offer, part_of
+from baechi.verbs.pipeline.offering import offer
 
 X = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 
@@ -79,6 +81,17 @@ def test_offered(batch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert steps[0] / steps[1] == pytest.approx(3.3, abs=0.1)
 
 
+@pytest.mark.parametrize("how", [{}, {"device_map": {"layers.0": 0, "layers": 1}}, {"order": "gpipe"}])
+def test_what_was_gained(how: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipeline's last line has its step beside that of the plan without microbatches."""
+    line = said(Chain, (X, X), capsys, microbatches=8, **how)
+    found = re.fullmatch(r".* in 8 microbatches, .*: step (.*) ms instead of (.*) ms without microb.*", line)
+    assert found is not None and ", fullest cpu:" in line, line
+    plain = said(Chain, (X, X), capsys, **{key: value for key, value in how.items() if key != "order"})
+    assert float(found[2]) == pytest.approx(float(plain.split("step ")[1].split(" ms")[0]), rel=0.02)
+    assert how or float(found[1]) < float(found[2]) / 3
+
+
 @pytest.mark.parametrize(
     ("make", "batch", "how"),
     [
@@ -107,11 +120,11 @@ def test_no_gain() -> None:
     assert found is not None and found.microbatches == 2
 
 
-def test_part_of() -> None:
+def test_of_rows() -> None:
     """What grows with the rows is divided; weights stay."""
     graph = baechi.profile(Chain(), X, cluster=slow_devices(), source="estimate")
     part, exact = (
-        part_of(graph, 1 / 8),
+        of_rows(graph, 1 / 8),
         baechi.profile(Chain(), X[:4], cluster=slow_devices(), source="estimate"),
     )
     for name in graph.placed():

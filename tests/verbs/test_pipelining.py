@@ -11,6 +11,7 @@ from records.pipeline.chains import chain
 import baechi
 from baechi import Cluster, LayerGraph, Link, Pipeline
 from baechi.errors import PlacementError
+from baechi.report.summary import pipeline_summary
 from baechi.simulate.pipeline import costs, costs_of, shortest_pipeline_s
 from baechi.verbs.pipelining import least_step_s
 from baechi.zoo import MODELS
@@ -46,6 +47,36 @@ def test_auto_is_never_worse_than_one(overhead: float) -> None:
     assert auto.timeline.makespan_s <= one.timeline.makespan_s
     assert (auto.microbatches == 1) == (overhead == 10.0)
     assert one.timeline.makespan_s == baechi.place(graphs[1], cluster, effort=0).timeline.makespan_s
+
+
+def test_the_plan_without_microbatches() -> None:
+    """It is that for the batch: of its own graph, or of one microbatch's costs times their number."""
+    graphs, cluster = parts(8, (1, 8)), Cluster.uniform(4, link=FAST)
+    alone = baechi.place(graphs[1], cluster, effort=0)
+    for made in (
+        baechi.place(graphs[8], cluster, microbatches=8, effort=0),
+        baechi.place(graphs, cluster, microbatches="auto", effort=0),
+    ):
+        assert made.unsplit is not None
+        assert made.unsplit.timeline.makespan_s == pytest.approx(alone.timeline.makespan_s)
+        read = Pipeline.from_json(made.to_json())
+        assert read.unsplit is not None and read.to_json() == made.to_json()
+    old = made.body()
+    del old["unsplit"]
+    assert Pipeline.from_body(old).unsplit is None
+    assert baechi.place(graphs[1], cluster, microbatches=1, effort=0).unsplit is None
+
+
+def test_the_plan_without_microbatches_need_not_fit() -> None:
+    """It is shown all the same, and by how much devices are too full."""
+    graph = chain([(1.0, 2.0)] * 4, size=8)
+    for name in graph.placed():
+        graph.nodes[name].update(saved_bytes=100)
+    made = baechi.place(graph, Cluster.uniform(2, memory=500, link=FAST), microbatches=8, effort=0)
+    assert made.unsplit is not None and made.unsplit.cluster == made.plan.cluster
+    assert max(made.unsplit.timeline.peak_bytes.values()) >= 1600
+    assert "It does not fit: " in str(made)
+    assert " (without microbatches device:0 would be too full), fullest device:0, " in pipeline_summary(made)
 
 
 def test_memory() -> None:

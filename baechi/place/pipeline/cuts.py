@@ -8,8 +8,10 @@ device gets a part of each round: filling and draining are shorter, and more tra
 depends on where it stands: behind it, as many microbatches are in flight as devices follow.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
 
 from baechi.place.problem import ANYWHERE, Problem
 
@@ -18,14 +20,29 @@ ROUNDS = (1, 2, 4, 8)
 
 _HALVINGS = 40
 
+_Amount = TypeVar("_Amount", int, float)
 
-@dataclass(frozen=True)
+
 class _Weights:
-    """By group: seconds on each device, and bytes that stay or that each microbatch in flight takes."""
+    """What groups take, as sums from the first one on: a part of the model is a difference of two.
 
-    work_s: list[list[float]]
-    fixed_bytes: list[int]
-    live_bytes: list[int]
+    Args:
+        work_s: by device and group, seconds.
+        fixed_bytes: by group, bytes that stay.
+        live_bytes: by group, bytes that each microbatch in flight takes.
+    """
+
+    def __init__(self, work_s: list[list[float]], fixed_bytes: list[int], live_bytes: list[int]) -> None:
+        self.work_s = [_sums(times) for times in work_s]
+        self.groups, self._bytes = len(fixed_bytes), (fixed_bytes, live_bytes)
+        self._sums: dict[int, list[int]] = {}
+
+    def bytes_with(self, in_flight: int) -> list[int]:
+        """Bytes with some microbatches in flight."""
+        if in_flight not in self._sums:
+            pairs = zip(*self._bytes, strict=True)
+            self._sums[in_flight] = _sums([fixed + in_flight * live for fixed, live in pairs])
+        return self._sums[in_flight]
 
 
 def cuts(problem: Problem, microbatches: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -54,7 +71,7 @@ def cuts(problem: Problem, microbatches: int) -> Iterator[tuple[str, tuple[int, 
 def _orders(problem: Problem, weights: _Weights) -> list[tuple[int, ...]]:
     """The devices as they stand, the fastest first, and the largest first."""
     devices = list(problem.devices)
-    total_s = {device: sum(weights.work_s[device]) for device in devices}
+    total_s = {device: weights.work_s[device][-1] for device in devices}
     found = [
         devices,
         sorted(devices, key=lambda device: (total_s[device], device)),
@@ -80,7 +97,7 @@ def _cut(
     problem: Problem, weights: _Weights, order: Sequence[int], rounds: int, microbatches: int
 ) -> tuple[int, ...] | None:
     """The cut whose slowest part is fastest, by halving the interval of times; None if nothing fits."""
-    high = sum([max(times) for times in zip(*[weights.work_s[device] for device in order], strict=True)])
+    high = max([weights.work_s[device][-1] for device in order])
     low, best = 0.0, None
     for _ in range(_HALVINGS):
         most_s = (low + high) / 2 if best is not None else high
@@ -91,29 +108,31 @@ def _cut(
             return None
         else:
             low = most_s
-    return best
+    device_of = [order[part % len(order)] for part, count in enumerate(best or ()) for _ in range(count)]
+    pairs = zip(problem.pins, device_of, strict=True)
+    return tuple([device if pin == ANYWHERE else pin for pin, device in pairs])
 
 
 def _filled(
     problem: Problem, weights: _Weights, order: Sequence[int], rounds: int, microbatches: int, most_s: float
-) -> tuple[int, ...] | None:
-    """Fill part after part up to a time and the memory of its device; None if groups are left over."""
-    room = list(problem.memory_bytes)
-    device_of: list[int] = []
-    groups, group = len(weights.fixed_bytes), 0
+) -> list[int] | None:
+    """By part, how many groups go into a time and the memory of its device; None if groups are left over."""
+    room, counts, first = list(problem.memory_bytes), list[int](), 0
     for part in range(rounds * len(order)):
         place = part % len(order)
-        device, taken_s = order[place], 0.0
+        device = order[place]
         in_flight = min(microbatches, len(order) - place + (rounds - 1) * len(order))
-        while group < groups:
-            size = weights.fixed_bytes[group] + in_flight * weights.live_bytes[group]
-            if taken_s + weights.work_s[device][group] > most_s or size > room[device]:
-                break
-            taken_s += weights.work_s[device][group]
-            room[device] -= size
-            device_of.append(device)
-            group += 1
-    if group < groups:
-        return None
-    pairs = zip(problem.pins, device_of, strict=True)
-    return tuple([device if pin == ANYWHERE else pin for pin, device in pairs])
+        work_s, sizes = weights.work_s[device], weights.bytes_with(in_flight)
+        end = min(
+            bisect_right(work_s, work_s[first] + most_s, lo=first),
+            bisect_right(sizes, sizes[first] + room[device], lo=first),
+        )
+        counts.append(max(0, end - 1 - first))
+        room[device] -= sizes[first + counts[-1]] - sizes[first]
+        first += counts[-1]
+    return counts if first == weights.groups else None
+
+
+def _sums(amounts: Sequence[_Amount]) -> list[_Amount]:
+    """The sums of the first none, one, two, ... of some amounts."""
+    return list(accumulate(amounts, initial=0))

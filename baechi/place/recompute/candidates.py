@@ -60,7 +60,8 @@ def candidate_sets(graph: LayerGraph) -> list[list[Candidate]]:
     Returns:
         Sets, the one that saves most in all first; in each, about the most bytes saved per second first.
     """
-    every = [found for name in callable_names(graph) if (found := _candidate(graph, name)) is not None]
+    calls = calls_of(graph, callable_names(graph))
+    every = [found for name in calls if (found := _candidate(graph, name, calls[name])) is not None]
     least_bytes = _LITTLE * max([one.saves_bytes for one in every], default=0.0)
     every = [one for one in every if one.saves_bytes >= least_bytes]
     sets: dict[tuple[str, ...], tuple[float, list[Candidate]]] = {}
@@ -82,9 +83,8 @@ def _by_worth(chosen: Sequence[Candidate]) -> list[Candidate]:
     return [*sorted(chosen[:-1], key=lambda one: -round(log(one.worth), 1)), chosen[-1]]
 
 
-def _candidate(graph: LayerGraph, name: str) -> Candidate | None:
-    nodes = calls_of(graph, name)
-    if why_not_twice(graph, name) or any(_leaves_something(graph, call) for call in nodes):
+def _candidate(graph: LayerGraph, name: str, nodes: Sequence[Sequence[str]]) -> Candidate | None:
+    if why_not_twice(graph, name, nodes) or any(_leaves_something(graph, call) for call in nodes):
         return None
     calls = [Call(graph, call) for call in nodes]
     saves = sum([call.saves_bytes for call in calls])

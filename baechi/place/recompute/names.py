@@ -1,6 +1,6 @@
 """The modules that a user names, as the layer graph knows them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from baechi.cost.regions import calls_of, is_within, outermost
 from baechi.records.graph import LayerGraph
@@ -47,20 +47,21 @@ def modules_named(graph: LayerGraph, names: str | Iterable[str]) -> list[str]:
             )
         found += outermost(inside)
     chosen = list(outermost(found))
-    for name in chosen:
-        if reason := why_not_twice(graph, name):
+    for name, calls in calls_of(graph, chosen).items():
+        if reason := why_not_twice(graph, name, calls):
             raise ValueError(f"{name} cannot run again in backward: {reason}")
     return chosen
 
 
-def why_not_twice(graph: LayerGraph, name: str) -> str:
+def why_not_twice(graph: LayerGraph, name: str, calls: Iterable[Sequence[str]]) -> str:
     """Why a second run of a module would not compute what the first did; `""` if it would.
 
     Args:
         graph: the layer graph.
         name: a module.
+        calls: the nodes of each of its calls.
     """
-    for call in calls_of(graph, name):
+    for call in calls:
         inside = frozenset(call)
         for node in call:
             writes = graph.costs(node).writes

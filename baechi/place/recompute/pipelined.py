@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from baechi.cost.recompute import recomputed
 from baechi.errors import PlacementError
@@ -40,6 +41,9 @@ class Makers:
 _FINALS, _NEAR = 6, 1.05
 """So many of the best alternatives are searched with all effort, if they are at most this much slower."""
 
+_KNOWN = 16
+"""So many graphs are kept: an alternative is often placed right after its bound."""
+
 _WORK, _FEWEST, _MOST = 50_000, 24, 400
 """How many alternatives are made: this divided by nodes and tasks, within limits."""
 
@@ -70,6 +74,7 @@ def pipelined_with(graphs: Graphs, recompute: Recompute, makers: Makers, effort:
 
 
 def _searched(graphs: Graphs, makers: Makers, effort: Effort) -> Pipeline:
+    @lru_cache(_KNOWN)
     def of(one: Alternative) -> dict[int, LayerGraph]:
         return _with_names({one.microbatches: graphs[one.microbatches]}, one.names)
 

@@ -50,6 +50,7 @@ class Pipeline(AbstractRecord):
         split: by input's name, the dimension that is split, or None for an input that goes whole. Inputs that
             are not named are split along the leading dimension if they share its size with the batch.
         tried: what else was tried.
+        unsplit: the plan without microbatches that it was compared with, if any; it need not fit.
 
     Raises:
         PlanError: fewer than 1 microbatch, a task missing or twice, an order against data, code or
@@ -65,6 +66,7 @@ class Pipeline(AbstractRecord):
     limits: Mapping[str, int] = field(default_factory=dict)
     split: Mapping[str, int | None] = field(default_factory=dict)
     tried: tuple[OrderTried, ...] = ()
+    unsplit: Plan | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", tasks_of(self.order))
@@ -159,6 +161,7 @@ class Pipeline(AbstractRecord):
             "split": dict(self.split),
             "tried": [[t.rule, t.step_s, dict(t.peak_bytes), dict(t.limits), t.fits] for t in self.tried],
             "plan": self.plan.body(),
+            "unsplit": None if self.unsplit is None else self.unsplit.body(),
         }
 
     @classmethod
@@ -179,4 +182,5 @@ class Pipeline(AbstractRecord):
             limits=body["limits"],
             split=body["split"],
             tried=tuple(OrderTried(*tried) for tried in body["tried"]),
+            unsplit=None if body.get("unsplit") is None else Plan.from_body(body["unsplit"]),
         )

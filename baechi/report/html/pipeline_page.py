@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 from baechi.records.pipeline import Pipeline
+from baechi.report.fewer_devices import short_bytes
 from baechi.report.html.parts import Figure, colours, hues_of_devices, page
 from baechi.report.html.pipeline_data import pipeline_data
 from baechi.report.pipeline.facts import PipelineFacts
-from baechi.report.pipeline.text import devices, front, headline, orders
+from baechi.report.pipeline.text import headline, tables
 from baechi.units import format_bytes, format_seconds, format_share
 
 SCRIPTS = ("common.js", "timeline.js", "memory.js", "main.js")
@@ -42,7 +43,7 @@ def pipeline_to_html(pipeline: Pipeline) -> str:
         headline=headline(facts),
         readings=[(why, change)],
         figures=_figures(facts),
-        tables=[devices(facts), *([orders(facts), front(facts)] if pipeline.tried else [])],
+        tables=tables(facts),
         legend=_LEGEND,
         style=colours("d", hues_of_devices(len(pipeline.plan.cluster))) + colours("m", hues),
         layers="",
@@ -60,6 +61,12 @@ def _figures(facts: PipelineFacts) -> Iterable[Figure]:
     elif one is not None and facts.step_s:
         alone = f"{format_seconds(one.step_s)} on {one.device} alone"
         yield "against one device", f"{one.step_s / facts.step_s:.2f} ×", alone
+    unsplit = facts.pipeline.unsplit
+    if unsplit is not None and facts.step_s:
+        unsplit_s = unsplit.timeline.makespan_s
+        fits = ", does not fit" if short_bytes(unsplit) else ""
+        note = f"{format_seconds(unsplit_s)} by {unsplit.placer}{fits}"
+        yield "against no microbatches", f"{unsplit_s / facts.step_s:.2f} ×", note
     yield "microbatches", str(facts.pipeline.microbatches), f"in {facts.pipeline.units.whole} stages"
     yield "bubble", format_share(facts.bubble, 1), "of the used devices' time"
     yield "host", format_share(facts.host_share, 1), "of the step it works"

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from baechi.records.pipeline import Pipeline
 from baechi.report.pipeline.facts import PipelineFacts, fullest
+from baechi.report.pipeline.unsplit import against_unsplit
 from baechi.report.tables import Table
 from baechi.report.text import render_table
 from baechi.units import binary_unit, counted, format_bytes, format_seconds, format_share, in_unit
@@ -34,9 +35,7 @@ def render_pipeline(pipeline: Pipeline) -> RenderableType:
     lines.add_row("what to change", Text(change))
     lines.add_row("bubble", Text(_shares(facts)))
     lines.add_row("one device", Text(_against_one(facts)))
-    shown = [devices(facts)]
-    shown += [orders(facts), front(facts)] if pipeline.tried else []
-    parts = [Text(headline(facts), style="bold"), "", lines, "", *map(render_table, shown)]
+    parts = [Text(headline(facts), style="bold"), "", lines, "", *map(render_table, tables(facts))]
     return Group(*parts, Text("The step", style="bold"), Text(picture(facts), no_wrap=True))
 
 
@@ -67,6 +66,16 @@ def headline(facts: PipelineFacts) -> str:
         f"placed by {plan.placer}, ordered by {pipeline.rule}. "
         f"Predicted step: {format_seconds(facts.step_s)}."
     )
+
+
+def tables(facts: PipelineFacts) -> list[Table]:
+    """All tables, in the order in which one reads them.
+
+    Args:
+        facts: of a pipeline.
+    """
+    found = [*against_unsplit(facts), devices(facts)]
+    return [*found, orders(facts), front(facts)] if facts.pipeline.tried else found
 
 
 def devices(facts: PipelineFacts) -> Table:

@@ -16,7 +16,8 @@ from torch import nn
 from baechi.cost.recompute import recomputed
 from baechi.errors import DryRunError, PlacementError
 from baechi.place.evaluated import Effort
-from baechi.place.fullness import recompute_helps
+from baechi.place.fullness import recompute_helps, resized
+from baechi.place.pipeline.unsplit import with_unsplit
 from baechi.place.recompute import Recompute
 from baechi.place.recompute.names import modules_named
 from baechi.progress import progress, say, verbosity
@@ -26,7 +27,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
-from baechi.report.summary import summary
+from baechi.report.summary import pipeline_summary, summary
 from baechi.run import assign, blocks_compiled, restore, tell_uncompiled
 from baechi.run.dry.dry_run import dry_run
 from baechi.run.pipeline.batch.shares import ROWS
@@ -39,7 +40,7 @@ from baechi.verbs.applying import applied, located
 from baechi.verbs.given import Optimizer, Outputs, instance_of, name_of, with_outputs
 from baechi.verbs.pipeline.asked import Number, Splitting
 from baechi.verbs.pipelining import pipeline as ordered
-from baechi.verbs.planning import Placer, place, resized, with_optimizer
+from baechi.verbs.planning import Placer, place, with_optimizer
 from baechi.verbs.split.verb import placed_as_split
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,9 @@ def here(pipeline: Pipeline, cluster: Cluster | str | Path | None, outputs: Outp
         outputs: where outputs go, as `assign` takes it.
     """
     found = None if cluster is None else located(Cluster.parse(cluster))
-    return replace(pipeline, plan=applied(with_outputs(pipeline.plan, outputs), found), limits={})
+    plan = applied(with_outputs(pipeline.plan, outputs), found)
+    known = plan.cluster.names == pipeline.plan.cluster.names
+    return replace(pipeline, plan=plan, limits={}, unsplit=pipeline.unsplit if known else None)
 
 
 def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> None:
@@ -124,7 +127,7 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
             restore(model)
             pipeline = _chosen(request, model, inputs, 1)
             assign_pipeline(model, pipeline, request.splitting, request.optimizer)
-        say(lambda: summary(pipeline.plan) if pipeline.microbatches == 1 else repr(pipeline))
+        say(lambda: summary(pipeline.plan) if pipeline.microbatches == 1 else pipeline_summary(pipeline))
 
 
 def assign_pipeline(
@@ -200,25 +203,31 @@ def _placed(
         effort=request.effort,
         recompute=request.recompute,
     )
+    unsplit = made.unsplit and replace(made.unsplit, cluster=request.cluster)
     made = replace(made, plan=replace(made.plan, cluster=request.cluster))
     if splitting.order != "auto" and made.microbatches > 1:
         made = ordered(made.plan, made.microbatches, splitting.order)
-    return replace(made, split=dict(splitting.split or {}))
+    return replace(made, split=dict(splitting.split or {}), unsplit=unsplit)
 
 
 def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph]) -> Pipeline:
     """The fastest pipeline of a placement that was made by hand."""
     assert request.device_map is not None
-    splitting, made = request.splitting, []
-    if request.recompute == "auto":
+    splitting, device_map, recompute = request.splitting, request.device_map, request.recompute
+    if recompute == "auto":
         raise ValueError("recompute='auto' places microbatches itself: with a device_map, name the modules")
-    for number, graph in graphs.items():
-        if request.recompute is not None:
-            graph = recomputed(graph, modules_named(graph, request.recompute), together=False)
-        noted = with_optimizer(graph, name_of(request.optimizer))
-        plan = Plan.from_device_map(noted, request.cluster, request.device_map)
-        made.append(ordered(plan, number, splitting.order, split=dict(splitting.split or {})))
-    return min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
+
+    def place_on(graph: LayerGraph, cluster: Cluster) -> Plan:
+        if recompute is not None:
+            graph = recomputed(graph, modules_named(graph, recompute), together=False)
+        return Plan.from_device_map(with_optimizer(graph, name_of(request.optimizer)), cluster, device_map)
+
+    made = [
+        ordered(place_on(graph, request.cluster), number, splitting.order, split=dict(splitting.split or {}))
+        for number, graph in graphs.items()
+    ]
+    best = min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
+    return with_unsplit(best, graphs, request.cluster, place_on)
 
 
 def _excess(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline: Pipeline) -> dict[str, int]:

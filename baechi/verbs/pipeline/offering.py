@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
+from baechi.cost.rows import of_rows
 from baechi.errors import PlacementError
-from baechi.records.attributes import scaled
-from baechi.records.graph import LayerGraph
-from baechi.records.layer_costs import LayerCosts
 from baechi.records.plan import Plan
 from baechi.verbs.pipelining import pipelined
 from baechi.verbs.planning import placed
@@ -25,13 +23,6 @@ _ENOUGH = 1.2
 
 _MOST_NODES = 2_000
 """Larger graphs take longer than a line is worth."""
-
-_OF_WEIGHTS = {
-    "param_bytes", "buffer_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes",
-}  # fmt: skip
-"""These do not grow with the batch."""
-
-_GROW = [name for unit in ("bytes", "FLOP") for name in LayerCosts.amounts(unit) if name not in _OF_WEIGHTS]
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,7 @@ def offer(plan: Plan, rows: int | None) -> Offer | None:
     number = next((one for one in _NUMBERS if rows is not None and rows >= one), None)
     if rows is None or number is None or len(plan.cluster) < 2 or len(plan.graph) > _MOST_NODES:
         return None
-    graph = part_of(plan.graph, ceil(rows / number) / rows)
+    graph = of_rows(plan.graph, ceil(rows / number) / rows)
     place_one = partial(placed, cluster=plan.cluster, placer="auto", optimizer=None, effort=0)
     try:
         made = pipelined({number: graph}, plan.cluster, place_one, effort=0)
@@ -74,22 +65,3 @@ def offer(plan: Plan, rows: int | None) -> Offer | None:
     step_s = made.timeline.makespan_s
     gain = plan.timeline.makespan_s / step_s if step_s else 1.0
     return Offer(number, step_s, gain) if gain >= _ENOUGH else None
-
-
-def part_of(graph: LayerGraph, share: float) -> LayerGraph:
-    """The graph of a part of the batch: seconds, work and bytes grow with the rows, weights do not.
-
-    Args:
-        graph: of the whole batch.
-        share: of the rows.
-    """
-    part = LayerGraph.from_networkx(graph)
-    for _, costs in part.nodes(data=True):
-        for name in (*_GROW, "forward_s", "backward_s"):
-            if name in costs:
-                costs[name] = scaled(costs[name], share)
-    for *_, costs in part.edges(data=True):
-        for name in ("bytes", "parts", "copies"):
-            if name in costs:
-                costs[name] = scaled(costs[name], share)
-    return part

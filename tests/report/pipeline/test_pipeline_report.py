@@ -7,9 +7,10 @@ from records.pipeline.chains import chain, equal_chain, over
 
 from baechi.records import Cluster, Device, Link, Plan
 from baechi.records.pipeline import Pipeline
-from baechi.report import pipeline_to_text, to_trace
+from baechi.report import pipeline_to_html, pipeline_to_text, to_trace
 from baechi.report.pipeline import PipelineFacts
 from baechi.report.pipeline.text import picture
+from baechi.report.pipeline.unsplit import against_unsplit
 from baechi.simulate.pipeline import ordered
 
 
@@ -77,6 +78,25 @@ def test_all_of_it() -> None:
         assert part in text
     assert "why not faster?" in str(made)
     assert "Tried" not in pipeline_to_text(ordered(equal_chain(2), 3, "1f1b"))
+
+
+def test_beside_the_plan_without_microbatches() -> None:
+    """Steps, what bounds them, how many devices compute and their peaks; nothing where it is not known."""
+    made = ordered(equal_chain(2), 3)
+    assert not against_unsplit(PipelineFacts(made))
+    alone = over(chain([(3.0, 6.0)] * 2), [0, 0])
+    known = replace(made, unsplit=replace(alone, cluster=made.plan.cluster, placer="single"))
+    (table,) = against_unsplit(PipelineFacts(known))
+    assert table.columns == ("", "in 3 microbatches", "without, by single")
+    assert table.rows[:3] == (
+        ("step", "12.00 s (1.50 ×)", "18.00 s"),
+        ("bound by", "filling and draining", "one layer after the other"),
+        ("devices that compute", "1.5 of 2", "1.0 of 2"),
+    )
+    assert [row[0] for row in table.rows[3:]] == ["peak of cpu:0", "peak of cpu:1"]
+    assert table.note.startswith("The step is serial")
+    for shown in (pipeline_to_text(known), pipeline_to_html(known)):
+        assert "Beside the plan without microbatches" in shown and "filling and draining" in shown
 
 
 def test_the_front_of_the_report() -> None:
