@@ -19,12 +19,13 @@ class Worker:
 
     Args:
         library: the package.
+        command: what is tried, see `TRIALS`.
     """
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, command: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.channel, far_end = context.Pipe()
-        self.process = context.Process(target=serve, args=(library, far_end), daemon=True)
+        self.process = context.Process(target=serve, args=(library, command, far_end), daemon=True)
         self.process.start()
         far_end.close()
         if not self.channel.poll(_START_S):
@@ -69,7 +70,13 @@ class Worker:
 
 
 def try_library(
-    library: str, out: Path, limit_s: float, only: set[str] | None = None
+    library: str,
+    out: Path,
+    limit_s: float,
+    only: set[str] | None = None,
+    *,
+    command: str = "run",
+    part: slice = slice(None),
 ) -> Iterator[dict[str, Any]]:
     """Try all models of a library that the file has no record of.
 
@@ -78,20 +85,22 @@ def try_library(
         out: JSON lines, one a model; what is in it is not tried again.
         limit_s: how long one model may take.
         only: names of models; all unless given.
+        command: what is tried, see `TRIALS`.
+        part: which of the models.
 
     Yields:
         Each new record.
     """
     done = {record["name"] for record in read(out) if record["library"] == library}
-    worker = Worker(library)
+    worker = Worker(library, command)
     version, names = worker.version, worker.names
-    for name in names:
+    for name in names[part]:
         if name in done or (only is not None and name not in only):
             continue
         record, kind, note = worker.attempt(name, limit_s)
         if record is None:
             record = {"library": library, "name": name, "version": version, "verdicts": {"all": [kind, note]}}
-            worker = Worker(library)
+            worker = Worker(library, command)
         with out.open("a") as file:
             file.write(json.dumps(record) + "\n")
         yield record

@@ -8,7 +8,7 @@ from wild.libraries import LIBRARIES
 from wild.runner import outcome, read
 from wild.verdict import Kind
 
-_BEGIN, _END = "<!-- written by `python -m wild table` -->", "<!-- up to here -->"
+_END = "<!-- up to here -->"
 
 _COUNTED = (Kind.SAME, Kind.ROUNDING, Kind.REFUSED, Kind.WRONG, Kind.ERROR)
 _TOLD = (Kind.WRONG, Kind.ERROR, Kind.REFUSED, Kind.SLOW)
@@ -16,19 +16,21 @@ _LONGEST = 220
 """So many characters of a note are shown."""
 
 
-def write(out: Path, page: Path) -> None:
+def write(out: Path, page: Path, of: str = "run") -> None:
     """Put the table of all records, and the list of what did not go well, between a page's two marks.
 
     Args:
         out: JSON lines, as the runner keeps them.
         page: the page.
+        of: the command that kept them; each has marks of its own.
     """
-    before, _, rest = page.read_text().partition(_BEGIN)
+    begin = f"<!-- written by `python -m wild table{'' if of == 'run' else f' --of {of}'}` -->"
+    before, _, rest = page.read_text().partition(begin)
     _, found, after = rest.partition(_END)
     if not found:
-        raise ValueError(f"{page} lacks the marks {_BEGIN} and {_END}: put them where the table is to be")
+        raise ValueError(f"{page} lacks the marks {begin} and {_END}: put them where the table is to be")
     lines = "\n".join([*_table(read(out)), "", *_list(read(out))])
-    page.write_text(f"{before}{_BEGIN}\n\n{lines}\n\n{_END}{after}")
+    page.write_text(f"{before}{begin}\n\n{lines}\n\n{_END}{after}")
 
 
 def _table(records: list[dict[str, Any]]) -> list[str]:

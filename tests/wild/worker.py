@@ -4,19 +4,21 @@ from multiprocessing.connection import Connection
 
 from wild import site
 from wild.libraries import specimens
-from wild.trial import attempt
+from wild.trials import trial_of
 
 
-def serve(library: str, channel: Connection) -> None:
+def serve(library: str, command: str, channel: Connection) -> None:
     """Say the names of a library's models, then try each that is asked for, until None is.
 
     Sends `("names", list)` once; then for each model `("stage", text)`, and `("record", dict)` at its end.
 
     Args:
         library: the package.
+        command: what is tried, see `TRIALS`.
         channel: to the runner.
     """
     site.enter()
+    attempt = trial_of(command)
     found = {specimen.name: specimen for specimen in specimens(library)}
     version = site.version(library)
     channel.send(("names", (version, list(found))))

@@ -53,12 +53,13 @@ def trained(model: nn.Module, batch: Inputs, microbatches: int, loss: str) -> di
     """
     model.train()
     seed()
-    seeds = torch.randint(2**62, (microbatches,)).tolist()
+    seeds = torch.randint(2**62, (microbatches,)).tolist() if microbatches > 1 else [None]
     parts = parted(model, batch, microbatches, {})
     results: list[Any] = []
     with _each_from_here(model, microbatches) as parts_of_state:
         for part, rows, own, _ in zip(parts.parts, parts.rows, seeds, parts_of_state, strict=True):
-            torch.manual_seed(own)
+            if own is not None:
+                torch.manual_seed(own)
             result = model(*part.args, **part.kwargs)
             if loss != "none":
                 share = rows / sum(parts.rows)

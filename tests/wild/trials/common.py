@@ -1,6 +1,7 @@
 """What all trials need: seeds, inputs, double precision, and verdicts of errors."""
 
 import random
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -13,9 +14,13 @@ from torch import nn
 import baechi
 from baechi.torchlib.tensors.pytree import map_tensors
 from wild.specimen import Batch, Specimen
+from wild.trials.rows import with_rows
 from wild.verdict import Kind, Verdict
 
 Report = Callable[[str], None]
+
+Judge = Callable[[nn.Module, baechi.Inputs], Verdict]
+"""From a model, of which only copies are trained, and a batch, what came out."""
 
 _CURE = "use microbatches=1"
 """What a note says that baechi adds to an error of torch."""
@@ -64,6 +69,30 @@ def built(specimen: Specimen, record: Record, report: Report) -> tuple[nn.Module
     except Exception as error:  # others' code: whatever it raises, there is nothing to try
         record.verdicts["build"] = (Kind.PLAIN_FAILS, said(error))
         return None
+
+
+def tried(specimen: Specimen, version: str, report: Report, ways: dict[str, tuple[int, Judge]]) -> Record:
+    """Try a model in some ways.
+
+    Args:
+        specimen: the model.
+        version: its library's version.
+        report: is told what is about to be done.
+        ways: by name, how many rows the batch has then, and what judges.
+    """
+    record, start_s = Record(specimen.package, specimen.name, version), time.perf_counter()
+    made = built(specimen, record, report)
+    for name, (rows, judge) in ways.items() if made is not None else ():
+        report(name)
+        try:
+            batch = with_rows(inputs_of(made[1]), rows)
+        except ValueError as error:
+            verdict = Verdict(Kind.PLAIN_FAILS, said(error))
+        else:
+            verdict = judge(made[0], batch)
+        record.verdicts[name] = (verdict.kind, verdict.note)
+    record.total_s = round(time.perf_counter() - start_s, 2)
+    return record
 
 
 def seed() -> None:
