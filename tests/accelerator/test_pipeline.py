@@ -1,6 +1,7 @@
 """Pipelines on devices that torch keeps apart: the same numbers, and no access that nothing orders."""
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ import baechi
 from accelerator import NAMES, ToyMachine
 from baechi.backend.real.devices import TorchDevices
 from baechi.run.pipeline import executor
+from baechi.run.pipeline.lanes import lane_step
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.step import step as plain_step
+from baechi.torchlib.tensors import storage
 
 from .devices import FIRST, cluster, there
 from .where import moved
@@ -121,6 +124,21 @@ class Rewritten(nn.Module):
         return (self.c(made) + self.d(before) + self.d(made)).square().mean()
 
 
+class WrittenSince(nn.Module):
+    """What was sent is written where it was made, after the stretch that made it, and sent again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.a(x) + x
+        third = self.c(self.b(made))
+        with torch.no_grad():
+            made.mul_(third.detach())
+        return self.d(self.b(made)).square().mean() + third.square().mean()
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """In place of a wait."""
 
@@ -130,10 +148,16 @@ def too_early(step: Any, place: str) -> Any:
     return _EARLY.setdefault((step.backend, place), step.backend.record(step.backend.compute_stream(place)))
 
 
+def unwritten(tensor: torch.Tensor) -> Any:
+    """The mark of a memory that does not say that it was written."""
+    return None if storage.mark_of(tensor) is None else SimpleNamespace(writes=0)
+
+
 _EARLY: dict[Any, Any] = {}
 WAITS = {
     "backward waits until a gradient has arrived": (Viewed, executor, "receive", nothing),
     "what is sent later waits for what made it": (Viewed, LaneStep, "_event_at", too_early),
+    "what was written since is sent behind that": (WrittenSince, lane_step, "mark_of", unwritten),
     "sent memory is not reused before it was read": (Viewed, TorchDevices, "use", nothing),
     "a write waits until what was sent ahead was read": (Rewritten, plain_step, "wait_for_readers", nothing),
 }
@@ -160,7 +184,7 @@ def stepped(toy: ToyMachine, build: type[nn.Module]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("build", [Viewed, Rewritten])
+@pytest.mark.parametrize("build", [Viewed, Rewritten, WrittenSince])
 def test_nothing_is_unordered(toy: ToyMachine, build: type[nn.Module]) -> None:
     """With all waits in place."""
     assert stepped(toy, build) == []

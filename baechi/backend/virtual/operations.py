@@ -14,6 +14,7 @@ from baechi.torchlib.operators.facts import (
     flat,
     host_waits,
     is_kernel,
+    may_lie_on_host,
     writes_of,
 )
 from baechi.torchlib.private.autograd import current_autograd_node, current_graph_task_id
@@ -152,7 +153,7 @@ class Operations:
         unplaced: list[torch.Tensor] = []
         for tensor, mark in zip(given, marks, strict=True):
             if mark is None or (mark.place is not None and mark.place not in self._index):
-                on_host |= tensor.dim() > 0 and not _may_lie_on_host(facts, args, tensor)
+                on_host |= tensor.dim() > 0 and not may_lie_on_host(facts, args, tensor)
             elif mark.place is None:
                 unplaced.append(tensor)
             elif place is None:
@@ -162,7 +163,7 @@ class Operations:
         if place is not None:
             if on_host:
                 raise _mixed(facts, place, "the host")
-            unplaced = [tensor for tensor in unplaced if not _may_lie_on_host(facts, args, tensor)]
+            unplaced = [tensor for tensor in unplaced if not may_lie_on_host(facts, args, tensor)]
             return self._index[place], False, unplaced
         if not given:
             device = kwargs.get("device")
@@ -290,9 +291,3 @@ def _mixed(facts: Facts, *places: str) -> RuntimeError:
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{' and '.join(places)}! (when running {facts.name} on the emulated cluster)"
     )
-
-
-def _may_lie_on_host(facts: Facts, args: Any, tensor: torch.Tensor) -> bool:
-    """Whether an argument may lie on the host while the others lie on a device (indices may)."""
-    positions = facts.host_arguments
-    return any(tensor is item for i in positions if i < len(args) for item in flat((args[i],)))

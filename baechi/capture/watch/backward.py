@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
         return
     watch.trace.backward = []
     _note_ends(watch, losses)
+    weights = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
+    handles = [weight.register_hook(partial(_laid_out_as, weight)) for weight in weights]
     try:
         ones = [torch.ones_like(loss) for loss in losses]
         gradients = torch.autograd.grad(losses, leaves, ones, allow_unused=True)
@@ -43,9 +46,21 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
         logger.info("backward is estimated from forward: it does not run here (%s)", error)
         watch.trace.backward = None
         return
-    weights = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
+    finally:
+        for handle in handles:
+            handle.remove()
     made = [grad for grad, _ in zip(gradients, weights, strict=False) if grad is not None]
     watch.trace.gradients = {watch.storage_of(grad).index for grad in made}
+
+
+def _laid_out_as(weight: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor | None:
+    """A weight keeps its gradient in its own layout: one in another is copied, as `AccumulateGrad` does."""
+    if gradient.layout != torch.strided:
+        return None
+    strides = zip(weight.shape, gradient.stride(), weight.stride(), strict=True)
+    if all(own != 0 if size == 1 else own == kept for size, own, kept in strides):
+        return None
+    return gradient.new_empty_strided(weight.size(), weight.stride()).copy_(gradient)
 
 
 def _note_ends(watch: Watch, losses: Iterable[torch.Tensor]) -> None:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from baechi.capture.watch.backward import note_backward
 from baechi.capture.watch.functions import LIST, Functions, device_reads
-from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op
+from baechi.capture.watch.trace import Boundary, Call, Function, HostWait, Op, Origin, Use
 from baechi.capture.watch.values import told_to_libraries
 from baechi.capture.watch.watched_run import Watch
 from baechi.torchlib.dynamo import compiler_aside
@@ -31,6 +31,7 @@ from baechi.torchlib.modules.intercept import (
     restore_forward,
 )
 from baechi.torchlib.operators.facts import (
+    Facts,
     bytes_of,
     draws,
     facts_of,
@@ -39,6 +40,7 @@ from baechi.torchlib.operators.facts import (
     host_waits,
     is_kernel,
     is_uncounted,
+    may_lie_on_host,
     writes_of,
 )
 from baechi.torchlib.private.autograd import next_sequence_number
@@ -218,7 +220,8 @@ class _Operations(TorchDispatchMode):
             watch.note_origin(reads, (*makes, *written))
         if makes or written:
             work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
-            self._note(func, (reads, written, makes), (given, made), work)
+            there = _where_it_runs(facts, args, given, reads)
+            self._note(func, (there, written, makes), (given, made), work)
         if host_waits(facts, args) and not (watch.function is not None and watch.function.name == LIST):
             kernels = 0 if makes else int(is_kernel(func, args, kwargs))
             watch.trace.events.append(HostWait(makes or reads, kernels))
@@ -248,3 +251,14 @@ class _Operations(TorchDispatchMode):
                 sequence=next_sequence_number(),
             )
         )
+
+
+def _where_it_runs(
+    facts: Facts, args: Any, given: list[torch.Tensor], reads: tuple[Use, ...]
+) -> tuple[Use, ...]:
+    """What an operation reads where it runs: indices that the code made stay on the host."""
+    if all(use.storage.origin is Origin.NOTHING for use in reads):
+        return reads
+    pairs = zip(given, reads, strict=True)
+    stays = [use.storage.origin is Origin.NOTHING and may_lie_on_host(facts, args, one) for one, use in pairs]
+    return tuple([use for use, stay in zip(reads, stays, strict=True) if not stay])

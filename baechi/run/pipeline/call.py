@@ -99,8 +99,11 @@ class _Call:
         ]
         self._parts = [step.parts for step in steps]
         draws = RandomStates(self._backend, pipeline.microbatches if model.training else 0)
-        self._own = OwnState(model, microbatches.written, pipeline.microbatches, microbatches.route.layers)
-        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own)
+        self._own = OwnState(
+            model, microbatches.written, pipeline.microbatches, microbatches.route.run_of_layer
+        )
+        leaves = [*self._waiting.weights, *[part for _, _, parts in self._parted.leaves for part in parts]]
+        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own, leaves)
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
         for lane, step, part in zip(self._lanes, steps, self._parted.parts, strict=True):
@@ -113,7 +116,7 @@ class _Call:
             What the model returns for the whole batch.
         """
         try:
-            with self._waiting.adding():
+            with self._waiting.adding(), self._own.open():
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
             self._own.finish()
@@ -234,7 +237,7 @@ class _Call:
                     self._hand_in(joint, grad)
         joints.clear()
         everyone = range(len(self._lanes))
-        with self._waiting.adding():
+        with self._waiting.adding(), self._own.open():
             self._executor.run(self._later, lambda microbatch: None)
             self._executor.finish(everyone)
         wait_for_all_sends(self._backend)

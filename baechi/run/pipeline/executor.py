@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from baechi.errors import BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.graph.apart import go_to_cuts, go_to_weights
+from baechi.run.pipeline.graph.gradients import keep_apart
 from baechi.run.pipeline.graph.parts import Cut, Exit, Part, Parts
 from baechi.run.pipeline.graph.seams import check_seams
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
@@ -39,6 +41,7 @@ class Executor:
         parts: by microbatch, what autograd records of it.
         draws: the states of the random generators.
         own: what each microbatch wrote to modules.
+        leaves: what gets gradients: weights, and inputs in parts.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Executor:
         parts: Sequence[Parts],
         draws: RandomStates,
         own: OwnState,
+        leaves: Sequence[torch.Tensor],
     ) -> None:
         self._backend = backend
         self._units = pipeline.units
@@ -57,6 +61,7 @@ class Executor:
         self._parts = parts
         self._draws = draws
         self._own = own
+        self._leaves = leaves
         self._last_run = len(self._units.stage_of_run) - 1
         self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
 
@@ -110,7 +115,9 @@ class Executor:
         part = parts.stage(units.weights_of[stage - units.whole] if of_weights else stage)
         if part is not None and of_weights:
             with self._backend.nodes_of(self._lanes[microbatch].log):
-                go_to_weights(self._backend, part.place, part.left)
+                go_to_weights(
+                    self._backend, part.place, part.left, partial(keep_apart, self._backend, self._leaves)
+                )
         elif part is not None:
             self._backward_of(parts, part, microbatch, in_two=stage in units.weights_of)
 
@@ -130,6 +137,7 @@ class Executor:
                 part.left = go_to_cuts(edges, grads, parts.handle)
             elif edges:
                 torch.autograd.backward(edges, grads)
+            keep_apart(self._backend, self._leaves, [*grads, *[c.grad for c in cuts if c.grad is not None]])
             del edges, grads
             hand_on(self._backend, cuts)
 

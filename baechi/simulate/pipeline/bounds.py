@@ -30,7 +30,7 @@ def shortest_pipeline_s(costs: PipelineCosts, microbatches: int) -> float:
     """
     found = ways(costs, microbatches)
     pairs = zip(found.heads_s, found.tails_s, strict=True)
-    bounds_s = [_host_s(costs, microbatches), *[head_s + tail_s for head_s, tail_s in pairs]]
+    bounds_s = [_host_s(costs, microbatches) - costs.lead_s, *[head_s + tail_s for head_s, tail_s in pairs]]
     machines: dict[object, list[Job]] = {}
     for machine, job in [*_tasks(costs, found), *_transfers(costs, microbatches, found)]:
         machines.setdefault(machine, []).append(job)

@@ -57,6 +57,7 @@ class PipelineCosts:
         returns: by stage, the gradients that it sends.
         forward_after, backward_after: what it follows without a transfer.
         task_s: the part of each task's host time that comes before its first kernel.
+        transfer_s: the part of a transfer's host time that comes before it is issued.
         count_bytes: counts what the units take of memory: once, if it is asked for.
         closing: what follows the tasks.
     """
@@ -75,8 +76,17 @@ class PipelineCosts:
     forward_after: list[list[int]]
     backward_after: list[list[int]]
     task_s: float
+    transfer_s: float
     count_bytes: Callable[[], UnitBytes]
     closing: Closing
+
+    @property
+    def lead_s(self) -> float:
+        """What the host does before the first kernel or transfer starts: it is no part of a step."""
+        if not self.host_forward_s:
+            return 0.0
+        before_s = self.task_s + self.cluster.launch_s + (self.transfer_s if self.uploads[0] else 0.0)
+        return min(before_s, self.host_forward_s[0])
 
     @cached_property
     def bytes(self) -> UnitBytes:
@@ -128,6 +138,7 @@ class PipelineCoster:
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
             task_s=(self.cluster.host or HostCosts()).task_s * plan.knows_host,
+            transfer_s=(self.cluster.host or HostCosts()).transfer_s * plan.knows_host,
             count_bytes=partial(bytes_of, plan, units, run_of, self._weights_part),
             closing=self._closing(plan, units, gradients_of(plan, units, run_of)),
         )
@@ -173,7 +184,7 @@ class PipelineCoster:
         indexed, units, host = self.indexed, costs.units, len(self.cluster)
         each_s = self.cluster.launch_s * plan.knows_host
         node_s = plan.own.node_s * plan.knows_host
-        own_s = (self.cluster.host or HostCosts()).transfer_s * plan.knows_host  # autograd records none
+        own_s = costs.transfer_s  # autograd records none
         for tensor, maker in enumerate(indexed.source):
             source = host if maker == FROM_HOST else plan.device_of[maker]
             readers: dict[int, list[int]] = {}

@@ -17,7 +17,7 @@ from baechi.records.pipeline.units import Direction
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
 from baechi.simulate.pipeline.ways import waiting_for_ends
 
-_END, _ARRIVAL, _WAKE = range(3)
+_END, _ARRIVAL, _WAKE, _UPLOAD = range(4)
 
 
 class AbstractPlay(ABC):
@@ -141,6 +141,17 @@ class AbstractPlay(ABC):
         for send in self.costs.uploads[run]:
             self._send(send, run, microbatch, "forward")
 
+    def upload_at(self, time_s: float, microbatch: int, run: int) -> None:
+        """Ask for it at a time.
+
+        Args:
+            time_s: when.
+            microbatch: of which microbatch.
+            run: which run.
+        """
+        if self.costs.uploads[run]:
+            self._at(time_s, _UPLOAD, (microbatch, run))
+
     def play(self) -> float:
         """Run until nothing moves.
 
@@ -159,6 +170,8 @@ class AbstractPlay(ABC):
                     for number in what:  # type: ignore[attr-defined]
                         self.meet(number)
                         awake.add(self.device_of[number % self.width])
+                elif kind == _UPLOAD:
+                    self.upload(*what)  # type: ignore[misc]
                 else:
                     awake.add(what)  # type: ignore[arg-type]
             self.tick()

@@ -24,7 +24,7 @@ class Replay(AbstractPlay):
         order: one list for the host, which can run.
 
     Attributes:
-        makespan_s: when gradients were handed over.
+        makespan_s: from the first kernel or transfer, as steps are measured, until gradients are handed over.
         host_s: seconds of the host at work.
         issue_s: by position in the list, when the host began to issue it.
     """
@@ -50,7 +50,7 @@ class Replay(AbstractPlay):
             free_s[device] = max(free_s[device], task_end_s)
         over_s, worked_s = self.costs.closing.end_s(self.microbatches, self._host_free_s, free_s)
         self.host_s += worked_s
-        return max(end_s, over_s)
+        return max(end_s, over_s) - self.costs.lead_s
 
     def ready(self, number: int) -> None:
         """Nothing to note: the head of a queue is asked."""
@@ -97,7 +97,7 @@ class Replay(AbstractPlay):
             self._next += 1
             self._queues[device].append(number)
             if unit < self.runs:
-                self.upload(number // self.width, unit)
+                self.upload_at(self._issued[number][0] + self.costs.transfer_s, number // self.width, unit)
             self.wake(device, self._issued[number][0])
 
     def _host_s(self, number: int) -> float:

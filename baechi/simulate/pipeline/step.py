@@ -120,19 +120,21 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
     memory = memory_of(costs, pipeline.order, replay)
     names = pipeline.plan.cluster.names
     ends = (*names, HOST)
-    issue_s = replay.issue_s or [0.0]  # of a graph without layers
+    lead_s = costs.lead_s
+    issue_s = [max(0.0, time_s - lead_s) for time_s in replay.issue_s or [0.0]]  # of a graph without layers
     spans = []
     for task in pipeline.order:
         number = replay.number_of(task)
         where = names[pipeline.units.device(task)]
-        when = replay.start_s[number], replay.end_s[number]
+        when = replay.start_s[number] - lead_s, replay.end_s[number] - lead_s
         spans.append(
             Span("compute", _first_layer(pipeline, task), where, *when, task.phase, 0, task.microbatch)
         )
     for start_s, end_s, send, maker, microbatch, phase in replay.sent:
         layer = _first_layer(pipeline, Task(phase, microbatch, maker))
         link = f"{ends[send.source]}>{ends[send.target]}"
-        spans.append(Span("transfer", layer, link, start_s, end_s, phase, send.size_bytes, microbatch))
+        when = start_s - lead_s, end_s - lead_s
+        spans.append(Span("transfer", layer, link, *when, phase, send.size_bytes, microbatch))
     return Timeline(
         spans=tuple(sorted(spans, key=lambda span: span.start_s)),
         makespan_s=replay.makespan_s,

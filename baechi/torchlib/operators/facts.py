@@ -122,6 +122,18 @@ def writes_of(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> It
         yield from flat((args[position] if position < len(args) else kwargs.get(name),))
 
 
+def may_lie_on_host(facts: Facts, args: Any, tensor: torch.Tensor) -> bool:
+    """Whether an argument may lie on the host while the others lie on a device (indices may).
+
+    Args:
+        facts: of the operator.
+        args: its positional arguments.
+        tensor: one of the tensors among them.
+    """
+    positions = facts.host_arguments
+    return any(tensor is item for i in positions if i < len(args) for item in flat((args[i],)))
+
+
 def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether a call takes random numbers from the default generator.
 

@@ -173,6 +173,10 @@ UPDATES = tuple(
 """The functions with which torch's elementwise optimizers update lists of weights. They are public; without
 one, its optimizer updates weights in pieces operator by operator."""
 
+MODULE_SET = _place(torch.nn.Module, "__setattr__", "see which attributes a microbatch writes")
+MODULE_DELETE = _place(torch.nn.Module, "__delattr__", "see which attributes a microbatch deletes")
+"""They are public, so that every torch has them."""
+
 MODULE_COMPILE = _place(torch.nn.Module, "compile", "compile parts of a model that is distributed already")
 """It is public, so that every torch has it."""
 

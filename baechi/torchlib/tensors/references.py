@@ -32,3 +32,13 @@ def is_last_reference(tensor: torch.Tensor) -> bool:
             return False
         alone += 1
     return storage_use_count(storage_address(tensor.untyped_storage())) <= alone
+
+
+def has_memory_alone(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor shows the memory of one, but for what it is itself a view of.
+
+    Args:
+        tensor: a strided tensor.
+    """
+    alone = _OF_ONE_TENSOR + (view_base(tensor) is not None)
+    return storage_use_count(storage_address(tensor.untyped_storage())) <= alone

@@ -121,7 +121,9 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
         pipeline = _chosen(request, model, inputs, request.splitting.microbatches)
         assign_pipeline(model, pipeline, request.splitting, request.optimizer)
         if request.splitting.microbatches == "auto" and couples_rows(model, inputs):
-            logger.warning("the loss couples the rows of the batch, so microbatches='auto' is one: not split")
+            logger.warning(
+                "parts of the batch may train something else: microbatches='auto' does not split it"
+            )
             restore(model)
             pipeline = _chosen(request, model, inputs, 1)
             assign_pipeline(model, pipeline, request.splitting, request.optimizer)

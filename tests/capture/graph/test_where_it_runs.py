@@ -20,7 +20,7 @@ class _Held:
 
 
 class _Adds(nn.Module):
-    """A layer that brings numbers to its device."""
+    """A layer that brings numbers to its device, and indexes with others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,19 @@ class _Adds(nn.Module):
             held.number = held.number.to(x.device)
             return x * self.scale
         low, high = torch.tensor([1.0] * 4096), torch.tensor([2.0] * 4096, device=x.device)
-        return x * self.scale + low.to(x.device).sum() + high.sum() + x.new_tensor([3.0] * 4096).mean()
+        x = x * self.scale[(torch.arange(8) * 3 + 1).flip(0) % 8]  # indices stay on the host
+        return x + low.to(x.device).sum() + high.sum() + x.new_tensor([3.0] * 4096).mean()
+
+
+class _Turned(nn.Module):
+    """A layer with a transposed weight, so its gradient is transposed, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turned = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.turned.t().contiguous()
 
 
 class _Net(nn.Module):
@@ -42,7 +54,7 @@ class _Net(nn.Module):
     def __init__(self, between: Callable[[Any, Tensor], Tensor]) -> None:
         super().__init__()
         self.first, self.second, self.third = nn.Linear(8, 8), nn.LayerNorm(8), _Adds()
-        self.fourth, self.table = _Adds(), nn.Parameter(torch.ones(512))
+        self.fourth, self.fifth, self.table = _Adds(), _Turned(), nn.Parameter(torch.ones(512))
         self.register_buffer("average", torch.zeros(8), persistent=False)
         self.between = between
 
@@ -102,7 +114,15 @@ def lent(net: Any, x: Tensor) -> Tensor:
     return torch.cat([net.second(hidden * 2)] * 4)
 
 
-@pytest.mark.parametrize("code", [constant, squared, by_device, assigned, twice, brought, held, lent])
+def transposed(net: Any, x: Tensor) -> Tensor:
+    """A weight whose gradient comes in another layout: it is copied."""
+    return net.second(net.fifth(net.first(x)))
+
+
+_CODES = [constant, squared, by_device, assigned, twice, brought, held, lent, transposed]
+
+
+@pytest.mark.parametrize("code", _CODES)
 @pytest.mark.parametrize("training", [False, True])
 def test_the_simulator_agrees_with_a_dry_run(code: Any, training: bool) -> None:
     agree(code, training=training, places=("cpu:0", "cpu:1"))

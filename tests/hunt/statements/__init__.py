@@ -1,6 +1,6 @@
 """The grammar: every module in here registers kinds of statements."""
 
-from . import arithmetic, blocks, containers, copies, flow, functions, layers, random, state, views
+from . import arithmetic, blocks, containers, copies, flow, functions, later, layers, random, state, views
 from .registry import KINDS, Kind, write_all
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "copies",
     "flow",
     "functions",
+    "later",
     "layers",
     "random",
     "state",

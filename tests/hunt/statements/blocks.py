@@ -35,8 +35,12 @@ def block(s: Scope, p: Statement) -> None:
         s.let(f"{called}({a}, {b}{given}){'[0]' if several else ''}")
 
 
+MEMOS = ("memo", "later", "later_in_place")
+
+
 def _without_memos(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    return tuple([replace(inner, body=_without_memos(inner.body)) for inner in body if inner.kind != "memo"])
+    kept = [inner for inner in body if inner.kind not in MEMOS]
+    return tuple([replace(inner, body=_without_memos(inner.body)) for inner in kept])
 
 
 @statement(1.5, has_body=True)

@@ -150,3 +150,50 @@ def test_a_placement_that_is_searched() -> None:
     baechi.distribute(model, {"ids": IDS, "labels": LABELS}, cluster=cluster, microbatches="auto")
     with cluster:
         assert torch.allclose(model(IDS, LABELS), plain(IDS, LABELS))
+
+
+class Similar(nn.Module):
+    """How alike its rows are on both sides, times a scale that lies elsewhere: ops run where most lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.tensor([2.0, 3.0, 4.0]))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = self.first(x), self.last(x)
+        return one, (one @ other.t()).sum(1, keepdim=True) * self.scale.exp()
+
+
+def test_outputs_that_lie_elsewhere_in_parts() -> None:
+    """Where an op runs depends on the sizes of what it is given, so on the number of rows."""
+    model = seeded(Similar)
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, noise(2, 4), microbatches=2, device_map={"": 1, "first": 0, "last": 0})
+    with cluster:
+        assert torch.allclose(model(noise(2, 4))[0], plain(noise(2, 4))[0])
+
+
+class Squeezing(nn.Module):
+    """A model that fails on one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        each = self.last(self.first(x).relu()).squeeze()
+        assert each.dim(), "one row"
+        return torch.stack([row.square() for row in each.unbind()]).mean()
+
+
+def test_a_model_that_fails_on_a_few_rows(caplog: pytest.LogCaptureFixture) -> None:
+    """Its microbatches have more rows than can be asked about, and are weighed by them, which is said."""
+    model = seeded(Squeezing)
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, noise(6, 4), microbatches=3, device_map={"first": 0, "last": 1})
+    with cluster:
+        loss = model(noise(6, 4))
+        loss.backward()
+    assert torch.allclose(loss, plain(noise(6, 4)))
+    assert "fails on a few rows" in caplog.text

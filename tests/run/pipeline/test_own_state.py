@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from baechi.errors import BaechiError
-from baechi.run.pipeline.lanes.own_state import OwnState, WrittenTables
+from baechi.run.pipeline.lanes.own_state import tables_of_user
 
 X = noise(6, 4)
 WHERE = {"first": 0, "middle": 1, "last": 0}
@@ -75,25 +75,67 @@ class KeepsLater(Keeps):
         return result
 
 
-def test_a_container_that_a_later_step_uses_first() -> None:
+class SetsAndDeletes(Keeps):
+    """From the second step on, each call sets an attribute, and deletes it in the end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        first = self.first(x)
+        if self.calls > 1:
+            self.later = first
+        middle = self.middle(first)
+        result: Tensor = self.last(middle * first)
+        if self.calls > 1:
+            result = result * self.later
+            del self.later
+        return result.square().mean()
+
+
+class MakesAList(Keeps):
+    """The first step makes a list, which later ones fill and empty."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.made = getattr(self, "made", [])
+        first = self.first(x)
+        self.made.append(first)
+        result: Tensor = self.last(self.middle(first) * self.made.pop())
+        return result.square().mean()
+
+
+@pytest.mark.parametrize("kind", [KeepsLater, SetsAndDeletes, MakesAList])
+def test_what_a_later_step_writes_first(kind: Any) -> None:
     """It is kept apart, though the first step did not write it."""
-    model = seeded(lambda: KeepsLater("attribute"))
+    model = seeded(lambda: kind("attribute"))
     plain = copy.deepcopy(model)
     cluster = pipelined(model, X, device_map=WHERE, order="gpipe")
-    for _ in range(2):
+    for _ in range(3):
         with cluster:
             loss = model(X)
             loss.backward()
         assert torch.allclose(loss, plain(X))
 
 
+class GivesRows(Keeps):
+    """It returns no loss, and keeps a tensor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = super().forward(x)
+        return result.expand(len(x))
+
+
+def test_a_backward_that_comes_later_leaves_attributes() -> None:
+    """Without a loss, backwards run in `backward()`: attributes stay as the last forward left them."""
+    model = seeded(lambda: GivesRows("attribute"))
+    with pipelined(model, X, device_map=WHERE, order="gpipe"):
+        result = model(X)
+        result.sum().backward()
+    assert model.calls == 1 and model.kept is not None
+
+
 def test_what_every_module_has_is_not_looked_after() -> None:
     """Containers are compared whenever another microbatch goes on: the user's, not torch's of each module."""
     model = seeded(lambda: Keeps("list"))
-    known = WrittenTables()
-    OwnState(model, known, 2, frozenset()).finish()
-    assert known.tables is not None
-    assert {id(table) for table in known.tables} == {id(model.list), id(model.dict)}
+    assert {id(table) for _, table in tables_of_user(model)} == {id(model.list), id(model.dict)}
 
 
 class Normed(nn.Module):
@@ -134,6 +176,34 @@ class Writes(nn.Module):
         return result.square().mean()
 
 
+class WritesLater(Writes):
+    """From the second step on, the code writes a buffer, a weight or a tensor in a list."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(in_place=True)
+        self.what, self.calls, self.tensors = what, 0, [torch.zeros(2, 4)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        first = self.first(x)
+        if self.calls > 1:
+            written = {"memory": self.memory, "weight": self.last.weight, "tensors": self.tensors[0]}
+            with torch.no_grad():
+                written[self.what].mul_(0.5)
+        result: Tensor = self.last(self.middle(first) + self.tensors[0].sum() + self.memory.sum())
+        return result.square().mean()
+
+
+@pytest.mark.parametrize("what", ["memory", "weight", "tensors"])
+def test_tensors_that_a_later_step_writes_are_refused(what: str) -> None:
+    """It was silent: microbatches read what the others wrote."""
+    model = seeded(lambda: WritesLater(what))
+    with pipelined(model, X, device_map=WHERE, order="gpipe"):
+        model(X)
+        with pytest.raises(BaechiError, match=f"{what}.* is written in forward"):
+            model(X)
+
+
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_buffer_that_the_code_writes_is_refused(in_place: bool) -> None:
     """With its name and the cure."""
@@ -144,15 +214,15 @@ def test_a_buffer_that_the_code_writes_is_refused(in_place: bool) -> None:
 
 
 class Counting(nn.Linear):
-    """A layer that writes an attribute."""
+    """A layer that writes an attribute, and goes around `nn.Module`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen = x.detach()
+        vars(self)["seen"] = x.detach()
         return super().forward(x)
 
 
-def test_what_was_not_learned_is_told() -> None:
-    """The step in which something else is written raises; the one after it has learned it."""
+def test_what_was_written_unseen_is_told() -> None:
+    """The step in which that happens first raises; the one after it has learned it."""
     model: Any = seeded(lambda: Keeps("attribute"))
     cluster = pipelined(model, X, device_map=WHERE)
     with cluster:

@@ -35,6 +35,7 @@ class Naive:
         plan = self.pipeline.plan
         self.graph, self.cluster, self.order = plan.graph, plan.cluster, list(self.pipeline.order)
         self.knows_host = any(self.graph.costs(name).host_forward_s for name in self.graph.placed())
+        self.transfer_s = (self.cluster.host or HostCosts()).transfer_s if self.knows_host else 0.0
         self.run_of = {name: r for r, run in enumerate(self.pipeline.runs) for name in run.layers}
         self.stage_of = {name: s for s, stage in enumerate(self.pipeline.stages) for name in stage.layers}
         self.device_of = plan.device_of
@@ -164,6 +165,7 @@ class Naive:
         now_s, host_free_s, issued = 0.0, 0.0, 0
         queues: dict[str, list[Task]] = {name: [] for name in self.cluster.names}
         running: dict[str, Task] = {}
+        ready_s: list[float] = []
         while len(self.ends) < len(self.order) or running:
             moved = True
             while moved:
@@ -175,7 +177,7 @@ class Naive:
                             travel.ready_s = now_s
                             self.travels.append(travel)
                         moved = True
-                self.book()
+                self.book(now_s)
                 if issued < len(self.order) and host_free_s <= now_s:
                     task = self.order[issued]
                     device = self.device(task)
@@ -188,10 +190,11 @@ class Naive:
                         queues[device].append(task)
                         issued += 1
                         for travel in self.needed(task):
-                            travel.ready_s = now_s
+                            travel.ready_s = self.issued[task][0] + self.transfer_s
+                            ready_s.append(travel.ready_s)
                             self.travels.append(travel)
                         moved = True
-                self.book()
+                self.book(now_s)
             for device, queue in queues.items():
                 if queue and device not in running and self.issued[queue[0]][0] <= now_s:
                     if self.has_all(queue[0], now_s):
@@ -201,13 +204,15 @@ class Naive:
                         self.ends[task] = max(now_s + self.seconds(task), self.issued[task][1])
             times = [*self.ends.values(), host_free_s]
             times += [time for pair in self.issued.values() for time in pair]
+            times += ready_s
             times += [travel.end_s for travel in self.travels if travel.end_s is not None]
             later = [time for time in times if time > now_s]
             if not later and len(self.ends) < len(self.order):
                 raise RuntimeError("it stops for ever")
             now_s = min(later, default=now_s)
         ends = [*self.ends.values(), *[travel.end_s or 0.0 for travel in self.travels]]
-        return max([*ends, self.close(host_free_s)])
+        began_s = min([*self.starts.values(), *[travel.start_s or 0.0 for travel in self.travels]])
+        return max([*ends, self.close(host_free_s)]) - began_s
 
     def made(self, task: Task) -> list[Travel]:
         return [travel for travel in self.travels_of(task) if travel.source != "host"]
@@ -216,10 +221,10 @@ class Naive:
         found = self.travels_of(task) if task.phase == "forward" else []
         return [travel for travel in found if travel.source == "host"]
 
-    def book(self) -> None:
+    def book(self, now_s: float) -> None:
         """Every travel that is ready takes its channel, the one that is ready first before the others."""
-        for travel in self.travels:
-            if travel.start_s is None:
+        for travel in sorted(self.travels, key=lambda travel: travel.ready_s):
+            if travel.start_s is None and travel.ready_s <= now_s:
                 serial = self.cluster.reception == "serial"
                 before = [
                     other.end_s

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.joining import loss_in
 from baechi.run.pipeline.batch.shares import ROWS, Rule, rules_for
@@ -42,12 +43,12 @@ class Evidence:
 
     Args:
         split: exceptions from how inputs are split.
-        tells: whether a loss that couples rows is logged.
+        tells: whether a loss that couples rows, or of which nothing is known, is logged.
 
     Attributes:
         rules: the rules; empty before the first batch.
         couples: whether the rows of a batch are coupled: no rule gives the loss of a few rows, or, without a
-            loss, their outputs are others in parts.
+            loss, their outputs are others in parts; or nothing is known, as the model fails on a few rows.
     """
 
     def __init__(self, split: Split, *, tells: bool = True) -> None:
@@ -86,8 +87,21 @@ class Evidence:
         if rows is None or parts is None:
             self.rules = self.rules[-2:-1]  # one row says nothing: by rows
             return
-        with _looking(model):
-            result, results = call(rows), [call(part) for part in parts.parts]
+        try:
+            with _looking(model):
+                result, results = call(rows), [call(part) for part in parts.parts]
+        except BaechiError:
+            raise
+        except Exception as error:  # the model's code may raise anything on fewer rows than it is made for
+            logger.log(
+                logging.WARNING if self._tells else logging.DEBUG,
+                "what the losses of microbatches count is not known, since the model fails on a few rows: by "
+                "rows, unless loss_weights= says otherwise. (%s: %s)",
+                type(error).__name__,
+                error,
+            )
+            self.rules, self.couples = [ROWS], True
+            return
         whole, each = loss_in(result), [loss_in(one) for one in results]
         if whole is None or any(one is None for one in each):
             self.rules, self.couples = [ROWS], not _same_rows(result, results, parts.rows)
@@ -128,6 +142,7 @@ def _same_rows(whole: Any, parts: list[Any], rows: tuple[int, ...]) -> bool:
     for part, first, count in zip(parts, begun, rows, strict=True):
         for one, other in zip(tensors_in(whole), tensors_in(part), strict=False):
             if one.is_floating_point() and one.dim() and len(one) == sum(rows) and len(other) == count:
+                one, other = one.cpu(), other.cpu()  # what functional ops make may lie on several devices
                 near = _tolerance(one) * max(1.0, float(one.abs().max()))
                 if not torch.allclose(one.narrow(0, first, count), other, rtol=0, atol=near):
                     return False

@@ -12,7 +12,7 @@ the part uses more than once: their gradients meet on the way.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -80,13 +80,16 @@ def go_to_cuts(
     return [Later(node, incoming, apart[node]) for node, incoming in caught.items()]
 
 
-def go_to_weights(backend: AbstractBackend, place: str, left: list[Later]) -> None:
+def go_to_weights(
+    backend: AbstractBackend, place: str, left: list[Later], after: Callable[[list[torch.Tensor]], None]
+) -> None:
     """Run what is left of a part's backward.
 
     Args:
         backend: the devices.
         place: the part's device.
         left: it is emptied.
+        after: called with the gradients that came in for a product, when those of its weights are there.
     """
     while left:
         node, grads, leaves = left.pop(0)
@@ -102,6 +105,7 @@ def go_to_weights(backend: AbstractBackend, place: str, left: list[Later]) -> No
             )
         finally:
             hook.remove()
+        after([grad for _, grad in known])
 
 
 def _is_product(node: Any) -> bool:

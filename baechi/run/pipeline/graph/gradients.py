@@ -1,13 +1,15 @@
 """Gradients of weights while a schedule runs: they add up apart from those that are there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
-from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, multiply_each
+from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, multiply_each, storage_address
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.tensors.references import has_memory_alone
 
 
 class Waiting:
@@ -51,6 +53,41 @@ class Waiting:
         """The gradients; they are kept no more."""
         grads, self.grads = self.grads, [None] * len(self.weights)
         return grads
+
+
+def keep_apart(
+    backend: AbstractBackend, leaves: Iterable[torch.Tensor], handed: Iterable[torch.Tensor]
+) -> None:
+    """Give gradients of leaves memory of their own, if others show the same that are still to be read.
+
+    Autograd takes the first gradient of a leaf as it is, which may be a view of one that goes elsewhere, too.
+    Those of later microbatches are added in place.
+
+    Args:
+        backend: the devices.
+        leaves: weights, and inputs in parts.
+        handed: gradients that were given to a backward, or that it handed on.
+    """
+    memory = {_address(grad) for grad in handed if not _is_alone(grad)}
+    if not memory:
+        return
+    for leaf in leaves:
+        grad = leaf.grad
+        if grad is not None and any(_address(one) in memory for one in _pieces(grad)):
+            with torch.no_grad(), backend.at(backend.place_of(grad), ""):
+                leaf.grad = grad.clone()
+
+
+def _pieces(grad: torch.Tensor) -> Sequence[torch.Tensor]:
+    return grad.pieces if isinstance(grad, SplitTensor) else (grad,)
+
+
+def _is_alone(grad: torch.Tensor) -> bool:
+    return grad.layout != torch.strided or isinstance(grad, SplitTensor) or has_memory_alone(grad)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return storage_address(tensor.untyped_storage()) if tensor.layout == torch.strided else 0
 
 
 def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: torch.Tensor) -> None:

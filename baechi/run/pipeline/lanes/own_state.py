@@ -4,13 +4,15 @@
     lane 1                   └▶ self.kept = x1 ─┐ stops
              the module      as before the step, between the two
 
-Without this a layer would read what another microbatch left for it. The first step looks at everything that
-is reachable from the model's modules. Later steps look after what was written then and after all containers,
-and at the end whether other attributes were written. Each microbatch begins with what was there before the
-step; what the last one wrote stays.
+Without this a layer would read what another microbatch left for it. Each microbatch begins with what was
+there before the step; what the last one wrote stays. So a table (a module's attributes, a container, an
+object) that a task wrote is put back when the task is over, and is as the microbatch left it in its next one.
 
-Buffers, and tensors that are written in place, are shared in the order of the microbatches: running
-statistics. That is right if one layer, in one run, reads and writes them; everything else is refused.
+- Attributes of modules: a write is told when it happens, since comparing all of them would take long.
+- Containers and objects of the user's that are there when a step begins: all are compared after each task.
+- Torch's own tables (of hooks, say): the first step compares all of them, later ones what it wrote.
+
+Tensors are shared; see `shared_tensors`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,18 +24,24 @@ import torch
 from torch import nn
 
 from baechi.errors import BaechiError
-from baechi.run.step.loans import version_of
+from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
 from baechi.torchlib.modules.as_found import Keeper
-from baechi.torchlib.modules.tables import content_of, differ, refill, tables_of
-from baechi.torchlib.private.modules import buffer_table
+from baechi.torchlib.modules.attribute_writes import attribute_writes
+from baechi.torchlib.modules.tables import Slots, content_of, differ, refill
+from baechi.torchlib.private.modules import buffer_table, parameter_table, submodule_table
+
+_VALUES = (int, float, str, bool, type(None), torch.Tensor, nn.Parameter, torch.dtype, torch.device)
+"""Types of which an attribute is no container."""
+
+_TORCHS = frozenset(vars(nn.Module()))
+"""The attributes that every module has."""
 
 
 class WrittenTables:
-    """What of a model is written in forward, or may be, learned in the first step.
+    """What of a model is written in forward unseen, as far as steps have shown it.
 
     Attributes:
-        tables: attributes (`__dict__`) that were written, and all containers of the user's: a later step may
-            write one first, and take out what it put in. None before the first step.
+        tables: torch's own tables that were written. None before the first step.
     """
 
     def __init__(self) -> None:
@@ -45,26 +53,40 @@ class OwnState:
 
     Args:
         model: the model.
-        known: what was learned of it; this step adds to it if it is the first.
+        known: what was learned of it; this step adds to it.
         microbatches: how many.
-        layers: the names of modules that are layers.
+        layers: by module that is a layer, its run; None if it has several.
 
     Attributes:
         learns: whether this is the first step.
     """
 
     def __init__(
-        self, model: nn.Module, known: WrittenTables, microbatches: int, layers: frozenset[str]
+        self, model: nn.Module, known: WrittenTables, microbatches: int, layers: Mapping[str, int | None]
     ) -> None:
         self._known = known
         self.learns = known.tables is None
-        tables = attribute_tables(model) if known.tables is None else known.tables
-        self._quiet = _tables_of_modules(model) if self.learns else frozenset()
-        self._before = [(table, content_of(table)) for table in tables]
+        self._modules = {id(module): module for module in model.modules()}
+        self._attributes = [_Attributes(module) for module in self._modules.values()]
+        users = list(tables_of_user(model))
+        self._users = {_key_of(table) for _, table in users}
+        self._before: dict[int, tuple[Any, Any]] = {}
+        for table in attribute_tables(model) if known.tables is None else known.tables:
+            self._watch(table)
+        for _, table in users:
+            self._watch(table)
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
-        self._ever: set[int] = set()  # also what is put back before the step is over
-        self._attributes = [] if self.learns else [_Attributes(module) for module in model.modules()]
-        self._tensors = list(_tensors(model, layers)) if self.learns else []
+        self._ever: dict[int, Any] = {}  # also what is put back before the step is over
+        self._set: dict[int, nn.Module] = {}
+        self._tensors = SharedTensors(model, users, layers)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Within this context tasks may run. It may be entered again, for those of `backward()`."""
+        self._before = {key: (table, content_of(table)) for key, (table, _) in self._before.items()}
+        self._tensors.begin()
+        with attribute_writes(self._told):
+            yield
 
     @contextmanager
     def of(self, microbatch: int, run: int | None) -> Iterator[None]:
@@ -75,43 +97,54 @@ class OwnState:
             run: what it runs; None in backward.
         """
         written = self._written[microbatch]
-        for number, content in written.items():
-            refill(self._before[number][0], content)
+        for key, content in written.items():
+            refill(self._before[key][0], content)
         try:
             yield
         finally:
-            for number, (table, before) in enumerate(self._before):
+            for key, (table, before) in self._before.items():
                 now = content_of(table)
                 if differ(now, before):
-                    self._ever.add(number)
-                    written[number] = now
+                    self._ever[key] = table
+                    written[key] = now
                     refill(table, before)
                 else:
-                    written.pop(number, None)
-        for tensor in self._tensors:
-            tensor.look(run)
+                    written.pop(key, None)
+        self._tensors.look(run, list((self._modules if self.learns else self._set).values()))
 
     def finish(self) -> None:
-        """The step is over: what the last microbatch wrote stays.
+        """Forward is over: what the last microbatch wrote stays.
 
         Raises:
-            BaechiError: something was written that the first step did not write.
+            BaechiError: something was written unseen.
         """
         if self.learns:
-            self._known.tables = [
-                table
-                for number, (table, _) in enumerate(self._before)
-                if number in self._ever or id(table) not in self._quiet
-            ]
-        changed = [name for attributes in self._attributes for name in attributes.changed(self._before)]
+            own = {id(vars(module)) for module in self._modules.values()} | self._users
+            self._known.tables = [table for key, table in self._ever.items() if key not in own]
+        changed = [name for attributes in self._attributes for name in attributes.changed()]
+        changed += self._tensors.unseen(self._modules.values())
         if changed:
             self._known.tables = None  # the next step learns it
             raise BaechiError(
                 f"microbatches may have read each other's attributes in this step: {', '.join(changed[:5])} "
-                "changed, and did not in the steps before. Run the step again"
+                "changed, and not by an assignment. Run the step again"
             )
-        for number, content in self._written[-1].items():
-            refill(self._before[number][0], content)
+        for key in self._ever:  # a backward that comes later begins with what the last one left
+            for written in self._written:
+                written.setdefault(key, self._before[key][1])
+            refill(self._before[key][0], self._written[-1][key])
+
+    def _watch(self, table: Any) -> None:
+        """Keep a table apart; what is in it now was there before the step."""
+        if _key_of(table) not in self._before:
+            self._before[_key_of(table)] = table, content_of(table)
+
+    def _told(self, module: nn.Module) -> None:
+        """An attribute of a module is about to be written: of this model, or of another one."""
+        if id(module) in self._modules and id(module) not in self._set:
+            self._set[id(module)] = module
+            for table in (vars(module), parameter_table(module), submodule_table(module)):
+                self._watch(table)
 
 
 class _Attributes:
@@ -123,59 +156,18 @@ class _Attributes:
         self._module = module
         self._keys, self._values = list(vars(module)), list(vars(module).values())
 
-    def changed(self, known: list[tuple[Any, Any]]) -> list[str]:
+    def changed(self) -> list[str]:
         """The attributes that are not as they were, in words."""
         own = vars(self._module)
         if len(own) == len(self._values) and all(map(is_, own.values(), self._values)):
-            return []
-        if any(table is own for table, _ in known):
             return []
         before = dict(zip(self._keys, self._values, strict=True))
         names = [n for n in {**before, **own} if before.get(n, before) is not own.get(n, own)]
         return [f"{type(self._module).__name__}.{name}" for name in names]
 
 
-class _Tensors:
-    """The tensors in one table of a module, its buffers or its attributes: in which runs they are written."""
-
-    def __init__(self, name: str, table: Mapping[str, Any], *, in_layer: bool) -> None:
-        self._name, self._table, self._in_layer = name, table, in_layer
-        self._runs: set[int] = set()
-        self._before = self._now()
-
-    def look(self, run: int | None) -> None:
-        """Note whether the run wrote one.
-
-        Args:
-            run: its index; None for backward, which writes where code of a checkpoint runs again.
-
-        Raises:
-            BaechiError: microbatches cannot keep it apart.
-        """
-        now = self._now()
-        if now == self._before:
-            return
-        changed = next(key for key in {**now, **self._before} if now.get(key) != self._before.get(key))
-        self._before = now
-        if run is None:
-            raise BaechiError(
-                f"{self._name}.{changed}".lstrip(".")
-                + " is written when backward runs a checkpoint's code again: microbatches would read it in "
-                "another order. Use recompute= in place of the model's own checkpoints, or microbatches=1"
-            )
-        self._runs.add(run)
-        if self._in_layer and len(self._runs) == 1:
-            return
-        raise BaechiError(
-            f"{self._name}.{changed}".lstrip(".")
-            + " is written in forward, and the code may read it elsewhere than in one call of one layer: "
-            "microbatches would read each other's. Keep it in a layer that is called once, or use "
-            "microbatches=1"
-        )
-
-    def _now(self) -> dict[str, tuple[int, int]]:
-        found = [(key, value) for key, value in self._table.items() if isinstance(value, torch.Tensor)]
-        return {key: (id(value), version_of(value)) for key, value in found}
+def _key_of(table: Any) -> int:
+    return id(table.owner if isinstance(table, Slots) else table)
 
 
 def attribute_tables(model: nn.Module) -> list[Any]:
@@ -191,21 +183,23 @@ def attribute_tables(model: nn.Module) -> list[Any]:
     return [table for table, _ in keeper.containers if id(table) not in shared]
 
 
-def _tables_of_modules(model: nn.Module) -> frozenset[int]:
-    """The `id`s of what each module has, be it written or not: its attributes, and torch's own tables.
+def tables_of_user(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Containers and attributes of objects that modules have, and no tables of torch's.
 
-    Most of torch's tables are of a class that has attributes itself (`OrderedDict`).
+    Args:
+        model: the model.
+
+    Yields:
+        The attribute that leads there, and the table.
     """
-    torchs = frozenset(vars(nn.Module()))
-    own = [vars(module) for module in model.modules()]
-    inside = [value for table in own for key, value in table.items() if key in torchs]
-    return frozenset(map(id, [*own, *[table for value in inside for table in tables_of(value)]]))
-
-
-def _tensors(model: nn.Module, layers: frozenset[str]) -> Iterator[_Tensors]:
+    keeper = Keeper("none")
+    keeper.seen.update({id(module): module for module in model.modules()})
     for name, module in model.named_modules():
-        in_layer = any(name == layer or name.startswith(f"{layer}.") for layer in layers)
-        yield _Tensors(name, buffer_table(module), in_layer=in_layer)
-        attributes = {key: value for key, value in vars(module).items() if isinstance(value, torch.Tensor)}
-        if attributes:
-            yield _Tensors(name, attributes, in_layer=in_layer)
+        for key, value in vars(module).items():
+            if type(value) in _VALUES or (key in _TORCHS and not (value and key.endswith("_hooks"))):
+                continue
+            known = len(keeper.containers)
+            for item in value.values() if key in _TORCHS else (value,):
+                keeper.keep(item)
+            for table, _ in keeper.containers[known:]:
+                yield f"{name}.{key}".lstrip("."), table

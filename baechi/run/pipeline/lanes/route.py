@@ -19,7 +19,7 @@ class Route:
         place_of_stage: by stage, its device.
         node_at: by site in the model's code, the functional op that the graph has there.
         functions: the names of the functions that the graph has as nodes.
-        layers: the names of the modules that are layers.
+        run_of_layer: by module that is a layer, the run that all of its calls belong to; None if they do not.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -38,8 +38,11 @@ class Route:
                 function = costs.type or ""
                 self.node_at[Site(after, function, calls[function])] = node
                 calls[function] += 1
-        layers = [node for node, costs in plan.graph.placed_costs() if costs.kind == "layer"]
-        self.layers = frozenset(plan.graph.module_of(node) for node in layers)
+        self.run_of_layer: dict[str, int | None] = {}
+        for node, costs in plan.graph.placed_costs():
+            if costs.kind == "layer":
+                layer, run = plan.graph.module_of(node), self.run_of.get(node)
+                self.run_of_layer[layer] = run if self.run_of_layer.get(layer, run) == run else None
         self.functions = frozenset(site.function for site in self.node_at)
 
 

@@ -37,7 +37,7 @@ def closer_bound_s(costs: PipelineCosts, microbatches: int, known_s: float) -> f
     too_short_s, possible_s = least_s, known_s
     tried_s = known_s * (1 - _CLOSE)  # most orders are this good
     while possible_s - too_short_s > _CLOSE * known_s * (1 + _ROUNDING):
-        if _is_refuted(network, tried_s):
+        if _is_refuted(network, tried_s + costs.lead_s):
             too_short_s = tried_s
         else:
             possible_s = tried_s

@@ -25,7 +25,7 @@ class Way:
 WAYS = [Way(*row) for row in product(PLACERS, REORDER)]
 
 
-def cluster() -> baechi.Cluster:
-    """Three devices so fast to reach that it is worth to spread even the smallest models."""
-    near = baechi.Cluster.virtual(DEVICES, link=baechi.Link(latency_s=1e-9, bytes_per_s=1e15))
+def cluster(devices: int = DEVICES) -> baechi.Cluster:
+    """Devices so fast to reach that it is worth to spread even the smallest models."""
+    near = baechi.Cluster.virtual(devices, link=baechi.Link(latency_s=1e-9, bytes_per_s=1e15))
     return replace(near, launch_s=1e-9)

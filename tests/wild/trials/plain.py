@@ -1,57 +1,21 @@
 """One model tried in all ways."""
 
 import copy
-import random
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
 from architectures import loss_of
 from same import Result
 from torch import nn
-from torch.utils._pytree import tree_map
 
 import baechi
 from baechi.torchlib.tensors.pytree import tensors_in
 from wild.specimen import Batch, Specimen
+from wild.trials.common import Record, Report, built, dense, doubled, inputs_of, raised, said, seed
+from wild.trials.ways import WAYS, Way, cluster
 from wild.verdict import ROUNDING, ROUNDING_DOUBLE, Kind, Verdict, compare
-from wild.ways import WAYS, Way, cluster
-
-Report = Callable[[str], None]
-
-
-@dataclass
-class Record:
-    """What came out for one model, as it is kept.
-
-    Args:
-        library: the package, see `Specimen`.
-        name: see `Specimen`.
-        version: the library's version.
-        layers: how many layers the graph of the last capture has.
-        plain_s: how long one plain step in training and one in evaluation take.
-        capture_s: how long both captures take.
-        total_s: how long the whole trial takes.
-        verdicts: kind and note, by mode and way.
-    """
-
-    library: str
-    name: str
-    version: str
-    layers: int = 0
-    plain_s: float = 0.0
-    capture_s: float = 0.0
-    total_s: float = 0.0
-    verdicts: dict[str, tuple[str, str]] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return asdict(self)
 
 
 def attempt(specimen: Specimen, version: str, report: Report) -> Record:
@@ -66,13 +30,10 @@ def attempt(specimen: Specimen, version: str, report: Report) -> Record:
         All verdicts.
     """
     record, start_s = Record(specimen.package, specimen.name, version), time.perf_counter()
-    report("building")
-    try:
-        pristine = specimen.model()
-        batch = specimen.batch()
-    except Exception as error:
-        record.verdicts["build"] = (Kind.PLAIN_FAILS, _said(error))
+    made = built(specimen, record, report)
+    if made is None:
         return record
+    pristine, batch = made
     for training in (True, False):
         mode = "training" if training else "evaluation"
         for way, verdict in _in_mode(pristine, batch, training, record, report):
@@ -90,18 +51,18 @@ def _in_mode(
     try:
         expected = step(copy.deepcopy(pristine), copy.deepcopy(batch), training)
     except Exception as error:  # others' code: whatever it raises, there is nothing to compare with
-        yield "plain", Verdict(Kind.PLAIN_FAILS, _said(error))
+        yield "plain", Verdict(Kind.PLAIN_FAILS, said(error))
         return
     record.plain_s += round(time.perf_counter() - start_s, 3)
     report(f"capture, {mode}")
     start_s = time.perf_counter()
     try:
-        _seed()
+        seed()
         graph = baechi.profile(
-            copy.deepcopy(pristine), _inputs(copy.deepcopy(batch)), cluster=devices, training=training
+            copy.deepcopy(pristine), inputs_of(copy.deepcopy(batch)), cluster=devices, training=training
         )
     except Exception as error:
-        yield "capture", _raised(error)
+        yield "capture", raised(error)
         return
     record.capture_s += round(time.perf_counter() - start_s, 3)
     record.layers = len(list(graph.placed()))
@@ -113,7 +74,7 @@ def _in_mode(
                 plans[way.placer] = baechi.place(graph, devices, way.placer, effort=0)
             yield str(way), _by(way, plans[way.placer], pristine, batch, expected, training)
         except Exception as error:
-            yield str(way), _raised(error)
+            yield str(way), raised(error)
 
 
 def _by(
@@ -132,12 +93,12 @@ def _by(
 
 def _in_double(way: Way, plan: baechi.Plan, pristine: nn.Module, batch: Batch, verdict: Verdict) -> Verdict:
     """Whether what is apart in single precision is the same in double precision."""
-    exact, doubles = copy.deepcopy(pristine).double(), tree_map(_double, batch)
+    exact, doubles = copy.deepcopy(pristine).double(), doubled(batch)
     try:
         expected = step(copy.deepcopy(exact), copy.deepcopy(doubles), training=True)
     except Exception as error:
         return Verdict(
-            Kind.WRONG, f"{verdict.note}; in double precision the plain model raises {_said(error)}"
+            Kind.WRONG, f"{verdict.note}; in double precision the plain model raises {said(error)}"
         )
     found = _distributed(way, plan, exact, doubles, training=True)
     exactly = compare(expected, found, ROUNDING_DOUBLE)
@@ -155,49 +116,15 @@ def _distributed(way: Way, plan: baechi.Plan, pristine: nn.Module, batch: Batch,
 
 def step(model: nn.Module, batch: Batch, training: bool, devices: baechi.Cluster | None = None) -> Result:
     """One seeded step: forward and backward in training, forward without gradients in evaluation."""
-    _seed()
+    seed()
     model.train(training)
-    inputs = _inputs(batch)
+    inputs = inputs_of(batch)
     with devices or nullcontext(), torch.set_grad_enabled(training):
         outputs = model(*inputs.args, **inputs.kwargs)
         if training:
             loss_of(outputs).backward()
     return Result(
         [tensor.detach().clone() for tensor in tensors_in(outputs)],
-        {name: None if p.grad is None else _dense(p.grad) for name, p in model.named_parameters()},
-        {name: _dense(buffer) for name, buffer in model.named_buffers()},
+        {name: None if p.grad is None else dense(p.grad) for name, p in model.named_parameters()},
+        {name: dense(buffer) for name, buffer in model.named_buffers()},
     )
-
-
-def _seed() -> None:
-    torch.manual_seed(3)
-    random.seed(3)
-    np.random.seed(3)
-
-
-def _inputs(batch: Batch) -> baechi.Inputs:
-    return baechi.Inputs(*batch) if isinstance(batch, tuple) else baechi.Inputs(**batch)
-
-
-def _double(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone() if tensor.layout == torch.strided else tensor.to_dense()
-
-
-def _raised(error: Exception) -> Verdict:
-    """An error raised on purpose is a refusal, but a race is what the library must keep from happening."""
-    if isinstance(error, baechi.StreamRaceError):
-        return Verdict(Kind.WRONG, _said(error))
-    if isinstance(error, baechi.BaechiError):
-        return Verdict(Kind.REFUSED, _said(error))
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return Verdict(
-        Kind.ERROR, f"{_said(error)} ({frame.filename.split('/')[-1]}:{frame.lineno} {frame.name})"
-    )
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,1 @@
+"""What is tried with a model: plain placements, pipelines, split layers, modules that run again."""
