@@ -114,16 +114,10 @@ def kept_by_rows(rows: int) -> LayerGraph:
 def test_largest_batches() -> None:
     """All microbatches in flight hold the whole batch, as GPipe's do; with one in flight, far more fits."""
     fits = batches._Fits(kept_by_rows, 64)
-    found = [batches.largest_that(way, 128) for way in (fits.gpipe, fits.chosen, fits.run_again)]
-    assert 8 * batches.largest_that(fits.without, 128) == 112
-    assert found[0] <= 14 < 2 * found[0] and found[1] > 2 * found[0] and found[2] == 128
-    row = batches.Row("m", 64, {"gpipe": 104, "chosen": 0})
-    assert [list(column.cells) for column in batches.table([row]).columns] == [
-        ["m"],
-        ["64"],
-        ["104"],
-        ["none"],
-    ]
+    ways = (fits.without, fits.gpipe, fits.chosen, fits.run_again)
+    assert [8 * batches.largest_that(way, 128) for way in ways] == [112, 112, 912, 912]
+    shown = batches.table([batches.Row("m", 64, {"gpipe": 104, "chosen": 0})])
+    assert [list(column.cells) for column in shown.columns] == [["m"], ["64"], ["104"], ["none"]]
 
 
 def test_parts_of_the_list() -> None:
