@@ -9,7 +9,7 @@ from rich.table import Table
 from baechi.bench.accelerate_map import accelerate_plan, is_installed
 from baechi.bench.figures import Figures, table_of
 from baechi.bench.models.clusters import FULL, HALF, Setting
-from baechi.bench.models.small import Maker, makers
+from baechi.bench.models.small import Example, Maker, makers
 from baechi.bench.quality import needed_bytes
 from baechi.errors import PlacementError, PlanError
 from baechi.records.cluster import Cluster
@@ -77,13 +77,13 @@ def batches(*, quick: bool = False) -> Iterator[Row]:
     """
     for name, make in [*makers(quick=True)][-1:] if quick else makers():
         usual = _QUICK if quick else USUAL[name]
-        graph_of = cache(partial(_graph, make))
+        graph_of = cache(partial(graph_for, make))
         usual_bytes = needed_bytes(graph_of(usual))
         for setting in SETTINGS[:1] if quick else SETTINGS:
             cluster = setting.cluster(usual_bytes)
             step = max(1, usual // _STEPS)
             largest = {
-                way: _largest(graph_of, step, usual * _LARGEST // step, place_it)
+                way: step * largest_that(partial(_places, graph_of, step, place_it), usual * _LARGEST // step)
                 for way, place_it in _ways(make, cluster).items()
             }
             yield Row(name, str(setting), usual, largest)
@@ -112,27 +112,35 @@ def _ways(make: Maker, cluster: Cluster) -> dict[str, Make]:
     return ways
 
 
-def _graph(make: Maker, batch: int) -> LayerGraph:
+def graph_for(make: Callable[[int], Example], batch: int) -> LayerGraph:
+    """The layer graph of a model in training with a batch.
+
+    Args:
+        make: makes the model and its inputs.
+        batch: how many examples.
+    """
     model, inputs = make(batch)
     graph = profile(model, inputs, cluster=Cluster((FULL, HALF)), training=True, source="estimate")
     return with_optimizer(graph, OPTIMIZER)
 
 
-def _largest(graph_of: Callable[[int], LayerGraph], step: int, most: int, place_it: Make) -> int:
-    """The largest multiple of a step that is placed, by bisection; what fits is taken to fit when smaller."""
+def largest_that(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number that fits, by bisection; 0 if 1 does not. What fits is taken to fit when smaller.
+
+    Args:
+        fits: whether a number does.
+        most: the largest that is tried.
+    """
     low, high = 0, most + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if _places(place_it, graph_of(middle * step)):
-            low = middle
-        else:
-            high = middle
-    return low * step
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
-def _places(place_it: Make, graph: LayerGraph) -> bool:
+def _places(graph_of: Callable[[int], LayerGraph], step: int, place_it: Make, steps: int) -> bool:
     try:
-        place_it(graph)
+        place_it(graph_of(steps * step))
     except (PlacementError, PlanError):
         return False
     return True

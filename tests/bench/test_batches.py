@@ -1,31 +1,12 @@
 """The largest batches: found by bisection, and what baechi fits accelerate's map does not exceed."""
 
-from collections.abc import Callable
-
-import baechi
 from baechi.bench import batches
-from baechi.errors import PlacementError
-
-
-def graph_of(batch: int) -> baechi.LayerGraph:
-    graph = baechi.LayerGraph()
-    graph.add_node("a", kind="layer", output_bytes=batch)
-    return graph
-
-
-def up_to(limit: int) -> Callable[[baechi.LayerGraph], baechi.Plan]:
-    def place_it(graph: baechi.LayerGraph) -> baechi.Plan:
-        if graph.nodes["a"]["output_bytes"] > limit:
-            raise PlacementError("too large")
-        return baechi.place(graph, baechi.Cluster.uniform(1), "single")
-
-    return place_it
 
 
 def test_bisection() -> None:
-    """The largest multiple of the step that is placed, the most that is tried, or none."""
-    for limit, found in ((0, 0), (1, 0), (2, 2), (37, 36), (63, 62), (64, 64), (1000, 64)):
-        assert batches._largest(graph_of, 2, 32, up_to(limit)) == found
+    """The largest number that fits, the most that is tried, or none."""
+    for limit, found in ((0, 0), (1, 1), (18, 18), (31, 31), (32, 32), (1000, 32)):
+        assert batches.largest_that(lambda number, limit=limit: number <= limit, 32) == found
 
 
 def test_quick() -> None:

@@ -6,13 +6,14 @@ import pytest
 from records.pipeline.chains import chain, over
 
 from baechi import pipeline
-from baechi.bench.pipeline import emulated, measure, simulated
+from baechi.bench.pipeline import batches, emulated, measure, simulated
 from baechi.bench.pipeline.apart import with_weights_apart
 from baechi.bench.pipeline.emulated import Row as Emulated
 from baechi.bench.pipeline.holding import holding
 from baechi.bench.pipeline.simulated import Row
 from baechi.bench.registry import find
 from baechi.order.pipeline import TEXTBOOK
+from baechi.records import LayerGraph
 from baechi.records.device import HostCosts
 from baechi.simulate.pipeline import costs_of
 
@@ -100,6 +101,23 @@ def test_what_must_hold() -> None:
     cells = [list(column.cells) for column in shown.columns]
     assert cells[1] == ["gpt2, 4 equal, NVLink, m=8"] * 3
     assert cells[3:] == [["1.250", "0.625", "2.400"], ["NO", "yes", "NO"]]
+
+
+def kept_by_rows(rows: int) -> LayerGraph:
+    """Four equal layers; what they keep grows with the rows. A batch of 64 fits 1.8 times on four devices."""
+    graph = chain([(1.0, 2.0)] * 4, size=rows)
+    for name in graph.placed():
+        graph.nodes[name].update(saved_bytes=1000 * rows, output_bytes=rows, module=name)
+    return graph
+
+
+def test_largest_batches() -> None:
+    """All microbatches in flight hold the whole batch, as GPipe's do; with one in flight, far more fits."""
+    fits = batches._Fits(kept_by_rows, 64)
+    ways = (fits.without, fits.gpipe, fits.chosen, fits.run_again)
+    assert [8 * batches.largest_that(way, 128) for way in ways] == [112, 112, 912, 912]
+    shown = batches.table([batches.Row("m", 64, {"gpipe": 104, "chosen": 0})])
+    assert [list(column.cells) for column in shown.columns] == [["m"], ["64"], ["104"], ["none"]]
 
 
 def test_parts_of_the_list() -> None:

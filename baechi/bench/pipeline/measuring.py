@@ -6,7 +6,7 @@ from dataclasses import asdict
 from rich.console import Console
 
 from baechi.bench.figures import Figures
-from baechi.bench.pipeline import emulated, simulated
+from baechi.bench.pipeline import batches, emulated, simulated
 from baechi.bench.pipeline.holding import holding
 
 
@@ -16,7 +16,7 @@ def measure(
     """Run, and show. Each row is printed to the standard error when it is there.
 
     Args:
-        quick: two small models on two devices.
+        quick: a small model on two devices, without the largest batches.
         full: all clusters and numbers of microbatches, which takes hours; and predictions without a search.
         models: only these.
         devices: only clusters whose names begin with one of these, such as "4 equal".
@@ -28,6 +28,10 @@ def measure(
     if not ran:
         raise ValueError(f"no cluster begins with {', '.join(devices)}: see --full for all")
     tables, body = [emulated.table(ran), holding(ran)], {"emulated": [asdict(row) for row in ran]}
+    if not quick:
+        fitting = list(batches.batches(models=models))
+        body["batches"] = [asdict(row) for row in fitting]
+        tables.append(batches.table(fitting))
     if full and not models and not devices:
         predicted = list(simulated.simulated(quick=quick))
         body["simulated"] = [asdict(row) for row in predicted]

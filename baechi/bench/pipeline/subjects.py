@@ -1,6 +1,6 @@
 """The models that are pipelined, each with its loss, all on the `meta` device, and the clusters."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -19,14 +19,18 @@ from baechi.records.inputs import Inputs
 OPTIMIZER = "adam"
 
 _BATCHES = {
+    "towers": 32_768,
+    "skips": 32_768,
     "transformer": 256,
     "gnmt": 512,
     "inception-v3": 128,
     "bert-large": 64,
     "t5-large": 32,
     "clip-large": 128,
+    "gpt2": 32,
+    "llama-like": 32,
 }
-_WIDTH, _BLOCKS, _ROWS = 1024, 16, 32_768
+_WIDTH, _BLOCKS, _FEW_ROWS = 1024, 16, 64
 
 
 class _Block(nn.Module):
@@ -121,34 +125,46 @@ class WithLoss(nn.Module):
 
 
 def subjects(*, quick: bool, only: Collection[str] = ()) -> Iterator[tuple[str, Example]]:
-    """The models with their whole batches.
+    """The models with their whole batches, as `sized` has them."""
+    for name, batch, make in sized(quick=quick, only=only):
+        yield name, make(batch)
+
+
+def sized(*, quick: bool, only: Collection[str] = ()) -> Iterator[tuple[str, int, Callable[[int], Example]]]:
+    """The models, of any batch.
 
     Args:
         quick: towers and skips alone, small.
         only: their names; all unless given.
 
     Yields:
-        A name, and the model in training mode with its inputs. Those of transformers only if it is installed.
+        A name, the usual batch, and what makes the model in training mode with its inputs. Those of
+        transformers only if it is installed.
     """
-    rows, blocks = (64, 4) if quick else (_ROWS, _BLOCKS // 2)
-    small = {"towers": Towers, "skips": Skips}
-    makers_by_name = {} if quick else dict(_makers())
-    unknown = set(only) - set(small) - set(makers_by_name)
+    blocks = 4 if quick else _BLOCKS // 2
+    made: dict[str, Callable[[int], Example]] = {
+        "towers": partial(_own, Towers, blocks),
+        "skips": partial(_own, Skips, blocks),
+    }
+    if not quick:
+        made |= {name: partial(_with_loss, maker) for name, maker in _makers()}
+    unknown = set(only) - set(made)
     if unknown:
-        known = ", ".join([*small, *makers_by_name])
+        known = ", ".join(made)
         raise ValueError(f"there is no model {', '.join(sorted(unknown))}: there are {known}")
-    for name, kind in small.items():
-        if only and name not in only:
-            continue
-        with torch.device("meta"):
-            yield name, (kind(blocks).train(), torch.zeros(rows, _WIDTH))
-    for name, maker in makers_by_name.items():
+    for name, make in made.items():
         if not only or name in only:
-            yield name, _with_loss(*maker(_BATCHES.get(name)))
+            yield name, _FEW_ROWS if quick else _BATCHES[name], make
 
 
-def _with_loss(model: nn.Module, inputs: Any) -> Example:
+def _own(kind: Callable[[int], nn.Module], blocks: int, batch: int) -> Example:
+    with torch.device("meta"):
+        return kind(blocks).train(), torch.zeros(batch, _WIDTH)
+
+
+def _with_loss(maker: Maker, batch: int) -> Example:
     """The model returning its loss alone. CLIP's `labels` are not given: its loss needs none."""
+    model, inputs = maker(batch)
     if isinstance(inputs, dict):
         return (WithLoss(model, classifies=False), inputs) if "labels" in inputs else (model, inputs)
     labels = inputs[1] if len(inputs) > 1 else torch.zeros(len(inputs[0]), dtype=torch.long, device="meta")
