@@ -6,7 +6,7 @@ from dataclasses import replace
 from baechi.errors import PlacementError
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
-from baechi.records.device import Device
+from baechi.records.device import Device, excess_over
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.units import format_bytes
@@ -25,14 +25,11 @@ def excess_bytes(plan: Plan) -> dict[str, int]:
         Bytes by device; only devices that are too full. What counts is what is allocated; on GPUs what
         torch's allocator reserves for it, where the timeline says so. (Emulated devices are exact.)
     """
-    timeline, excess = plan.timeline, {}
-    for device in plan.cluster.devices:
-        taken = timeline.peak_bytes.get(device.name, 0)
-        if not plan.cluster.emulated and _is_gpu(device):
-            taken = max(taken, timeline.reserved_bytes.get(device.name, 0))
-        if taken > device.memory_bytes:
-            excess[device.name] = taken - device.memory_bytes
-    return excess
+    timeline, taken = plan.timeline, dict(plan.timeline.peak_bytes)
+    for device in plan.cluster.devices if not plan.cluster.emulated else ():
+        if _is_gpu(device):
+            taken[device.name] = max(taken.get(device.name, 0), timeline.reserved_bytes.get(device.name, 0))
+    return excess_over(plan.cluster.devices, taken)
 
 
 def _is_gpu(device: Device) -> bool:

@@ -1,6 +1,6 @@
 """A device, a link, and what the runtime takes of the host: what a cluster is made of."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import ceil
 from types import MappingProxyType
@@ -194,3 +194,17 @@ class HostCosts:
         """
         taken_s: float = getattr(self, f"{what}_s")
         return taken_s
+
+
+def excess_over(devices: Iterable[Device], peak_bytes: Mapping[str, int]) -> dict[str, int]:
+    """By how many bytes peaks exceed the memory of devices.
+
+    Args:
+        devices: the devices.
+        peak_bytes: by device; 0 where it does not say.
+
+    Returns:
+        Bytes by device; only devices that are too full.
+    """
+    pairs = [(device.name, peak_bytes.get(device.name, 0) - device.memory_bytes) for device in devices]
+    return {name: size_bytes for name, size_bytes in pairs if size_bytes > 0}

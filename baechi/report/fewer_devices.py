@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from baechi.errors import PlanError
-from baechi.records.device import Device
+from baechi.records.device import Device, excess_over
 from baechi.records.plan import Plan
 
 AS_GOOD = 0.01
@@ -95,6 +95,4 @@ def short_bytes(plan: Plan) -> dict[str, int]:
     Args:
         plan: any; it is simulated if it was not yet.
     """
-    peaks, devices = plan.timeline.peak_bytes, plan.cluster.devices
-    short = {device.name: peaks.get(device.name, 0) - device.memory_bytes for device in devices}
-    return {name: size_bytes for name, size_bytes in short.items() if size_bytes > 0}
+    return excess_over(plan.cluster.devices, plan.timeline.peak_bytes)

@@ -11,6 +11,7 @@ from baechi.place.pipeline import Found, Verdict, cuts, searched
 from baechi.place.problem import Problem
 from baechi.progress import progress
 from baechi.records.cluster import Cluster
+from baechi.records.device import excess_over
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline, units_of
 from baechi.records.plan import Plan
@@ -274,9 +275,7 @@ def _rank(tried: Tried) -> tuple[bool, float]:
 
 def _excess_bytes(made: Pipeline) -> dict[str, int]:
     """By device, by how many bytes it is too full."""
-    peaks, devices = made.timeline.peak_bytes, made.plan.cluster.devices
-    excess = {device.name: peaks[device.name] - device.memory_bytes for device in devices}
-    return {name: size_bytes for name, size_bytes in excess.items() if size_bytes > 0}
+    return excess_over(made.plan.cluster.devices, made.timeline.peak_bytes)
 
 
 def _within_memory(made: Pipeline) -> Pipeline:

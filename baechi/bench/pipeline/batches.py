@@ -15,6 +15,7 @@ from baechi.bench.quality import needed_bytes
 from baechi.cost.recompute import recomputed
 from baechi.errors import PlacementError
 from baechi.place.recompute.candidates import candidate_sets
+from baechi.records.device import excess_over
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.simulate.pipeline import ordered
@@ -103,7 +104,7 @@ class _Fits:
         if made is None:
             return False
         peaks = ordered(made.plan, MICROBATCHES, "gpipe").timeline.peak_bytes
-        return all(peaks[device.name] <= device.memory_bytes for device in self._cluster.devices)
+        return not excess_over(self._cluster.devices, peaks)
 
     def run_again(self, rows: int) -> bool:
         """With all modules running again that save memory."""

@@ -257,7 +257,7 @@ def _where_it_runs(
     facts: Facts, args: Any, given: list[torch.Tensor], reads: tuple[Use, ...]
 ) -> tuple[Use, ...]:
     """What an operation reads where it runs: indices that the code made stay on the host."""
-    if all(use.storage.origin is Origin.NOTHING for use in reads):
+    if not facts.host_arguments or all(use.storage.origin is Origin.NOTHING for use in reads):
         return reads
     pairs = zip(given, reads, strict=True)
     stays = [use.storage.origin is Origin.NOTHING and may_lie_on_host(facts, args, one) for one, use in pairs]

@@ -22,6 +22,7 @@ from baechi.place.recompute import Recompute
 from baechi.place.recompute.names import modules_named
 from baechi.progress import progress, say, verbosity
 from baechi.records.cluster import Cluster
+from baechi.records.device import excess_over
 from baechi.records.device_map import DeviceMap
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -247,8 +248,7 @@ def _excess(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline
     except DryRunError as error:
         logger.info("the figures of this plan are estimates: %s", error)
         return {}
-    full = {device.name: dry.peak_bytes[device.name] - device.memory_bytes for device in devices}
-    return {name: size for name, size in full.items() if size > 0}
+    return excess_over(devices, dry.peak_bytes)
 
 
 def _graph(request: PipelineRequest, model: nn.Module, parts: Parted, number: int) -> LayerGraph:
