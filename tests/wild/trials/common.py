@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import baechi
-from baechi.torchlib.tensors.pytree import map_tensors
 from wild.specimen import Batch, Specimen
 from wild.trials.rows import with_rows
 from wild.verdict import Kind, Verdict
@@ -105,11 +104,6 @@ def seed() -> None:
 def inputs_of(batch: Batch) -> baechi.Inputs:
     """A batch as `baechi` takes it."""
     return baechi.Inputs(*batch) if isinstance(batch, tuple) else baechi.Inputs(**batch)
-
-
-def doubled(value: Any) -> Any:
-    """The same in double precision."""
-    return map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, value)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:

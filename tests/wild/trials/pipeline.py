@@ -3,8 +3,9 @@
 import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
+from run.pipeline.by_loop import WithLoss
 from torch import nn
 
 import baechi
@@ -68,21 +69,17 @@ def attempt(specimen: Specimen, version: str, report: Report) -> Record:
 
 
 def _by(way: Way, pristine: nn.Module, batch: Inputs) -> Verdict:
-    model = by_loop.WithLoss(pristine) if way.loss == "inside" else pristine
+    model = WithLoss(pristine, by_loop.loss_of) if way.loss == "inside" else pristine
     plainly = partial(two_steps.plain, microbatches=way.microbatches, loss=way.loss)
     return two_steps.judged(plainly, partial(_pipelined, way), model, batch)
 
 
 def _pipelined(way: Way, model: nn.Module, batch: Inputs) -> two_steps.Found:
     pipeline = _pipeline(way, copy.deepcopy(model), copy.deepcopy(batch))
-    loss = _loss if way.loss == "function" else None
+    loss = by_loop.loss_beside if way.loss == "function" else None
     weights = "rows" if way.loss == "inside" else None  # else evidence has to find them
     baechi.distribute(model.train(), plan=pipeline, loss=loss, loss_weights=weights)
     return two_steps.distributed(model, batch, pipeline.plan.cluster, way.loss, way.rows)
-
-
-def _loss(result: Any, target: Any) -> Any:
-    return by_loop.loss_of(result)
 
 
 def _pipeline(way: Way, model: nn.Module, batch: Inputs) -> baechi.Pipeline:

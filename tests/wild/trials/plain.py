@@ -7,13 +7,14 @@ from contextlib import nullcontext
 
 import torch
 from architectures import loss_of
+from run.pipeline.by_loop import doubled
 from same import Result
 from torch import nn
 
 import baechi
 from baechi.torchlib.tensors.pytree import tensors_in
 from wild.specimen import Batch, Specimen
-from wild.trials.common import Record, Report, built, dense, doubled, inputs_of, raised, said, seed
+from wild.trials.common import Record, Report, built, dense, inputs_of, raised, said, seed
 from wild.trials.ways import WAYS, Way, cluster
 from wild.verdict import ROUNDING, ROUNDING_DOUBLE, Kind, Verdict, compare
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from run.pipeline.by_loop import doubled
 from same import Result
 from torch import nn
 
@@ -14,7 +15,7 @@ from baechi.records.inputs import Inputs
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.tensors.pytree import named_tensors
 from wild.trials import by_loop
-from wild.trials.common import dense, doubled, raised, said, seed
+from wild.trials.common import dense, raised, said, seed
 from wild.verdict import ROUNDING, ROUNDING_DOUBLE, Kind, Verdict, compare
 
 _SHRINK = 0.9
