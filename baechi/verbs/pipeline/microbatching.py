@@ -123,7 +123,7 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
         assign_pipeline(model, pipeline, request.splitting, request.optimizer)
         if request.splitting.microbatches == "auto" and couples_rows(model, inputs):
             logger.warning(
-                "parts of the batch may train something else: microbatches='auto' does not split it"
+                "parts of the batch may train something else, so microbatches='auto' is one: not split"
             )
             restore(model)
             pipeline = _chosen(request, model, inputs, 1)
