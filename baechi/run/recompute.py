@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from baechi.backend.virtual.current import at_work
+from baechi.errors import BaechiError
 from baechi.run.binding import binding_of
 from baechi.run.guards.entrances import force_seen
 from baechi.torchlib.dynamo import uncompiled
@@ -27,6 +28,14 @@ from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
 from baechi.torchlib.private.modules import buffer_table
 
 _WITHOUT_DEVICE = "baechi: without device"
+
+NOT_THE_SAME_TWICE = (
+    "does not compute the same when it runs again. Does it fill a cache (then config.use_cache = False "
+    "helps), or count its calls? Leave it out of recompute"
+)
+
+_SECOND_RUN = "in the second run of "
+_OF_THE_DEVICES = (BaechiError, torch.OutOfMemoryError)
 
 
 def _shape_and_dtype(tensor: torch.Tensor) -> dict[str, Any]:
@@ -80,6 +89,16 @@ def _checkpointed(call: Callable[..., Any], module: nn.Module, args: Any, kwargs
     )
 
 
+def differs_when_run_again(error: BaseException) -> bool:
+    """Whether an error says that a module does not compute the same twice.
+
+    Args:
+        error: what a step raised.
+    """
+    notes: list[str] = getattr(error, "__notes__", [])
+    return isinstance(error, CheckpointError) or any(note.startswith(_SECOND_RUN) for note in notes)
+
+
 def wrap_recomputed(model: nn.Module, names: Iterable[str]) -> None:
     """Let backward run modules again, of a model that lies on one device.
 
@@ -131,5 +150,8 @@ class _StatisticsFrozen:
                     self._undo.callback(buffers.__setitem__, "num_batches_tracked", norm.num_batches_tracked)
                     buffers["num_batches_tracked"] = None
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         self._undo.close()
+        of_the_module = isinstance(error, Exception) and not isinstance(error, _OF_THE_DEVICES)
+        if error is not None and of_the_module:  # the first run went well, with the same arguments
+            error.add_note(f"{_SECOND_RUN}a {type(self._module).__name__}, which {NOT_THE_SAME_TWICE}")

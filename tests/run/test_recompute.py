@@ -190,19 +190,31 @@ def test_what_cannot_run_again_is_refused() -> None:
 
 
 class Caches(nn.Module):
-    """Computes with all that it was ever given."""
+    """Computes with all that it was ever given; its shape may be that of the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, same_shape: bool) -> None:
         super().__init__()
-        self.layer, self.cache = nn.Linear(8, 8), list[Tensor]()
+        self.layer, self.cache, self.same_shape = nn.Linear(8, 8), list[Tensor](), same_shape
 
     def forward(self, x: Tensor) -> Tensor:
-        self.cache.append(torch.tanh(self.layer(x)))
-        return torch.cat(self.cache).exp()
+        made = torch.tanh(self.layer(x))
+        self.cache.append(made)
+        every = torch.cat(self.cache)
+        return (every.view_as(made) if self.same_shape else every).exp()
 
 
-def test_what_computes_something_else_is_told() -> None:
-    """By a dry run, before anything trains."""
-    model = nn.Sequential(nn.Linear(8, 8), Caches())
+@pytest.mark.parametrize("same_shape", [False, True])
+def test_what_computes_something_else_is_told(same_shape: bool) -> None:
+    """By a dry run, before anything trains: torch compares both runs, or the second one raises."""
+    model = nn.Sequential(nn.Linear(8, 8), Caches(same_shape))
     with pytest.raises(baechi.PlanError, match="does not compute the same"):
         baechi.distribute(model, X, cluster=baechi.Cluster.virtual(1), recompute="1")
+
+
+def test_an_error_of_a_second_run_says_so() -> None:
+    """Without a dry run the step raises what the module raises, with the cure as a note."""
+    model, cluster = nn.Sequential(nn.Linear(8, 8), Caches(True)), baechi.Cluster.virtual(1)
+    baechi.distribute(model, X, cluster=cluster, recompute="1", verify=False)
+    with cluster, pytest.raises(RuntimeError, match="invalid for input of size") as raised:
+        model(X).sum().backward()
+    assert any("second run of a Caches" in note for note in raised.value.__notes__)

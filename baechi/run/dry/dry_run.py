@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointError
 
 from baechi.backend import DeviceMemoryError
 from baechi.backend.virtual.emulation import Emulation
@@ -28,6 +27,7 @@ from baechi.run.dry.prepared import prepared_for_dry_run
 from baechi.run.dry.valueless import valueless_inputs, valueless_weights
 from baechi.run.launch.user_line import line_of
 from baechi.run.pipeline.microbatches import Microbatches
+from baechi.run.recompute import NOT_THE_SAME_TWICE, differs_when_run_again
 from baechi.run.runtime import Reorder
 from baechi.torchlib.fakes.kernels import ShapeKernels
 
@@ -122,12 +122,9 @@ def _explained(error: Exception, plan: Plan) -> BaechiError:
     _forget_frames(error)
     if isinstance(error, BaechiError):
         return error
-    if isinstance(error, CheckpointError) and plan.recompute:
-        return PlanError(
-            f"{', '.join(plan.recompute)}: one of these does not compute the same when it runs again. "
-            "Does it fill a cache (then config.use_cache = False helps), or count its calls? Leave it out of "
-            f"recompute. Torch says: {_first_line(error)}"
-        )
+    if plan.recompute and differs_when_run_again(error):
+        names = ", ".join(plan.recompute)
+        return PlanError(f"{names}: one of these {NOT_THE_SAME_TWICE}. Torch says: {_first_line(error)}")
     where = f" at {line}" if line else ""
     explained = DryRunError(
         f"the model does not run without values ({type(error).__name__}{where}: {_first_line(error)}); "
