@@ -101,7 +101,7 @@ class _Call:
             for lane in self._lanes
         ]
         self._parts = [step.parts for step in steps]
-        draws = RandomStates(self._backend, pipeline.microbatches if model.training else 0)
+        self._draws = draws = RandomStates(self._backend, pipeline.microbatches)
         leaves = [*self._waiting.weights, *[part for _, _, parts in self._parted.leaves for part in parts]]
         self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own, leaves)
         self._later: list[Task] = []
@@ -120,6 +120,7 @@ class _Call:
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
             self._own.finish()
+            self._draws.settle()
         finally:
             for lane in self._lanes:
                 lane.end()

@@ -160,6 +160,55 @@ def test_evaluation() -> None:
     assert torch.allclose(result["loss"], expected["loss"])
 
 
+class Draws(Blocks):
+    """Noise behind each layer, in evaluation too."""
+
+    def __init__(self, *, draws: bool = True) -> None:
+        super().__init__()
+        self.draws = draws
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        for layer in (self.a, self.b, self.c, self.d):
+            x = F.dropout(layer(x), 0.5, training=self.draws)
+        return x
+
+
+@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_each_microbatch_draws_from_its_own_seed(mode: str, order: str) -> None:
+    """The seeds are one draw of the caller's generator; the next call draws others."""
+    model = seeded(Draws)
+    plain = copy.deepcopy(model)
+    cluster = pipelined(model, (X,), order=order)
+    getattr(model, mode)()
+    torch.manual_seed(5)
+    with cluster, torch.no_grad():
+        first, second = model(X), model(X)
+    torch.manual_seed(5)
+    for made in (first, second):
+        seeds = torch.randint(2**62, (3,)).tolist()
+        after = torch.get_rng_state()
+        parts = []
+        for part, seed in zip(X.tensor_split(3), seeds, strict=True):
+            torch.manual_seed(seed)
+            parts.append(plain(part))
+        assert torch.equal(made, torch.cat(parts))
+        torch.set_rng_state(after)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_model_that_draws_nothing_leaves_the_generator(mode: str) -> None:
+    """As the plain model does: what the caller draws next is the same."""
+    model = seeded(lambda: Draws(draws=False))
+    cluster = pipelined(model, (X,))
+    getattr(model, mode)()
+    before = torch.get_rng_state()
+    with cluster:
+        result = model(X)
+        result.sum().backward()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_clipping_accumulation_and_none() -> None:
     """Two calls a step, clipped; gradients set to None between."""
     model, plain, cluster = both()

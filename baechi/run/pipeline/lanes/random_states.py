@@ -8,6 +8,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.tensors.pytree import tensors_in
 
 _SEEDS = 2**62
 
@@ -16,20 +17,23 @@ class RandomStates:
     """The states of the random generators, by microbatch.
 
     One draw of the caller's generator gives the seeds. So the same seed of the caller gives the same step,
-    and a loop that calls `torch.manual_seed` with these before each part draws the same numbers.
+    and a loop that calls `torch.manual_seed` with these before each part draws the same numbers. The caller's
+    generator moves by that draw if any microbatch draws, and stays as it is if none does.
 
     Args:
         backend: the devices.
-        microbatches: how many draw; 0 leaves the caller's generator to all of them.
+        microbatches: how many draw.
     """
 
     def __init__(self, backend: AbstractBackend, microbatches: int) -> None:
         self._backend = backend
-        self._states: list[Any] = []
-        if microbatches:
-            with without_dispatch_modes(), without_torch_function():
-                seeds = torch.randint(_SEEDS, (microbatches,), device="cpu").tolist()
-            self._states = [backend.seeded(seed) for seed in seeds]
+        self._have_drawn = False
+        with without_dispatch_modes(), without_torch_function():
+            before = torch.get_rng_state()
+            seeds = torch.randint(_SEEDS, (microbatches,), device="cpu").tolist()
+            self._after_draw = torch.get_rng_state()
+            torch.set_rng_state(before)
+        self._states = [backend.seeded(seed) for seed in seeds]
 
     @contextmanager
     def drawing(self, microbatch: int) -> Iterator[None]:
@@ -38,15 +42,25 @@ class RandomStates:
         Args:
             microbatch: its number.
         """
-        if not self._states:
-            yield
-            return
+        own = self._states[microbatch]
         with without_dispatch_modes(), without_torch_function():
-            before = self._backend.random_state()
-            self._backend.set_random_state(self._states[microbatch])
+            callers = self._backend.random_state()
+            self._backend.set_random_state(own)
         try:
             yield
         finally:
             with without_dispatch_modes(), without_torch_function():
-                self._states[microbatch] = self._backend.random_state()
-                self._backend.set_random_state(before)
+                self._states[microbatch] = now = self._backend.random_state()
+                self._have_drawn = self._have_drawn or not _same(own, now)
+                self._backend.set_random_state(callers)
+
+    def settle(self) -> None:
+        """Move the caller's generator if any microbatch has drawn."""
+        if self._have_drawn:
+            with without_dispatch_modes(), without_torch_function():
+                torch.set_rng_state(self._after_draw)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two states of all generators give the same numbers."""
+    return all(map(torch.equal, tensors_in(one), tensors_in(other)))
