@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from baechi.errors import BaechiError
 from baechi.run.pipeline.lanes.own_state import tables_of_user
+from baechi.run.pipeline.lanes.shared_tensors import values_of_user
 
 X = noise(6, 4)
 WHERE = {"first": 0, "middle": 1, "last": 0}
@@ -135,7 +136,9 @@ def test_a_backward_that_comes_later_leaves_attributes() -> None:
 def test_what_every_module_has_is_not_looked_after() -> None:
     """Containers are compared whenever another microbatch goes on: the user's, not torch's of each module."""
     model = seeded(lambda: Keeps("list"))
-    assert {id(table) for _, table in tables_of_user(model)} == {id(model.list), id(model.dict)}
+    named = dict(model.named_modules())
+    values = {name: values_of_user(module) for name, module in named.items()}
+    assert {id(table) for _, table in tables_of_user(named, values)} == {id(model.list), id(model.dict)}
 
 
 class Normed(nn.Module):

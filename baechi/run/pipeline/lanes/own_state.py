@@ -15,7 +15,7 @@ object) that a task wrote is put back when the task is over, and is as the micro
 Tensors are shared; see `shared_tensors`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
 from typing import Any
@@ -60,9 +60,11 @@ class OwnState:
     ) -> None:
         self._known = known
         self.learns = known.tables is None
-        self._modules = {id(module): module for module in model.modules()}
+        named = dict(model.named_modules())
+        values = {name: values_of_user(module) for name, module in named.items()}
+        self._modules = {id(module): module for module in named.values()}
         self._attributes = [_Attributes(module) for module in self._modules.values()]
-        users = list(tables_of_user(model))
+        users = list(tables_of_user(named, values))
         self._users = {_key_of(table) for _, table in users}
         self._before: dict[int, tuple[Any, Any]] = {}
         for table in attribute_tables(model) if known.tables is None else known.tables:
@@ -72,7 +74,7 @@ class OwnState:
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
         self._ever: dict[int, Any] = {}  # also what is put back before the step is over
         self._set: dict[int, nn.Module] = {}
-        self.tensors = SharedTensors(model, users, layers)
+        self.tensors = SharedTensors(named, values, users, layers)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -177,20 +179,23 @@ def attribute_tables(model: nn.Module) -> list[Any]:
     return [table for table, _ in keeper.containers if id(table) not in shared]
 
 
-def tables_of_user(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def tables_of_user(
+    modules: Mapping[str, nn.Module], values: Mapping[str, Sequence[tuple[str, Any]]]
+) -> Iterator[tuple[str, Any]]:
     """Containers and attributes of objects that modules have, and no tables of torch's.
 
     Args:
-        model: the model.
+        modules: a model's modules, by name.
+        values: what `values_of_user` found in each.
 
     Yields:
         The attribute that leads there, and the table.
     """
     keeper = Keeper("none")
-    keeper.seen.update({id(module): module for module in model.modules()})
-    for name, module in model.named_modules():
+    keeper.seen.update({id(module): module for module in modules.values()})
+    for name, found in values.items():
         known = len(keeper.containers)
-        for key, value in values_of_user(module):
+        for key, value in found:
             keeper.keep(value)
             if len(keeper.containers) > known:
                 for table, _ in keeper.containers[known:]:

@@ -5,7 +5,7 @@ statistics. Everything else is refused. Looked at are weights, buffers, and tens
 containers that were there before the step; reads are those of the model's code, outside of layers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -20,6 +20,8 @@ from baechi.torchlib.private.tensors import write_count
 
 _TORCHS = frozenset(vars(nn.Module()))
 """The attributes that every module has."""
+
+_HOOKS = tuple([key for key in vars(nn.Module()) if key.endswith("_hooks")])
 
 _SCALARS = frozenset([bool, int, float, str, type(None), torch.dtype, torch.device, FunctionType, partial])
 """Types of which a value is no tensor and no container."""
@@ -50,13 +52,18 @@ class SharedTensors:
     """What the tasks of a step write to tensors.
 
     Args:
-        model: the model.
+        modules: the model's, by name.
+        values: what `values_of_user` found in each.
         tables: by name of the attribute that leads there, containers and attributes of objects.
         layers: by module that is a layer, its run; None if it has several.
     """
 
     def __init__(
-        self, model: nn.Module, tables: Iterable[tuple[str, Any]], layers: Mapping[str, int | None]
+        self,
+        modules: Mapping[str, nn.Module],
+        values: Mapping[str, Sequence[tuple[str, Any]]],
+        tables: Iterable[tuple[str, Any]],
+        layers: Mapping[str, int | None],
     ) -> None:
         self._entries: list[_Entry] = []
         self._tensors: list[torch.Tensor] = []
@@ -68,10 +75,10 @@ class SharedTensors:
         self._read: set[tuple[_Owner, Any]] = set()  # elsewhere than in its own run
         self._written: set[tuple[_Owner, Any]] = set()
         self.run: int | None = None
-        for name, module in model.named_modules():
+        for name, module in modules.items():
             owner = self._modules[id(module)] = _Owner(name, _run_of(name, layers))
             self._list(owner, parameter_table(module).items())
-            self._list(owner, values_of_user(module))
+            self._list(owner, values[name])
             self._list(owner, buffer_table(module).items(), _BUFFERS)
             self._buffers.update([((id(module), key), it) for key, it in buffer_table(module).items()])
         for name, table in tables:
@@ -177,18 +184,18 @@ def _refusal(entry: _Entry, what: str) -> BaechiError:
     )
 
 
-def values_of_user(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def values_of_user(module: nn.Module) -> list[tuple[str, Any]]:
     """What a module's attributes, and its hooks, are: no scalars and functions, and nothing of torch's.
 
     Args:
         module: the module.
     """
-    for key, value in vars(module).items():
-        if key not in _TORCHS:
-            if type(value) not in _SCALARS:
-                yield key, value
-        elif value and key.endswith("_hooks"):
-            yield from [(key, hook) for hook in value.values()]
+    own = vars(module)
+    found = [pair for pair in own.items() if pair[0] not in _TORCHS and type(pair[1]) not in _SCALARS]
+    for key in _HOOKS:
+        if hooks := own.get(key):
+            found += [(key, hook) for hook in hooks.values()]
+    return found
 
 
 def _run_of(name: str, layers: Mapping[str, int | None]) -> int | None:
