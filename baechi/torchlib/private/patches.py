@@ -183,6 +183,9 @@ MODULE_COMPILE = _place(torch.nn.Module, "compile", "compile parts of a model th
 
 FAKE_DEVICE = _place(FakeTensor, "device", "see which fake tensor is asked for its device")
 FAKE_DEEPCOPY = _place(FakeTensor, "__deepcopy__", "copy fake tensors, which have no memory, deeply")
+FAKE_REDUCE = _place(
+    FakeTensor, "__reduce_ex__", "copy fake tensors, which have no memory, and refuse to pickle them"
+)
 
 
 def transformers_asks_fakes() -> Place:
