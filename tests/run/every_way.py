@@ -4,7 +4,7 @@ import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -14,6 +14,8 @@ from same import identical
 from torch import Tensor, nn
 
 import baechi
+
+Test = TypeVar("Test", bound=Callable[..., None])
 
 DEVICES = 3
 
@@ -37,7 +39,15 @@ class Way:
 
 
 WAYS = [Way(placer, reorder) for placer in ("m-etf", "random:3") for reorder in (False, "host", "threads")]
-every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+TURNS = (WAYS[::2], WAYS[1::2])
+"""Each has every launcher once, and both placers."""
+
+
+def every_way(test: Test) -> Test:
+    """Run a test by each launcher, under placers in turn: which begins goes by the length of its name."""
+    turn = TURNS[len(test.__name__) % 2]
+    marked: Test = pytest.mark.parametrize("way", turn, ids=str)(test)
+    return marked
 
 
 @functools.cache

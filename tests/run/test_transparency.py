@@ -44,9 +44,9 @@ def run_on(architecture: Architecture, graph: baechi.LayerGraph, n: int, placer:
 def test_held_in(architecture: Architecture, training: bool) -> None:
     """On 1 to 4 devices, by placers in turn, with a random placement using every device."""
     reference = step(architecture.build(), architecture.inputs(), training=training)
-    graph = graph_of(architecture, training)
     model = architecture.build().train(training)
     baechi.distribute(model, architecture.inputs(), cluster=baechi.Cluster.virtual(3), placer="random:3")
+    graph = baechi.plan_of(model).graph
     result = step(model, architecture.inputs(), training=training)  # and outside of `with`
     assert_same(reference, result, tolerance=ROUNDING)
     for n, placer in PLACED:
