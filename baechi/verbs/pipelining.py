@@ -20,14 +20,14 @@ from baechi.simulate.pipeline import (
     OrderLike,
     PipelineCoster,
     QuickStep,
-    Tried,
-    all_tried,
     best_of,
+    fastest_of,
     improved,
     ordered,
     pipeline_of,
     shortest_pipeline_s,
 )
+from baechi.uncollected import uncollected
 from baechi.units import format_bytes
 from baechi.verbs.given import PlanLike, check_microbatches, read_plan
 
@@ -39,9 +39,6 @@ _SEARCHED_NUMBERS = 3
 
 _WORK, _MOST_EVALUATIONS = 60_000, 150
 """How many placements a search judges: this divided by nodes and tasks, and no more than that."""
-
-_MOST_ORDERED = 4000
-"""If a placement has fewer tasks, the second best is ordered, too."""
 
 _MOST_EFFORT = 10
 """What effort "max" means."""
@@ -166,6 +163,7 @@ def pipelined(
     return replace(best, unsplit=made[0].plan) if made[0].microbatches == 1 < best.microbatches else best
 
 
+@uncollected
 def _with_number(
     graph: LayerGraph,
     cluster: Cluster,
@@ -187,18 +185,11 @@ def _with_number(
             return _within_memory(ordered(place_one(graph), microbatches))
     with progress("ordering"):
         coster, problem = PipelineCoster(graph, cluster), Problem(graph, cluster)
-        best, tried = found[0], list[Tried]()
-        for one in found:
-            if tried and len(tried[0].order) > _MOST_ORDERED:
-                break
-            costs = coster(_by_node(problem, coster, one.device_of))
-            least_s = shortest_pipeline_s(costs, microbatches)
-            if not tried or least_s < best_of(tried).step_s:  # else no order of it is better
-                orders = all_tried(costs, microbatches, quick=quick)
-                if not tried or _rank(best_of(orders)) < _rank(best_of(tried)):
-                    best, tried = one, orders
+        costs = [coster(_by_node(problem, coster, one.device_of)) for one in found]
+        place, tried = fastest_of(costs, microbatches, quick=quick)
+        best = found[place]
         if not quick:
-            tried += improved(coster(_by_node(problem, coster, best.device_of)), microbatches, tried)
+            tried += improved(costs[place], microbatches, tried)
         plan = problem.plan(best.name, best.device_of, range(len(problem.indexed)))
         return _within_memory(pipeline_of(plan, microbatches, best_of(tried), tried))
 
@@ -240,6 +231,7 @@ def least_step_s(
     return min(found.values(), default=float("inf"))
 
 
+@uncollected
 def placements(graph: LayerGraph, cluster: Cluster, microbatches: int, effort: float) -> list[Found]:
     """Placements for a pipelined step, the best first; none if no cut fits.
 
@@ -267,10 +259,6 @@ def _by_node(problem: Problem, coster: PipelineCoster, device_of: Sequence[int])
         for name, group in zip(problem.indexed.names, problem.indexed.group_of, strict=True)
     }
     return [where[name] for name in coster.placeable.names]
-
-
-def _rank(tried: Tried) -> tuple[bool, float]:
-    return not tried.fits, tried.step_s
 
 
 def _excess_bytes(made: Pipeline) -> dict[str, int]:

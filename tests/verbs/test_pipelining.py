@@ -75,7 +75,7 @@ def test_the_plan_without_microbatches_need_not_fit() -> None:
     made = baechi.place(graph, Cluster.uniform(2, memory=500, link=FAST), microbatches=8, effort=0)
     assert made.unsplit is not None and made.unsplit.cluster == made.plan.cluster
     assert max(made.unsplit.timeline.peak_bytes.values()) >= 1600
-    assert "It does not fit: " in str(made)
+    assert "The plan does not fit: " in str(made)
     assert " (without microbatches device:0 would be too full), fullest device:0, " in pipeline_summary(made)
 
 

@@ -24,7 +24,7 @@ def comes_after(units: Units, task: Task) -> Iterator[tuple[Task, str]]:
     """
     phase, k, unit = task
     if k:
-        yield task._replace(microbatch=k - 1), "microbatches keep their order"
+        yield Task(phase, k - 1, unit), "microbatches keep their order"
     if phase == "forward":
         for run in units.forward_after[unit]:
             yield Task("forward", k, run), "it reads what that makes"

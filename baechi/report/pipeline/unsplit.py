@@ -45,8 +45,9 @@ def against_unsplit(facts: PipelineFacts) -> list[Table]:
     ]
     columns = ("", f"in {pipeline.microbatches} microbatches", f"without, by {plan.placer}")
     short = [f"{name} is short of {format_bytes(size)}" for name, size in short_bytes(plan).items()]
-    note = f"It does not fit: {', '.join(short)}. " if short else ""
-    return [Table("Beside the plan without microbatches", columns, tuple(rows), ("",), f"{note}{bound.why}")]
+    lacks = f" The plan does not fit: {', '.join(short)}." if short else ""
+    note = f"Without microbatches, {bound.why[0].lower()}{bound.why[1:]}{lacks}"
+    return [Table("Beside the plan without microbatches", columns, tuple(rows), ("",), note)]
 
 
 def _computing(plan: Plan, timeline: Timeline) -> str:

@@ -6,7 +6,15 @@ Start: `costs`, `play`, `choose`, then `improve`.
 """
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
-from baechi.simulate.pipeline.choose import Tried, all_tried, best_of, evaluated, front, textbook
+from baechi.simulate.pipeline.choose import (
+    Tried,
+    all_tried,
+    best_of,
+    evaluated,
+    fastest_of,
+    front,
+    textbook,
+)
 from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
 from baechi.simulate.pipeline.improve import improved
 from baechi.simulate.pipeline.judging import QuickStep, closer_bound_s
@@ -26,6 +34,7 @@ __all__ = [
     "closer_bound_s",
     "costs_of",
     "evaluated",
+    "fastest_of",
     "front",
     "improved",
     "memory_of",

@@ -7,6 +7,7 @@ from baechi.errors import PlanError
 from baechi.order.pipeline import TEXTBOOK, Textbook, textbook_lines
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.merging import merged
+from baechi.simulate.pipeline.bounds import shortest_pipeline_s
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.listing import Listed, listed
 from baechi.simulate.pipeline.memory import memory_of
@@ -18,6 +19,9 @@ _CLOSE = 1e-3
 
 _MOST_TASKS, _FEWEST = 40_000, 2
 """So many tasks are scheduled in all, if that leaves each rule at least so many limits."""
+
+_MOST_ORDERED = 4000
+"""If a placement has fewer tasks, the next one is ordered, too."""
 
 _NEVER_S = float("inf")
 
@@ -69,7 +73,12 @@ def textbook(costs: PipelineCosts, microbatches: int, name: Textbook) -> Tried:
 
 
 def all_tried(
-    costs: PipelineCosts, microbatches: int, most: Sequence[int] | None = None, *, quick: bool = False
+    costs: PipelineCosts,
+    microbatches: int,
+    most: Sequence[int] | None = None,
+    *,
+    quick: bool = False,
+    known_s: float = _NEVER_S,
 ) -> list[Tried]:
     """Every order that is worth a try, those of the literature first.
 
@@ -78,15 +87,14 @@ def all_tried(
         microbatches: how many.
         most: by device, how many may be in flight; those of the literature do not ask.
         quick: whether an order is left out if it takes longer without the host than another one with it.
+        known_s: with `quick`, the step of an order of another placement, which counts as well.
     """
     found = [textbook(costs, microbatches, name) for name in TEXTBOOK]
     schedules: Iterable[_Schedule] = _schedules(costs, microbatches, most)
     if quick:
         schedules = sorted(schedules, key=lambda one: one[2].makespan_s)
     for rule, limits, schedule in schedules:
-        if quick and schedule.makespan_s >= min(
-            [tried.step_s for tried in found if tried.fits], default=_NEVER_S
-        ):
+        if quick and schedule.makespan_s >= min([known_s, *[tried.step_s for tried in found if tried.fits]]):
             break
         order = _issued(costs, microbatches, schedule)
         if order is None:
@@ -110,6 +118,28 @@ def best_of(found: Sequence[Tried]) -> Tried:
     most_s = min([fastest_s * (1 + _CLOSE), *known])
     close = [tried for tried in fitting if tried.step_s <= most_s]
     return min(close, key=lambda tried: (sum(tried.peak_bytes), tried.step_s))
+
+
+def fastest_of(costs: Sequence[PipelineCosts], microbatches: int, *, quick: bool) -> tuple[int, list[Tried]]:
+    """Which of some placements has the fastest order that fits, and its orders.
+
+    Those after the first have only their promising orders tried, until one of these is better.
+
+    Args:
+        costs: of each placement; at least one.
+        microbatches: how many.
+        quick: whether all have.
+    """
+    place, tried = 0, all_tried(costs[0], microbatches, quick=quick)
+    for number, one in enumerate(costs[1:], 1):
+        known = best_of(tried)
+        if len(known.order) > _MOST_ORDERED or shortest_pipeline_s(one, microbatches) >= known.step_s:
+            continue
+        known_s = known.step_s if known.fits else _NEVER_S
+        orders = all_tried(one, microbatches, quick=True, known_s=known_s)
+        if _rank(best_of(orders)) < _rank(known):
+            place, tried = number, orders if quick else all_tried(one, microbatches)
+    return place, tried
 
 
 def front(found: Sequence[Tried]) -> list[Tried]:
@@ -179,3 +209,7 @@ def _number(costs: PipelineCosts, task: Task) -> int:
     runs = len(costs.units.stage_of_run)
     width = runs + (len(costs.units.device_of) if costs.units.training else 0)
     return task.microbatch * width + task.unit + (runs if task.phase == "backward" else 0)
+
+
+def _rank(tried: Tried) -> tuple[bool, float]:
+    return not tried.fits, tried.step_s

@@ -165,7 +165,7 @@ class AbstractPlay(ABC):
             while heap and heap[0][0] == self.now_s:
                 _, kind, _, what = heappop(heap)
                 if kind == _END:
-                    awake.add(self._end(what))  # type: ignore[arg-type]
+                    self._end(what, awake)  # type: ignore[arg-type]
                 elif kind == _ARRIVAL:
                     for number in what:  # type: ignore[attr-defined]
                         self.meet(number)
@@ -176,12 +176,11 @@ class AbstractPlay(ABC):
                     awake.add(what)  # type: ignore[arg-type]
             self.tick()
             for device in sorted(awake):
-                self._try(device)
+                if self.idle[device]:
+                    self._try(device)
         return max([0.0, *self.end_s, *[end_s for _, end_s, *_ in self.sent]])
 
     def _try(self, device: int) -> None:
-        if not self.idle[device]:
-            return
         number = self.choose(device)
         if number is None:
             return
@@ -198,15 +197,17 @@ class AbstractPlay(ABC):
         del number
         return 0.0
 
-    def _end(self, number: int) -> int:
+    def _end(self, number: int, awake: set[int]) -> None:
+        """Set off what follows a task; devices that may have work now are noted as awake."""
         microbatch, unit = divmod(number, self.width)
         self.end_s[number] = self.now_s
         device = self.device_of[unit]
         self.idle[device] = True
+        awake.add(device)
         base = microbatch * self.width
         for follower in self._followers[unit]:
             self.meet(base + follower)
-            self.wake(self.device_of[follower], self.now_s)
+            awake.add(self.device_of[follower])
         if microbatch + 1 < self.microbatches:
             self.meet(number + self.width)
         if unit < self.runs:
@@ -216,7 +217,6 @@ class AbstractPlay(ABC):
             for send in self.costs.returns[unit - self.runs]:
                 self._send(send, unit - self.runs, microbatch, "backward")
         self.ended(number)
-        return device
 
     def _send(self, send: Send, unit: int, microbatch: int, phase: Direction) -> None:
         start_s, end_s = self._channels.book(send.source, send.target, self.now_s, send.duration_s)

@@ -94,7 +94,7 @@ def test_beside_the_plan_without_microbatches() -> None:
         ("devices that compute", "1.5 of 2", "1.0 of 2"),
     )
     assert [row[0] for row in table.rows[3:]] == ["peak of cpu:0", "peak of cpu:1"]
-    assert table.note.startswith("The step is serial")
+    assert table.note.startswith("Without microbatches, the step is serial")
     for shown in (pipeline_to_text(known), pipeline_to_html(known)):
         assert "Beside the plan without microbatches" in shown and "filling and draining" in shown
 

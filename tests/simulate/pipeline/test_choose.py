@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from records.pipeline.chains import chain, equal_chain, over
 from simulate.pipeline.random_pipelines import random_pipeline
-from simulate.pipeline.shapes import SHAPES, folded
+from simulate.pipeline.shapes import FAST, SHAPES, folded
 
 from baechi.errors import PlanError
 from baechi.order.pipeline import TEXTBOOK
@@ -14,7 +14,9 @@ from baechi.records.pipeline import Task
 from baechi.simulate.pipeline import (
     all_tried,
     best_of,
+    choose,
     costs_of,
+    fastest_of,
     front,
     ordered,
     shortest_pipeline_s,
@@ -64,6 +66,21 @@ def test_links_make_1f1b_slow(name: str, step_s: float) -> None:
     """Stages of 1 and 2 s, links of 1 s: figures of another simulator, and 1 s for the first input."""
     plan = over(chain([(1.0, 2.0)] * 4), range(4), Link(1.0, float("inf")))
     assert ordered(plan, 8, name).timeline.makespan_s == step_s + 1  # type: ignore[arg-type]
+
+
+def test_the_fastest_of_some_placements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes with all its orders. Of a second that is no faster, only the literature's are simulated."""
+    graph = chain([(1.0 + 0.1 * (n % 3), 2.0) for n in range(8)])
+    first = costs_of(over(graph, [0, 1, 2, 3, 3, 2, 1, 0], FAST))
+    everything = all_tried(first, 6)
+    alone = costs_of(over(graph, [0] * 8, FAST))
+    assert fastest_of([alone, first], 6, quick=False) == (1, everything)
+    assert shortest_pipeline_s(first, 6) < best_of(everything).step_s  # so its bound does not tell
+
+    simulated, known = list[str](), choose.evaluated
+    monkeypatch.setattr(choose, "evaluated", lambda *given: simulated.append(given[2]) or known(*given))
+    assert fastest_of([first, first], 6, quick=False) == (0, everything)
+    assert simulated[len(everything) :] == list(TEXTBOOK)
 
 
 def test_lists_of_any_graph() -> None:
