@@ -1,6 +1,6 @@
 """The costs of tiles and joins, from those of the layer that is split."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baechi.records.attributes import scaled
@@ -66,9 +66,8 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     kept = max(0.0, costs.saved_bytes - costs.lent_bytes)
     if kept:
         made["saved_bytes"] = kept * share
-    weights = [_piece(weight, module, how.cuts, number) for weight in costs.weights or ()]
     if costs.weights is not None:
-        made["weights"] = [weight for weight in weights if weight]
+        made["weights"] = _weights(costs.weights, costs.splits or {}, module, how.cuts, number)
     if tiling.devices is not None:
         made["pin"] = tiling.devices[number]
     return made
@@ -91,12 +90,22 @@ def _product(shape: Any) -> int:
     return count
 
 
-def _piece(weight: str, module: str, cuts: Mapping[str, int], number: int) -> str:
-    """The name of a tile's piece of a weight, which may be another module's (a tie); empty if it has none."""
-    owner, _, local = weight.rpartition(".")
-    if owner == module and local not in cuts:
-        return weight if number == 0 else ""
-    return f"{weight}[{number}]"
+def _weights(
+    names: Sequence[str], splits: Mapping[str, Any], module: str, cuts: Mapping[str, int], number: int
+) -> list[str]:
+    """The names of what a tile has of a layer's weights: a piece of each, under each of its names.
+
+    Of what is not cut the first tile has the whole, and the others have nothing.
+    """
+    whole = {
+        name
+        for weight in splits["shapes"]
+        if weight not in cuts
+        for name in (f"{module}.{weight}", *splits["tied"].get(weight, ()))
+    }
+    return [
+        name if name in whole else f"{name}[{number}]" for name in names if name not in whole or not number
+    ]
 
 
 def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
