@@ -5,7 +5,8 @@ from typing import Any
 
 from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
-from baechi.split.dimension import rule_named
+from baechi.records.layer_costs import LayerCosts
+from baechi.split.dimension import SplitDimension, rule_named
 from baechi.split.spec import Tiling
 
 SHARED = (
@@ -50,6 +51,10 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
             },
         },
     }
+    if how.length:
+        units = _units(costs, how, tiling)
+        values = {weight: [how.values.get(weight, 1), unit] for weight, unit in units.items()}
+        made["tile"] |= {"units": values}
     tied = {
         weight: list(names) for weight, names in (costs.splits or {})["tied"].items() if weight in how.cuts
     }
@@ -67,7 +72,7 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     if kept:
         made["saved_bytes"] = kept * share
     if costs.weights is not None:
-        made["weights"] = _weights(costs.weights, costs.splits or {}, module, how.cuts, number)
+        made["weights"] = _weights(costs.weights, costs.splits or {}, module, how, tiling, number)
     if tiling.devices is not None:
         made["pin"] = tiling.devices[number]
     return made
@@ -91,21 +96,38 @@ def _product(shape: Any) -> int:
 
 
 def _weights(
-    names: Sequence[str], splits: Mapping[str, Any], module: str, cuts: Mapping[str, int], number: int
+    names: Sequence[str],
+    splits: Mapping[str, Any],
+    module: str,
+    how: SplitDimension,
+    tiling: Tiling,
+    number: int,
 ) -> list[str]:
-    """The names of what a tile has of a layer's weights: a piece of each, under each of its names.
+    """The names of what a tile has of a layer's weights: a piece of each value, under each of its names.
 
     Of what is not cut the first tile has the whole, and the others have nothing.
     """
-    whole = {
-        name
-        for weight in splits["shapes"]
-        if weight not in cuts
-        for name in (f"{module}.{weight}", *splits["tied"].get(weight, ()))
+    values: dict[str, int] = {}
+    for weight in splits["shapes"]:
+        own = (f"{module}.{weight}", *splits["tied"].get(weight, ()))
+        values |= dict.fromkeys(own, how.values.get(weight, 1) if weight in how.cuts else 0)
+    found: list[str] = []
+    for name in names:
+        if not values.get(name, 1):
+            found += [name] if number == 0 else []
+        else:
+            found += [f"{name}[{number + n * len(tiling.sizes)}]" for n in range(values.get(name, 1))]
+    return found
+
+
+def _units(costs: LayerCosts, how: SplitDimension, tiling: Tiling) -> dict[str, int]:
+    """By weight that is cut, how much of its axis belongs to a step of one along the dimension."""
+    shapes = (costs.splits or {})["shapes"]
+    return {
+        weight: shapes[weight][axis] // how.values.get(weight, 1) // sum(tiling.sizes)
+        for weight, axis in how.cuts.items()
+        if weight in shapes
     }
-    return [
-        name if name in whole else f"{name}[{number}]" for name in names if name not in whole or not number
-    ]
 
 
 def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:
