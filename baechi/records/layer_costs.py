@@ -141,13 +141,16 @@ class LayerCosts(AbstractAttributes):
         Mapping[str, Any] | None,
         "record",
         "Of a layer that a rule splits: `shapes` of its weights, names that they are `tied` with, why it is "
-        "`refused`, if it is, and the `rows` of the example's batch, if it can be split along these.",
+        "`refused`, if it is, the `rows` of the example's batch, if it can be split along these, and "
+        "`lengths` of dimensions that are no weight's.",
     ] = None
     tile: Annotated[
         Mapping[str, Any] | None,
         "record",
         "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
-        "the axes along which weights are cut (`cuts`), and names that these are `tied` with.",
+        "the axes along which weights are cut (`cuts`), names that these are `tied` with, and, where sizes "
+        "count something else than a weight's axis, how many values a weight has, and"
+        " how long one is (`units`).",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None
 

@@ -21,10 +21,11 @@ from baechi.run.guards.entrances import inside_a_function
 from baechi.run.runtime import Runtime
 from baechi.run.step.step import Step
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
-from baechi.split.dimension import SplitDimension, rule_of
+from baechi.split.dimension import Given, SplitDimension, rule_of
 from baechi.split.tiles import Join, Tile, tiles_of
 from baechi.torchlib.split_tensors.files import teach_saving
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.tensors.pytree import tensors_in
 
 _TILED = "_baechi_tiled"
 
@@ -39,6 +40,7 @@ class Tiled:
         weights: names of the layer's weights, in the order in which tiles take them.
         dimension: along which the layer is split.
         joins: whether their outputs are joined at once; else only where something needs the whole.
+        takes_all: see `SplitRule`.
     """
 
     tiles: Sequence[Tile]
@@ -46,6 +48,7 @@ class Tiled:
     weights: Sequence[str]
     dimension: SplitDimension
     joins: bool = True
+    takes_all: bool = False
 
 
 def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
@@ -76,7 +79,8 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
             )
         dimension = rule.dims[costs.tile["dimension"]]
         tiles = tiles_of(layer, rule, costs.tile["dimension"], tuple(costs.tile["sizes"]))
-        tiled = Tiled(tiles, Join(dimension), tuple(rule.weights), dimension, name in joins)
+        names = tuple(rule.weights)
+        tiled = Tiled(tiles, Join(dimension), names, dimension, name in joins, rule.takes_all)
         layer.__dict__[_TILED] = tiled
         made |= {f"{name}[{number}]": tile for number, tile in enumerate(tiles)}
         if tiled.joins:
@@ -115,20 +119,20 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
         *args, **kwargs: the layer's input.
 
     Raises:
-        TypeError: it is given anything but one tensor.
+        TypeError: it is given anything but one tensor, and its rule takes one.
     """
     tiled = tiled_of(module)
     assert tiled is not None
     glue = runtime.glue
     assert glue is not None
-    given = [*args, *kwargs.values()]
-    if len(given) != 1 or not isinstance(given[0], torch.Tensor):
+    given: list[Any] = [Given(args, kwargs)] if tiled.takes_all else [*args, *kwargs.values()]
+    if not tiled.takes_all and (len(given) != 1 or not isinstance(given[0], torch.Tensor)):
         raise TypeError(
             f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
             "it out of split="
         )
     inputs = _shares(given[0], tiled)
-    if inputs is None and isinstance(given[0], Unjoined):
+    if inputs is None and any(isinstance(tensor, Unjoined) for tensor in tensors_in(given, {})):
         given = glue.joined(given)
     with runtime.aside():
         pieces = [_pieces(module, name, tiled, glue.step) for name in tiled.weights]
@@ -153,7 +157,7 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
     return glue.joined(made) if inside_a_function() else made  # what a Function returns, autograd has to know
 
 
-def _shares(x: torch.Tensor, tiled: Tiled) -> Sequence[torch.Tensor] | None:
+def _shares(x: Any, tiled: Tiled) -> Sequence[torch.Tensor] | None:
     """What of an input in parts each tile takes; None if it is not cut as the tiles are."""
     takes = tiled.dimension.takes
     if not isinstance(x, Unjoined) or is_joined(x) or takes is None or x.axis != takes % x.dim():
@@ -162,11 +166,14 @@ def _shares(x: torch.Tensor, tiled: Tiled) -> Sequence[torch.Tensor] | None:
     return x.parts if sizes_of(x) == [stop - start for start, stop in bounds] else None
 
 
-def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Step) -> Sequence[torch.Tensor | None]:
+def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Step) -> Sequence[Any]:
     """What of a weight each tile is given: a piece; a whole weight goes to the first, or of rows to each."""
-    weight = getattr(module, name, None)
+    owner, _, own_name = name.rpartition(".")
+    weight = getattr(module.get_submodule(owner), own_name, None)
     if isinstance(weight, SplitTensor):
-        return step.pieces_of(weight)
+        pieces, number = step.pieces_of(weight), len(tiled.tiles)
+        several = tiled.dimension.values.get(name, 1) > 1
+        return [tuple(pieces[start::number]) for start in range(number)] if several else pieces
     if weight is not None and name in tiled.dimension.cuts:
         raise SplitTensorError(
             f"{name} of a split {type(module).__name__} was replaced by a whole tensor of shape "

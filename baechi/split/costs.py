@@ -1,11 +1,12 @@
 """The costs of tiles and joins, from those of the layer that is split."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
-from baechi.split.dimension import rule_named
+from baechi.records.layer_costs import LayerCosts
+from baechi.split.dimension import SplitDimension, rule_named
 from baechi.split.spec import Tiling
 
 SHARED = (
@@ -50,6 +51,10 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
             },
         },
     }
+    if how.length:
+        units = _units(costs, how, tiling)
+        values = {weight: [how.values.get(weight, 1), unit] for weight, unit in units.items()}
+        made["tile"] |= {"units": values}
     tied = {
         weight: list(names) for weight, names in (costs.splits or {})["tied"].items() if weight in how.cuts
     }
@@ -66,9 +71,8 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     kept = max(0.0, costs.saved_bytes - costs.lent_bytes)
     if kept:
         made["saved_bytes"] = kept * share
-    weights = [_piece(weight, module, how.cuts, number) for weight in costs.weights or ()]
     if costs.weights is not None:
-        made["weights"] = [weight for weight in weights if weight]
+        made["weights"] = _weights(costs.weights, costs.splits or {}, module, how, tiling, number)
     if tiling.devices is not None:
         made["pin"] = tiling.devices[number]
     return made
@@ -91,12 +95,39 @@ def _product(shape: Any) -> int:
     return count
 
 
-def _piece(weight: str, module: str, cuts: Mapping[str, int], number: int) -> str:
-    """The name of a tile's piece of a weight, which may be another module's (a tie); empty if it has none."""
-    owner, _, local = weight.rpartition(".")
-    if owner == module and local not in cuts:
-        return weight if number == 0 else ""
-    return f"{weight}[{number}]"
+def _weights(
+    names: Sequence[str],
+    splits: Mapping[str, Any],
+    module: str,
+    how: SplitDimension,
+    tiling: Tiling,
+    number: int,
+) -> list[str]:
+    """The names of what a tile has of a layer's weights: a piece of each value, under each of its names.
+
+    Of what is not cut the first tile has the whole, and the others have nothing.
+    """
+    values: dict[str, int] = {}
+    for weight in splits["shapes"]:
+        own = (f"{module}.{weight}", *splits["tied"].get(weight, ()))
+        values |= dict.fromkeys(own, how.values.get(weight, 1) if weight in how.cuts else 0)
+    found: list[str] = []
+    for name in names:
+        if not values.get(name, 1):
+            found += [name] if number == 0 else []
+        else:
+            found += [f"{name}[{number + n * len(tiling.sizes)}]" for n in range(values.get(name, 1))]
+    return found
+
+
+def _units(costs: LayerCosts, how: SplitDimension, tiling: Tiling) -> dict[str, int]:
+    """By weight that is cut, how much of its axis belongs to a step of one along the dimension."""
+    shapes = (costs.splits or {})["shapes"]
+    return {
+        weight: shapes[weight][axis] // how.values.get(weight, 1) // sum(tiling.sizes)
+        for weight, axis in how.cuts.items()
+        if weight in shapes
+    }
 
 
 def join_costs(graph: LayerGraph, name: str, tiling: Tiling) -> dict[str, Any]:

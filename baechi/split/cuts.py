@@ -27,6 +27,7 @@ def cuts_of(graph: LayerGraph) -> dict[str, Cut]:
     for _, costs in graph.placed_costs():
         tile = costs.tile or {}
         for weight, axis in tile.get("cuts", {}).items():
+            values, unit = tile.get("units", {}).get(weight, (1, 1))
             for name in (f"{tile['of']}.{weight}", *tile.get("tied", {}).get(weight, ())):
-                cuts[name] = Cut(axis, tuple(tile["sizes"]))
+                cuts[name] = Cut(axis, tuple([size * unit for size in tile["sizes"]] * values))
     return cuts

@@ -10,7 +10,7 @@ Nothing here needs torch.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,18 @@ class SplitDimension:
         axis: along which axis outputs are concatenated; from the end, so that batches may have any number of
             dimensions.
         takes: the axis of the input of which each tile takes its share; None where each takes all of it.
+        length: the layer's attribute that says how long the dimension is, if it is not as long as the axis
+            that is cut (attention has as many `num_heads`).
+        values: by weight, of how many equal values it consists, one after the other along its axis. A tile
+            has its share of each (of queries, keys and values).
     """
 
     cuts: Mapping[str, int]
     join: Literal["cat", "sum"]
     axis: int = -1
     takes: int | None = None
+    length: str = ""
+    values: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ class Share:
 
 
 Compute = Callable[..., Any]
-"""`compute(options, dimension, share, x, *weights)`: a tile's output."""
+"""`compute(options, dimension, share, x, *weights)`: a tile's output. Of a weight that consists of several
+values it is given a tuple; `x` is a `Given` where the layer takes more than one tensor."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,8 @@ class SplitRule:
         compute: a function of a module (so that models can be pickled): a tile's output.
         options: the layer's attributes that `compute` needs, noted when the layer is split.
         refuses: from a layer to the reason why it cannot be split; empty if it can.
+        takes_all: whether the layer takes more than one tensor. `compute` is given all of its arguments then,
+            and tiles may return tuples, of which each tensor is added.
     """
 
     dims: Mapping[str, SplitDimension]
@@ -88,6 +97,19 @@ class SplitRule:
     compute: Compute
     options: Sequence[str] = ()
     refuses: Callable[[Any], str] = field(default=lambda layer: "")
+    takes_all: bool = False
+
+
+class Given(NamedTuple):
+    """What a layer was called with.
+
+    Args:
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
 _RULES: dict[str, SplitRule] = {}
@@ -98,6 +120,7 @@ def _find(table: Mapping[str, Any], key: str) -> Any:
     """What a table has for a class; torch's own layers are in it as soon as something is looked for."""
     if key not in table:
         import_module("baechi.split.layers")
+        import_module("baechi.split.attention")
     return table.get(key)
 
 

@@ -193,7 +193,7 @@ _ELEMENTWISE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
     "Tanh": (torch.tanh, ()),
 }
 for _name, (_function, _options) in _ELEMENTWISE.items():
-    _refuses = {"refuses": _writes_its_input} if "inplace" in _options else {}
+    _refuses: dict[str, Any] = {"refuses": _writes_its_input} if "inplace" in _options else {}
     add_rule(
         f"torch.nn.modules.activation.{_name}",
         SplitRule(_ROWS, (), partial(elementwise, _function), _options, **_refuses),

@@ -38,5 +38,8 @@ def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:
             "tied": {name: others for name, others in tied.items() if others},
             "refused": refused,
         }
+        lengths = {dim: getattr(layer, how.length) for dim, how in rule.dims.items() if how.length}
+        if lengths:
+            graph.nodes[node]["splits"]["lengths"] = lengths
         if any([not how.cuts for how in rule.dims.values()]):
             graph.nodes[node]["splits"]["rows"] = rows

@@ -96,7 +96,10 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
     found = {}
     for dim, how in dims.items():
         cut = next(((weight, axis) for weight, axis in how.cuts.items() if weight in shapes), None)
-        found[dim] = int(costs.splits["rows"] if cut is None else shapes[cut[0]][cut[1]])
+        if how.length:
+            found[dim] = int(costs.splits["lengths"][dim])
+        else:
+            found[dim] = int(costs.splits["rows"] if cut is None else shapes[cut[0]][cut[1]])
     return found
 
 
@@ -127,7 +130,7 @@ def _within(graph: LayerGraph, layer: str) -> str:
         if layer in [other.rpartition(".")[0] for other in others]
     ]
     if tied:
-        return f": it does not run, and shares its weight with {tied[0]}; name that one"
+        return f": its weight is that of {tied[0]}; name that one"
     if below:
         return f": it has layers inside ({', '.join(dict.fromkeys(below[:3]))}); name one of these"
     return "".join([f": it is inside {name}, which is one layer{why}" for name, why in above.items()])

@@ -30,16 +30,15 @@ class Tile(nn.Module):
         self.share = share
         self.options = dict(options)
 
-    def forward(self, x: torch.Tensor, *weights: torch.Tensor | None) -> torch.Tensor:
+    def forward(self, x: Any, *weights: Any) -> Any:
         """The tile's output.
 
         Args:
-            x: the layer's input, or the tile's share of it.
+            x: the layer's input, or the tile's share of it; or all that the layer was given.
             *weights: its pieces, in the rule's order, as far as it has some.
         """
         own = (*weights, *[None] * (self.weights - len(weights)))
-        made: torch.Tensor = self.compute(self.options, self.dimension, self.share, x, *own)
-        return made
+        return self.compute(self.options, self.dimension, self.share, x, *own)
 
 
 class Join(nn.Module):
@@ -54,12 +53,15 @@ class Join(nn.Module):
         self.joins = how.join
         self.axis = how.axis
 
-    def forward(self, *outputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *outputs: Any) -> Any:
         """The layer's output.
 
         Args:
-            *outputs: of the tiles.
+            *outputs: of the tiles; of tuples, each tensor is joined by itself.
         """
+        if isinstance(outputs[0], tuple):
+            columns = zip(*outputs, strict=True)
+            return tuple([None if column[0] is None else self(*column) for column in columns])
         if self.joins == "cat":
             return torch.cat(outputs, self.axis)
         total = outputs[0]

@@ -30,7 +30,19 @@ OF_GRAPH = {
     "nodes",
     "edges",
 }
-OF_SPLITS = {"cuts", "dimension", "number", "of", "refused", "rows", "shapes", "sizes", "tied"}
+OF_SPLITS = {
+    "cuts",
+    "dimension",
+    "lengths",
+    "number",
+    "of",
+    "refused",
+    "rows",
+    "shapes",
+    "sizes",
+    "tied",
+    "units",
+}
 """Of attributes that are tables themselves: how a layer can be split, and what a tile is of it."""
 
 FOR_PEOPLE = {"spread_s"}

@@ -44,18 +44,22 @@ def _by_pieces(update: Update) -> Update:
 
 @uncompiled
 def _run(update: Update, params: Sequence[Any], given: dict[str, Any], gradients: str) -> None:
-    columns = dict(given)
-    written = [weight for weight in params if type(weight) is SplitTensor]
+    columns, written = dict(given), [weight for weight in params if type(weight) is SplitTensor]
     for name, value in given.items():  # at each step, so what is no list costs one look
         if type(value) is list and value:
-            columns[name] = _flat(value, params, first=name == gradients)
+            columns[name] = flat = []
+            for weight, one in zip(params, value, strict=True):
+                if type(weight) is not SplitTensor:
+                    flat.append(one)
+                elif type(one) is SplitTensor and one.lies == weight.lies:
+                    flat += one.pieces
+                    written.append(one)
+                else:
+                    flat += _beside(weight, one, gradient=name == gradients)
     update([piece for weight in params for piece in _parts(weight)], **columns)
-    for name, after in columns.items():
-        before = given[name]
-        if after is not before:
-            if any([one is None for one in before]):
-                _put_where_none_was(before, after, params)
-            written += [one for one in before if type(one) is SplitTensor]
+    for name, before in given.items():
+        if columns[name] is not before and any([one is None for one in before]):
+            _put_where_none_was(before, columns[name], params)
     torch.autograd.graph.increment_version(written)  # torch has counted the writes of the pieces
 
 
@@ -63,29 +67,19 @@ def _parts(weight: Any) -> Sequence[Any]:
     return weight.pieces if type(weight) is SplitTensor else (weight,)
 
 
-def _flat(value: list[Any], params: Sequence[Any], *, first: bool) -> list[Any]:
-    """A list with what stands beside pieces in place of what stands beside their weight."""
-    flat: list[Any] = []
-    for weight, one in zip(params, value, strict=True):
-        if type(weight) is not SplitTensor:
-            flat.append(one)
-        elif type(one) is SplitTensor:
-            if one.lies != weight.lies:
-                refuse(f"an update by one that is cut elsewhere ({one!r}) of", weight)
-            flat += one.pieces
-        elif one is None:
-            flat += [None] * len(weight.pieces)
-        elif not one.dim():  # the same for all pieces; each write counts once
-            flat += [one, *[_copied(one, piece) for piece in weight.pieces[1:]]]
-        elif first:
-            flat += weight.beside(one)
-        else:
-            refuse("state that is whole beside", weight)
-    return flat
-
-
-def _copied(number: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
-    return number.clone() if number.device.type == "cpu" else number.to(piece.device, copy=True)
+def _beside(weight: SplitTensor, one: Any, *, gradient: bool) -> list[Any]:
+    """What stands beside each piece of a weight, of what is not cut as the weight is."""
+    if one is None:
+        return [None] * len(weight.pieces)
+    if type(one) is SplitTensor:
+        refuse(f"an update by one that is cut elsewhere ({one!r}) of", weight)
+    if not one.dim():  # the same for all pieces; each write counts once
+        if one.device.type == "cpu":
+            return [one, *[one.clone() for _ in weight.pieces[1:]]]
+        return [one, *[one.to(piece.device, copy=True) for piece in weight.pieces[1:]]]
+    if not gradient:
+        refuse("state that is whole beside", weight)
+    return weight.beside(one)
 
 
 def _put_where_none_was(before: list[Any], after: list[Any], params: Sequence[Any]) -> None:

@@ -76,6 +76,32 @@ def test_rows(case: str) -> None:
         assert_runs_alike(model, plain, x, cluster)
 
 
+class TwoNames(nn.Module):
+    """A layer that a block calls, too, by a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.block = nn.Module()
+        self.block.same = self.layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.block.same(self.layer(x).sin())
+        return made
+
+
+@pytest.mark.parametrize("dim", ["out", "in"])
+def test_a_layer_of_two_names_is_one_layer(dim: str) -> None:
+    """What is cut of it is cut once, and what goes whole to the first tile does so once."""
+    model, plain = twins(TwoNames)
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    cluster = split_on(2, model, x, {"layer": {dim: 2}}, placer="round-robin")
+    assert_runs_alike(model, plain, x, cluster)
+    assert model.block.same.weight is model.layer.weight
+    with pytest.raises(baechi.PlanError, match="its weight is that of layer; name that one"):
+        split_on(2, twins(TwoNames)[0], x, {"block.same": 2})
+
+
 def test_an_index_out_of_range_raises() -> None:
     """Below the first row, or beyond the last one, an embedding in tiles raises as a whole one does."""
     model, _ = twins(lambda: Around(nn.Embedding(12, 4)))
