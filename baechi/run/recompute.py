@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from baechi.backend.virtual.current import at_work
-from baechi.errors import BaechiError
+from baechi.errors import BaechiError, note
 from baechi.run.binding import binding_of
 from baechi.run.guards.entrances import force_seen
 from baechi.torchlib.dynamo import uncompiled
@@ -154,4 +154,4 @@ class _StatisticsFrozen:
         self._undo.close()
         of_the_module = isinstance(error, Exception) and not isinstance(error, _OF_THE_DEVICES)
         if error is not None and of_the_module:  # the first run went well, with the same arguments
-            error.add_note(f"{_SECOND_RUN}a {type(self._module).__name__}, which {NOT_THE_SAME_TWICE}")
+            note(error, f"{_SECOND_RUN}a {type(self._module).__name__}, which {NOT_THE_SAME_TWICE}")
