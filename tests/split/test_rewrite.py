@@ -114,5 +114,7 @@ def test_what_cannot_be_split_says_why() -> None:
         baechi.split(of_layer(nn.ReLU(inplace=True), 3, 4), "layer", 2)
     with pytest.raises(PlanError, match=r"it is inside layer, which is one layer \(.*split_module_classes="):
         baechi.split(of_layer(Attention("fused"), 2, 3, 8), "layer.q", 2)
+    with pytest.raises(PlanError, match=r"one layer \(torch may .*; a module of your own, .* is divided\)"):
+        baechi.split(of_layer(nn.TransformerEncoderLayer(8, 2, 16), 2, 3, 8), "layer.linear1", 2)
     with pytest.raises(PlanError, match="embed is to be split in two ways"):
         split_layers(graph, {"head": {"out": 2}, "embed": {"dim": 2}})

@@ -75,9 +75,8 @@ def choose(model: nn.Module, trace: Trace, no_split: Names | None, split: Names 
         if name and compiled_call(module) is not None
     }
     because |= dict.fromkeys(named, "no_split_module_classes names it")
-    fixed = {
-        name: "torch may compute it in one kernel" for name, m in modules.items() if isinstance(m, FUSED)
-    }
+    in_one_kernel = "torch may compute it in one kernel; a module of your own, made of its layers, is divided"
+    fixed = {name: in_one_kernel for name, module in modules.items() if isinstance(module, FUSED)}
     fixed |= {name: "it is compiled as a whole" for name, m in modules.items() if is_compiled(m)}
     leaves = {e.call.module for e in trace.events if isinstance(e, Boundary) and e.call.leaf}
     _refuse_split(divided, named, fixed | dict.fromkeys(leaves, "no module is inside of it"))

@@ -121,7 +121,7 @@ def test_a_layer_says_why_it_is_one() -> None:
     because = {name: graph.costs(name).whole_because for name in graph.placed()}
     assert because == {
         "0": "its own code does heavy work (bmm); split_module_classes=['Attention'] divides it",
-        "1": "torch may compute it in one kernel",
+        "1": "torch may compute it in one kernel; a module of your own, made of its layers, is divided",
         "2": "nothing in it has weights; split_module_classes=['Sequential'] divides it",
         "3": "",
     }
