@@ -17,6 +17,9 @@ from baechi.simulate.pipeline.rules import RULES, backward_first, limits_of
 _CLOSE = 1e-3
 """Of two orders whose steps differ by less than this part, the one with less memory is better."""
 
+_ROUNDING = 1e-9
+"""Steps that differ by less are the same, summed in another order."""
+
 _MOST_TASKS, _FEWEST = 40_000, 2
 """So many tasks are scheduled in all, if that leaves each rule at least so many limits."""
 
@@ -115,7 +118,7 @@ def best_of(found: Sequence[Tried]) -> Tried:
         return min(found, key=lambda tried: (max(tried.peak_bytes), tried.step_s))
     fastest_s = min([tried.step_s for tried in fitting])
     known = [tried.step_s for tried in fitting if tried.rule in TEXTBOOK]  # the choice is never behind these
-    most_s = min([fastest_s * (1 + _CLOSE), *known])
+    most_s = min([fastest_s * (1 + _CLOSE), *[step_s * (1 + _ROUNDING) for step_s in known]])
     close = [tried for tried in fitting if tried.step_s <= most_s]
     return min(close, key=lambda tried: (sum(tried.peak_bytes), tried.step_s))
 
@@ -150,8 +153,11 @@ def front(found: Sequence[Tried]) -> list[Tried]:
     """
     kept: list[Tried] = []
     for tried in sorted(found, key=lambda tried: (tried.step_s, max(tried.peak_bytes))):
-        if not kept or max(tried.peak_bytes) < max(kept[-1].peak_bytes):
-            kept.append(tried)
+        if kept and max(tried.peak_bytes) >= max(kept[-1].peak_bytes):
+            continue
+        if kept and tried.step_s <= kept[-1].step_s * (1 + _ROUNDING):
+            kept.pop()
+        kept.append(tried)
     return kept
 
 

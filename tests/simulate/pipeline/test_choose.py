@@ -1,5 +1,6 @@
 """Chosen orders: near the bound, never behind the orders of the literature, within memory."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -123,6 +124,14 @@ def test_the_front() -> None:
     assert max(kept[-1].peak_bytes) == 10
     assert kept[-1].step_s == 6 * 9
     assert best_of(found).step_s == kept[0].step_s
+
+
+def test_rounding_does_not_cost_memory() -> None:
+    """Orders whose steps differ in the last digit are as fast: the one with less memory is taken."""
+    gpipe = replace(textbook(costs_of(saving(10, 1000)), 6, "gpipe"), step_s=24.0, peak_bytes=(60, 60, 60))
+    other = replace(gpipe, rule="1f1b", step_s=math.nextafter(24.0, 25.0), peak_bytes=(30, 30, 30))
+    assert best_of([gpipe, other]) is other
+    assert front([gpipe, other]) == [other]
 
 
 def test_limits() -> None:
