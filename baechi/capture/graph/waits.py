@@ -41,8 +41,8 @@ class HostWaits:
             self._awaited.append(awaited)
 
     def order(self) -> None:
-        """Let each node follow the last wait before it, unless something does that it depends on."""
-        found = self._found
+        """Let each node follow the waits before it, unless something does that it depends on."""
+        found, waits = self._found, self._waits()
         self._say_where()
         before: dict[str, list[str]] = {}
         for source, target in (*found.edges, *found.after):
@@ -56,9 +56,21 @@ class HostWaits:
                 for source in before.get(name, ())
                 if self._on_device(source) and found.drafts[source].first > self._numbers[wait]
             ]
-            for awaited in self._awaited[wait] if not since else ():
+            for awaited in waits[wait] if not since else ():
                 if awaited != name:
                     found.after.setdefault((awaited, name), True)
+
+    def _waits(self) -> list[list[str]]:
+        """By wait, what has to be there after it: also what earlier ones waited for.
+
+        A node that was called after the wait before follows that one; the code may look at older ones again.
+        """
+        found: list[list[str]] = []
+        for place, awaited in enumerate(self._awaited):
+            follows = any(self._found.drafts[name].first > self._numbers[place - 1] for name in awaited)
+            earlier = [] if not place or follows else found[-1]
+            found.append(list(dict.fromkeys([*earlier, *awaited])))
+        return found
 
     def _say_where(self) -> None:
         """Note with each awaited node which node comes next in the code."""

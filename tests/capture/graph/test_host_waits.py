@@ -1,5 +1,6 @@
 """Where the host waits for a value, what the code calls later follows what made it."""
 
+import networkx as nx
 import torch
 from torch import Tensor, nn
 
@@ -40,6 +41,29 @@ def test_what_comes_after_a_wait_follows_it() -> None:
 
 def test_without_a_wait_branches_are_free() -> None:
     assert orders(graph_of(Net(waits=False))) == set()
+
+
+class LooksBack(nn.Module):
+    """The code knows a value of `a`, then one of `b`, and looks at that of `a` again before it calls `c`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.a(x)
+        sign = bool(first.detach()[0, 0] > 0)
+        second = self.b(x)
+        sign ^= bool(second.detach()[0, 0] > 0)
+        sign ^= bool(first.detach()[0, 0])
+        return first + second + (1.0 + sign) * self.c(x)
+
+
+def test_an_older_value_is_looked_at_again() -> None:
+    """`c` follows `b`, too, though the last wait was for `a`: an order with `c` first would never end."""
+    graph = graph_of(LooksBack())
+    waits = nx.DiGraph(graph.edges)
+    assert "b" in nx.ancestors(waits, "c") and "a" in nx.ancestors(waits, "b")
 
 
 class Masked(nn.Module):
