@@ -149,8 +149,8 @@ class LayerCosts(AbstractAttributes):
         "record",
         "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
         "the axes along which weights are cut (`cuts`), names that these are `tied` with, and, where sizes "
-        "count something else than a weight's axis, how many values a weight has, and"
-        " how long one is (`units`).",
+        "count something else than a weight's axis, how many values a weight has, and how long one is "
+        "(`units`).",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None
 

@@ -95,8 +95,8 @@ def differs_when_run_again(error: BaseException) -> bool:
     Args:
         error: what a step raised.
     """
-    notes: list[str] = getattr(error, "__notes__", [])
-    return isinstance(error, CheckpointError) or any(note.startswith(_SECOND_RUN) for note in notes)
+    known: list[str] = getattr(error, "__notes__", [])
+    return isinstance(error, CheckpointError) or any(one.startswith(_SECOND_RUN) for one in known)
 
 
 def wrap_recomputed(model: nn.Module, names: Iterable[str]) -> None:
@@ -152,6 +152,6 @@ class _StatisticsFrozen:
 
     def __exit__(self, _: object, error: BaseException | None, _trace: object) -> None:
         self._undo.close()
-        of_the_module = isinstance(error, Exception) and not isinstance(error, _OF_THE_DEVICES)
-        if error is not None and of_the_module:  # the first run went well, with the same arguments
+        # of the module, since its first run went well with the same arguments
+        if isinstance(error, Exception) and not isinstance(error, _OF_THE_DEVICES):
             note(error, f"{_SECOND_RUN}a {type(self._module).__name__}, which {NOT_THE_SAME_TWICE}")

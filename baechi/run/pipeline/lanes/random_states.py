@@ -28,11 +28,9 @@ class RandomStates:
     def __init__(self, backend: AbstractBackend, microbatches: int) -> None:
         self._backend = backend
         self._have_drawn = False
-        with without_dispatch_modes(), without_torch_function():
-            before = torch.get_rng_state()
+        with without_dispatch_modes(), without_torch_function(), torch.random.fork_rng(devices=[]):
             seeds = torch.randint(_SEEDS, (microbatches,), device="cpu").tolist()
             self._after_draw = torch.get_rng_state()
-            torch.set_rng_state(before)
         self._states = [backend.seeded(seed) for seed in seeds]
 
     @contextmanager
