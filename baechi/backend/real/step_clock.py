@@ -53,7 +53,9 @@ class StepClock:
         self._bases: dict[Stopwatch, tuple[float, Any]] = {}
         for name in names:
             self._watch(name).restart_peak()
-        self._begun_s = time.perf_counter()
+        self._begun_s = time.perf_counter()  # no device is at work any more
+        for watch in self._watches.values():
+            self._bases[watch] = time.perf_counter(), watch.now()
         self._ran: deque[_Ran] = deque(maxlen=_SPANS_KEPT)
         self._sent_bytes: list[int] = []
         self._in_backward: dict[str, str] = {}
@@ -129,7 +131,7 @@ class StepClock:
 
     def _seconds(self, watch: Stopwatch, moment: Any) -> float:
         host_s, base = self._bases[watch]
-        return max(0.0, host_s - self._begun_s + watch.seconds(base, moment))
+        return host_s - self._begun_s + watch.seconds(base, moment)
 
     def _watch_backward(self, name: str, place: str, result: Any, first: int) -> None:
         for node in nodes_from(
