@@ -4,7 +4,8 @@ Ledger and simulator count what a plan takes. These are bytes that no plan can d
 
     always      weights; in training optimizer state
     kept        bytes when forward is over: `always`, what autograd saves and variables hold, and the
-                model's outputs
+                model's outputs. If gradients of all layers come through the last one, on its
+                device also what its backward needs: nothing is freed before
     stepping    bytes on top of `always` when the optimizer steps: gradients, and its transient bytes
     moment      bytes on top of `always` while one layer runs: its output and transient bytes, and its
                 inputs, as the originals or as copies, whichever is less
@@ -71,7 +72,11 @@ def least_bytes(problem: Problem) -> list[LeastBytes]:
     Args:
         problem: what is to be placed.
     """
-    return [of_members(problem, members) for members in problem.indexed.members]
+    least = [of_members(problem, members) for members in problem.indexed.members]
+    if problem.training and not problem.knows_host and _all_lead_to_last(problem):
+        group, more = problem.indexed.group_of[-1], _last_bytes(problem)
+        least[group] = least[group]._replace(kept_bytes=least[group].kept_bytes + more)
+    return least
 
 
 def all_together(least: Sequence[LeastBytes]) -> int:
@@ -138,6 +143,24 @@ def moment_bytes(problem: Problem, layer: int) -> int:
     if not problem.training or problem.knows_host:  # in backward most may be freed by then
         return forward
     return max(forward, part.saved_bytes + part.upstream_bytes + part.temp_bytes + part.gradient_bytes + kept)
+
+
+def _all_lead_to_last(problem: Problem) -> bool:
+    """Whether gradients of all layers come through the last one."""
+    indexed = problem.indexed
+    found = {len(indexed) - 1}
+    for layer in reversed(range(len(indexed) - 1)):
+        if any(reader in found for tensor in indexed.makes[layer] for reader in indexed.graded[tensor]):
+            found.add(layer)
+    return len(found) == len(indexed)
+
+
+def _last_bytes(problem: Problem) -> int:
+    """What the last layer needs on top of all that is kept when forward is over."""
+    last = len(problem.indexed) - 1
+    part = problem.footprints[last]
+    freed = part.output_bytes if _is_returned(problem, last) else 0
+    return max(part.temp_bytes, part.backward_bytes - freed)
 
 
 def _is_returned(problem: Problem, layer: int) -> bool:
