@@ -23,7 +23,7 @@ from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.executor import Executor
 from baechi.run.pipeline.graph.gradients import Waiting, scale
 from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
-from baechi.run.pipeline.graph.parts import Exit
+from baechi.run.pipeline.graph.part import Exit
 from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.own_state import OwnState
@@ -103,7 +103,9 @@ class _Call:
         self._parts = [step.parts for step in steps]
         self._draws = draws = RandomStates(self._backend, pipeline.microbatches)
         leaves = [*self._waiting.weights, *[part for _, _, parts in self._parted.leaves for part in parts]]
-        self._executor = Executor(self._backend, pipeline, self._lanes, self._parts, draws, self._own, leaves)
+        self._executor = Executor(
+            self._backend, pipeline, self._lanes, self._parts, draws, self._own, leaves, microbatches.seams
+        )
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
         for lane, step, part in zip(self._lanes, steps, self._parted.parts, strict=True):

@@ -16,8 +16,9 @@ from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.graph.apart import go_to_cuts, go_to_weights
 from baechi.run.pipeline.graph.gradients import keep_apart
-from baechi.run.pipeline.graph.parts import Cut, Exit, Part, Parts
-from baechi.run.pipeline.graph.seams import check_seams
+from baechi.run.pipeline.graph.part import Cut, Exit, Part
+from baechi.run.pipeline.graph.parts import Parts
+from baechi.run.pipeline.graph.seams import Seams
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
@@ -42,6 +43,7 @@ class Executor:
         draws: the states of the random generators.
         own: what each microbatch wrote to modules.
         leaves: what gets gradients: weights, and inputs in parts.
+        seams: looks at the parts.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Executor:
         draws: RandomStates,
         own: OwnState,
         leaves: Sequence[torch.Tensor],
+        seams: Seams,
     ) -> None:
         self._backend = backend
         self._units = pipeline.units
@@ -62,6 +65,7 @@ class Executor:
         self._draws = draws
         self._own = own
         self._leaves = leaves
+        self._seams = seams
         self._last_run = len(self._units.stage_of_run) - 1
         self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
 
@@ -127,8 +131,7 @@ class Executor:
         part.is_done = True
         for number in sorted(part.readers):
             self._backward_of(parts, parts.all[number], microbatch)
-        if self._own.learns:
-            check_seams(parts, part, _said)
+        self._seams.check(parts, part, _said, always=microbatch == 0)
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(self._lanes[microbatch].log):

@@ -10,6 +10,7 @@ import torch
 from baechi.records.pipeline import Pipeline
 from baechi.run.pipeline.batch.evidence import Evidence
 from baechi.run.pipeline.batch.shares import Weigh
+from baechi.run.pipeline.graph.seams import Seams
 from baechi.run.pipeline.lanes.ahead import Ahead
 from baechi.run.pipeline.lanes.own_state import WrittenTables
 from baechi.run.pipeline.lanes.route import Route
@@ -28,6 +29,7 @@ class Microbatches:
         weigh: what the loss of each microbatch counts; None finds out by evidence.
         written: what of the model is written in forward, as far as it was learned.
         ahead: what is sent as soon as it is made, as far as it was learned.
+        seams: which ways of the code were looked at.
     """
 
     pipeline: Pipeline
@@ -35,6 +37,7 @@ class Microbatches:
     weigh: Weigh | None = None
     written: WrittenTables = field(default_factory=WrittenTables)
     ahead: Ahead = field(default_factory=Ahead)
+    seams: Seams = field(default_factory=Seams)
 
     @cached_property
     def route(self) -> Route:

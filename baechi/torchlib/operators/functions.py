@@ -11,15 +11,19 @@ from baechi.torchlib.operators.table import RULES, WRITES_IF, rule_of
 from baechi.torchlib.private.operators import OpOverload
 from baechi.torchlib.tensors.pytree import tensors_in
 
+_VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+"""Properties that compute: autograd records them."""
+
 
 def function_name(func: Any) -> str:
-    """The name of what a function mode receives: an operator's without its overload.
+    """The name of what a function mode receives: an operator's without its overload, a view's (`T`).
 
     Args:
-        func: a torch function, or an operator.
+        func: a torch function, an operator, or what reads a property.
     """
     named = func.overloadpacket if isinstance(func, OpOverload) else func
-    return str(getattr(named, "__name__", ""))
+    name = str(getattr(named, "__name__", ""))
+    return described(func) if name == "__get__" and described(func) in _VIEWS else name
 
 
 def reads_property(func: Any) -> bool:

@@ -197,3 +197,25 @@ def test_a_model_that_fails_on_a_few_rows(caplog: pytest.LogCaptureFixture) -> N
         loss.backward()
     assert torch.allclose(loss, plain(noise(6, 4)))
     assert "fails on a few rows" in caplog.text
+
+
+class Alternating(nn.Module):
+    """Every second call weighs its loss otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head, self.calls = nn.Linear(4, 4), nn.Linear(4, 4), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.head(self.table(x)).square().mean() * (1 + self.calls % 2)
+
+
+def test_each_look_begins_with_the_same_attributes(caplog: pytest.LogCaptureFixture) -> None:
+    """The whole and its parts are asked as microbatches run: what a call leaves, the next does not find."""
+    model = seeded(Alternating)
+    with caplog.at_level(logging.WARNING):
+        cluster = pipelined(model, noise(6, 4), device_map=WHERE)
+        with cluster:
+            model(noise(6, 4)).backward()
+    assert "couples the rows" not in caplog.text and model.calls == 1

@@ -8,8 +8,7 @@ of the batch (contrastive losses, losses of experts): microbatches train somethi
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -88,8 +87,7 @@ class Evidence:
             self.rules = self.rules[-2:-1]  # one row says nothing: by rows
             return
         try:
-            with _looking(model):
-                result, results = call(rows), [call(part) for part in parts.parts]
+            result, *results = [_looked(model, call, inputs) for inputs in (rows, *parts.parts)]
         except BaechiError:
             raise
         except Exception as error:  # the model's code may raise anything on fewer rows than it is made for
@@ -127,13 +125,12 @@ class Evidence:
         )
 
 
-@contextmanager
-def _looking(model: nn.Module) -> Iterator[None]:
-    """Within this context the model is in evaluation, without gradients; nothing of it changes."""
+def _looked(model: nn.Module, call: CallWhole, inputs: Inputs) -> Any:
+    """What a call gives in evaluation, without gradients; nothing of the model changes."""
     with torch.no_grad(), left_as_found(model, contents="none"):
         for module in model.modules():
             module.training = False
-        yield
+        return call(inputs)
 
 
 def _same_rows(whole: Any, parts: list[Any], rows: tuple[int, ...]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from baechi.run.pipeline.graph.parts import Cut
+from baechi.run.pipeline.graph.part import Cut
 
 
 class _Begin(torch.autograd.Function):

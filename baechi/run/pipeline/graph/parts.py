@@ -12,89 +12,20 @@ Autograd numbers a thread's nodes in ascending order, so a node's number says wh
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from baechi.backend.transfer import Way
-from baechi.run.pipeline.graph.apart import Later
+from baechi.run.pipeline.graph.part import Cut, Part
 from baechi.run.step.aliases import is_custom
+from baechi.torchlib.autograd_nodes import required_node_of
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
 from baechi.torchlib.private.tensors import is_view, view_base
 
-
-@dataclass(eq=False, slots=True)
-class Exit:
-    """Where gradients of a tensor that other parts read come in.
-
-    Args:
-        edge: the tensor, as autograd's graph has it.
-        place: where the tensor lies.
-        is_closed: whether they have been used: none may come any more.
-        incoming: gradients; with their ways, if they were sent.
-    """
-
-    edge: GradientEdge
-    place: str
-    is_closed: bool = False
-    incoming: list[tuple[torch.Tensor, Way | None]] = field(default_factory=list)
-
-
-@dataclass(eq=False, slots=True)
-class Cut:
-    """A tensor that a part reads of another part.
-
-    Args:
-        exit: where its gradient goes.
-        place: where the part reads it.
-        grad: its gradient, when the backward of the part that reads it is over.
-    """
-
-    exit: Exit
-    place: str
-    grad: torch.Tensor | None = None
-
-
-class Part:
-    """What one microbatch's graph has of a stage.
-
-    Args:
-        number: its place among the microbatch's parts.
-        place: the device; empty if it has none.
-
-    Attributes:
-        above: the numbers of the parts that it needs, also through others.
-        readers: the numbers of the parts that read what it makes.
-        exits: by node and output, what others read.
-        cuts: what it reads of others.
-        is_done: whether its backward is over, as far as others wait for it.
-        left: what of it is left: the gradients of weights, where these are apart.
-    """
-
-    def __init__(self, number: int, place: str) -> None:
-        self.number = number
-        self.place = place
-        self.above: set[int] = set()
-        self.readers: set[int] = set()
-        self.exits: dict[tuple[Any, int], Exit] = {}
-        self.cuts: list[Cut] = []
-        self.is_done = False
-        self.left: list[Later] = []
-
-    def exit_of(self, tensor: torch.Tensor, place: str) -> Exit:
-        """The exit of a tensor that this part made.
-
-        Args:
-            tensor: it has a history.
-            place: where it lies.
-        """
-        edge = get_gradient_edge(tensor)
-        key = edge.node, edge.output_nr
-        if key not in self.exits:
-            self.exits[key] = Exit(edge, place)
-        return self.exits[key]
+_CURE = (
+    "parts of the batch, and what goes from one device to another, are views: where the model's code "
+    "returns such a tensor as it is and writes it, clone it first, or use microbatches=1"
+)
 
 
 class Parts:
@@ -119,6 +50,16 @@ class Parts:
         self._ends: list[Any] = []
         self._since = 0
         self._renamed: dict[int, Part | None] = {}
+        self._way: tuple[int, ...] | None = None
+
+    @property
+    def way(self) -> tuple[int, ...]:
+        """Which parts the code recorded in turn, and how many nodes of each."""
+        if self._way is None:
+            begin = self._starts[0] if self._starts else 0
+            numbers = [-1 if part is None else part.number for part in self._parts]
+            self._way = (*numbers, *[start - begin for start in self._starts])
+        return self._way
 
     def stage(self, stage: int) -> Part | None:
         """The part of a stage, if there is one.
@@ -148,7 +89,7 @@ class Parts:
             return
         if self.now is not None:
             self._ends[-1] = self._ended(self.now.place)
-        self.now, self._since = part, next_sequence_number()
+        self.now, self._since, self._way = part, next_sequence_number(), None
         if self._starts and self._starts[-1] == self._since:
             self._parts[-1], self._ends[-1] = part, None
         else:
@@ -212,7 +153,7 @@ class Parts:
         if not tensor.requires_grad:
             return None
         before = next_sequence_number()
-        node: Any = tensor.grad_fn
+        node: Any = required_node_of(tensor, _CURE)
         if node is None:
             return None
         number = sequence_number(node)

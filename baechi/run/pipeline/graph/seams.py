@@ -1,30 +1,49 @@
 """Whether what autograd recorded of a part ends at its cuts.
 
 A tensor may come to a layer in a way that nothing sees, such as a global of the model's module. Then the
-layer's graph runs on into another part, and gradients would be wrong, or missing. So the first step looks.
+layer's graph runs on into another part, and gradients would be wrong, or missing. So each step looks at its
+first microbatch, and at those whose code went a way that was not looked at before.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from baechi.errors import BaechiError
-from baechi.run.pipeline.graph.parts import Part, Parts
+from baechi.run.pipeline.graph.part import Part
+from baechi.run.pipeline.graph.parts import Parts
 from baechi.torchlib.private.autograd import LEAF_NUMBER, sequence_number
 
-"""Torch gives the nodes of leaves the largest numbers."""
+_MOST_WAYS = 10_000
 
 
-def check_seams(parts: Parts, part: Part, said: Callable[[Part], str]) -> None:
-    """Walk through a part's graph.
+class Seams:
+    """Looks at parts, and knows at which it has looked."""
 
-    Args:
-        parts: those of the microbatch.
-        part: the part whose backward is about to run.
-        said: a part in words.
+    def __init__(self) -> None:
+        self._seen: set[tuple[tuple[int, ...], int, tuple[bool, ...]]] = set()
 
-    Raises:
-        BaechiError: it runs on into another part.
-    """
+    def check(self, parts: Parts, part: Part, said: Callable[[Part], str], *, always: bool) -> None:
+        """Walk through a part's graph, unless a microbatch's code that went the same way had this part.
+
+        Args:
+            parts: those of the microbatch.
+            part: the part whose backward is about to run.
+            said: a part in words.
+            always: look at it in any case.
+
+        Raises:
+            BaechiError: it runs on into another part.
+        """
+        way = parts.way, part.number, tuple([bool(exit.incoming) for exit in part.exits.values()])
+        if way in self._seen and not always:
+            return
+        _walk(parts, part, said)
+        if len(self._seen) >= _MOST_WAYS:
+            self._seen.clear()
+        self._seen.add(way)
+
+
+def _walk(parts: Parts, part: Part, said: Callable[[Part], str]) -> None:
     waiting: list[Any] = [exit.edge.node for exit in part.exits.values() if exit.incoming]
     seen = set(waiting)
     while waiting:

@@ -12,7 +12,8 @@ import torch
 
 from baechi.errors import BaechiError
 from baechi.run.pipeline.graph.nodes import adopt, begin, renew
-from baechi.run.pipeline.graph.parts import Part, Parts
+from baechi.run.pipeline.graph.part import Part
+from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.lanes.ahead import Ahead, Sender
 from baechi.run.pipeline.lanes.route import Route, Sites
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
