@@ -163,7 +163,9 @@ def graph_of(name: str) -> baechi.LayerGraph:
     return baechi.profile(model, inputs, cluster=baechi.Cluster.virtual(1), training=True)
 
 
-TURNS = [*in_turn(list(MODELS), PLACEMENTS), *in_turn(list(MODELS), PLACEMENTS[2:] + PLACEMENTS[:2])]
+TURNS = dict.fromkeys(
+    [*in_turn(list(MODELS), PLACEMENTS), *in_turn(list(MODELS), PLACEMENTS[2:] + PLACEMENTS[:2])]
+)
 """Each model by two of the placements."""
 
 
