@@ -9,29 +9,24 @@ import pytest
 from accelerator import why_not
 
 HERE = Path(__file__).parent / "accelerator"
-SHARED = (
-    "test_faults.py",
-    "test_hunt.py",
-    "test_machine.py",
-    "test_machine_defects.py",
-    "test_ops_apart.py",
-    "test_points.py",
-    "test_points_needed.py",
-    "test_protocol.py",
-    "test_split.py",
-    "test_views.py",
-)
-"""Short ones, in one process: each process takes seconds to import what it needs."""
+PROCESSES: dict[str, tuple[str, ...]] = {
+    "alone": ("test_transparency.py",),  # which says what the device lacks, of these models only
+    "long": ("test_drop_in.py", "test_devices.py", "test_dispatch.py"),
+    "others": ("test_costs.py", "test_compiled.py"),  # costs first, while no memory is taken
+}
+"""Each process takes seconds to import what it needs."""
 
-ALONE = sorted({path.name for path in HERE.glob("test_*.py")} - set(SHARED))
+_NAMED = {file for files in PROCESSES.values() for file in files}
+PROCESSES["others"] += tuple(sorted({path.name for path in HERE.glob("test_*.py")} - _NAMED))
 
 
-@pytest.mark.parametrize("files", [SHARED, *[(name,) for name in ALONE]], ids=" ".join)
-def test_on_the_test_accelerator(files: tuple[str, ...]) -> None:
+@pytest.mark.timeout(1800)  # minutes, all together; each test of them has its own limit
+@pytest.mark.parametrize("process", PROCESSES)
+def test_on_the_test_accelerator(process: str) -> None:
     """All of it passes, or is skipped with its reason."""
     if why_not():
         pytest.skip(why_not())
-    paths = [str(HERE / file) for file in files]
+    paths = [str(HERE / file) for file in PROCESSES[process]]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths]
     environment = {**os.environ, "BAECHI_TOY": "1"}
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS"):

@@ -16,7 +16,7 @@ COUNT = 4
 NAMES = tuple(f"toy:{index}" for index in range(COUNT))
 
 _HERE = Path(__file__).parent
-_SOURCES = ("machine", "device", "kernels", "register")
+_WHOLE = _HERE / "whole.cpp"
 
 
 @functools.cache
@@ -39,13 +39,13 @@ class ToyMachine:
         from accelerator import torch_module
 
         os.environ["TOY_DEVICES"] = str(COUNT)
-        files, folder = [_HERE / f"{name}.cpp" for name in _SOURCES], _build_folder()
+        folder = _build_folder()
         with (folder / "building").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # let go of when a process dies, unlike torch's own
             (folder / "lock").unlink(missing_ok=True)
             cpp_extension.load(
                 "toy_accelerator",
-                [str(source) for source in files],
+                [str(_WHOLE)],
                 build_directory=str(folder),
                 extra_cflags=["-O1", "-std=c++20"],
                 is_python_module=False,

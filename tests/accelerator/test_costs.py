@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import OWN, Architecture
+from matrix import pairs
 from torch import nn
 
 import baechi
@@ -108,14 +109,16 @@ BACKWARD_S = {
 KERNELS = {"first": (1, 2), "act": (1, 1), "act#1": (1, 1), "busy": (2, 4), "last": (1, 3)}
 
 
-@pytest.mark.parametrize("source", ["hooks", "layers", "auto"])
+LAUNCH_S = {"the device is slower": 1e-6, "alike": 7e-6, "the host is slower": 200e-6}
+
+
 @pytest.mark.parametrize(
-    "launch_s", [1e-6, 7e-6, 200e-6], ids=["the device is slower", "alike", "the host is slower"]
+    ("source", "slower", "begun"), pairs(["hooks", "layers", "auto"], list(LAUNCH_S), ["late", "at once"])
 )
-@pytest.mark.parametrize("late", [True, False], ids=["late", "at once"])
-def test_layers(timed: Callable[..., ToyMachine], source: str, launch_s: float, late: bool) -> None:
+def test_layers(timed: Callable[..., ToyMachine], source: str, slower: str, begun: str) -> None:
     """Device and host apart, whichever is slower, in place and alone."""
-    ToyMachine.get().restart(late=late)
+    launch_s = LAUNCH_S[slower]
+    ToyMachine.get().restart(late=begun == "late")
     timed(launch_s=launch_s)
     graph = profiled(Model(), source)
     for name, (forward, backward) in KERNELS.items():

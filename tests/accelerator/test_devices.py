@@ -6,7 +6,6 @@ The sanitizer proves that streams are ordered, as the test accelerator's clocks 
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from operator import ge, gt
@@ -17,6 +16,7 @@ import pytest
 import torch
 from architectures import HELD_IN, OWN, Architecture, loss_of
 from backend.real.test_step_clock import what
+from matrix import FULL, in_turn, pairs
 from safetensors.torch import save_file
 from same import Result, assert_same, identical
 from same import step as step_on_cpu
@@ -62,22 +62,31 @@ LEAST_BYTES_PER_S = 0 if IS_TOY else 1e8
 
 SMALL = [row for row in (*OWN, *HELD_IN) if row in OWN or row.name in ("t5", "gpt2", "resnet")]
 FEW = [row for row in SMALL if row.name in ("branching", "cell_loop", "tied_autoencoder", "t5", "resnet")]
-MODES = [(row, training) for row in SMALL for training in (True, False)]
-
-modes = pytest.mark.parametrize(
-    ("architecture", "training"),
-    MODES,
-    ids=[f"{row.name}-{'training' if t else 'inference'}" for row, t in MODES],
-)
 WAYS = [("late" if IS_TOY else "real", reorder) for reorder in (False, "host", "threads")]
 WAYS += [("at once", "host")] if IS_TOY else []
-FULL = bool(os.environ.get("BAECHI_TOY_FULL"))
-SPLIT = [
-    (*way, *mode)
-    for number, mode in enumerate(MODES)
-    for way in ([WAYS[(number + number // 2) % len(WAYS)]] if IS_TOY and not FULL else WAYS)
-]
-"""Real cards run each way; on the test accelerator ways go round, unless `BAECHI_TOY_FULL` is set."""
+PLACES = {"parts": PARTS[:2], "devices": NAMES[:2]}
+
+turns = functools.partial(in_turn, full=FULL or not IS_TOY)
+"""Real cards run every combination; on the test accelerator each choice has its turn."""
+
+
+def places_of(where: str) -> tuple[str, ...]:
+    """Two parts of a card, or two devices where there are two."""
+    if len(PLACES[where]) < 2:
+        pytest.skip("needs two devices")
+    return PLACES[where]
+
+
+def named(value: Any) -> str:
+    return value.name if isinstance(value, Architecture) else str(value)
+
+
+def mode_of(row: Architecture, training: bool) -> str:
+    return f"{row.name}-{'training' if training else 'inference'}"
+
+
+SPLIT = [(*way, row, training) for row, (way, training) in turns(SMALL, pairs(WAYS, (True, False)))]
+MODES = turns(SMALL, (False, True))  # of whole devices: those that `SPLIT` does not run
 late_and_at_once = pytest.mark.parametrize(
     "begun", ["late", "at once"] if IS_TOY else ["real"], indirect=True
 )
@@ -340,9 +349,7 @@ def test_one_device() -> None:
     ("begun", "reorder", "architecture", "training"),
     SPLIT,
     indirect=["begun"],
-    ids=[
-        f"{row.name}-{'training' if t else 'inference'}-{begun}-{reorder}" for begun, reorder, row, t in SPLIT
-    ],
+    ids=[f"{mode_of(row, training)}-{begun}-{reorder}" for begun, reorder, row, training in SPLIT],
 )
 def test_a_split_card(
     begun: Callable[[], None], architecture: Architecture, training: bool, reorder: Any
@@ -352,31 +359,28 @@ def test_a_split_card(
 
 
 @two
-@modes
+@pytest.mark.parametrize(("architecture", "training"), MODES, ids=[mode_of(*mode) for mode in MODES])
 def test_two_devices(begun: Callable[[], None], architecture: Architecture, training: bool) -> None:
     """Peer copies between two devices; the inputs come from the host. Each device draws for itself."""
     distributed_as_plain(begun, (architecture, training), NAMES[:2], "host", home="cpu", drops=False)
 
 
 @two
-@pytest.mark.parametrize("reorder", [False, "threads"])
-@pytest.mark.parametrize("architecture", FEW, ids=lambda row: row.name)
+@pytest.mark.parametrize(("architecture", "reorder"), turns(FEW, [False, "threads"]), ids=named)
 def test_devices_in_turn(begun: Callable[[], None], architecture: Architecture, reorder: Any) -> None:
     """All devices that are here, up to four, without reordering, and by threads."""
     distributed_as_plain(begun, (architecture, True), NAMES[:4], reorder, drops=False)
 
 
 @two
-@pytest.mark.parametrize("home", [HERE, LAST])
-@pytest.mark.parametrize("architecture", FEW, ids=lambda row: row.name)
+@pytest.mark.parametrize(("architecture", "home"), turns(FEW, [HERE, LAST]), ids=named)
 def test_inputs_lie_anywhere(begun: Callable[[], None], architecture: Architecture, home: str) -> None:
     """On a device that computes, and on one that does not, if there is one; parts beside a whole card."""
     places = (*PARTS[:2], NAMES[1])
     distributed_as_plain(begun, (architecture, True), places, "host", home=home, drops=False)
 
 
-@pytest.mark.parametrize("reorder", [False, "host", "threads"])
-@pytest.mark.parametrize("architecture", FEW, ids=lambda row: row.name)
+@pytest.mark.parametrize(("architecture", "reorder"), turns(FEW, [False, "host", "threads"]), ids=named)
 def test_the_cpu_beside(begun: Callable[[], None], architecture: Architecture, reorder: Any) -> None:
     """Layers on the device and on the CPU."""
     distributed_as_plain(begun, (architecture, True), (HERE, "cpu"), reorder, drops=False, same=assert_near)
@@ -449,10 +453,10 @@ def test_training_goes_on(begun: Callable[[], None], places: tuple[str, ...], ma
     assert all(one == other for one, other in states) and len(states) == len(list(model.parameters()))
 
 
-@pytest.mark.parametrize("places", [PARTS[:2], pytest.param(NAMES[:2], marks=two)], ids=["parts", "devices"])
-@pytest.mark.parametrize("architecture", FEW, ids=lambda row: row.name)
-def test_restored(architecture: Architecture, places: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("architecture", "where"), turns(FEW, list(PLACES)), ids=named)
+def test_restored(architecture: Architecture, where: str) -> None:
     """A restored model lies on the CPU, or on the device that is asked for, and is a plain one again."""
+    places = places_of(where)
     build = undropped(architecture.build)
     reference = step(build(), architecture.inputs(), training=True)
     model = baechi.assign(build(), planned(architecture, True, places))
@@ -553,10 +557,12 @@ def test_a_step_is_timed(places: tuple[str, ...]) -> None:
     assert timeline.peak_bytes.keys() == cards and min(timeline.peak_bytes.values()) > 0
 
 
-@pytest.mark.parametrize("places", [PARTS[:2], pytest.param(NAMES[:2], marks=two)], ids=["parts", "devices"])
-@pytest.mark.parametrize("name", ["branching", "siamese", "u_net", "buffers"])
-def test_the_record_is_the_emulators(name: str, places: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("name", "where"), turns(["branching", "siamese", "u_net", "buffers"], list(PLACES)), ids=named
+)
+def test_the_record_is_the_emulators(name: str, where: str) -> None:
     """Every layer, forward and backward, on its device; every transfer that the emulator counts."""
+    places = places_of(where)
     architecture = next(row for row in OWN if row.name == name)
     plan = planned(architecture, True, places)
     here = measured(plan, architecture)

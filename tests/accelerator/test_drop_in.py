@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
+from matrix import in_turn
 from run.every_way import Rig, batch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -84,8 +85,9 @@ def x(rows: int = 5, seed: int = 1) -> Tensor:
 every_launcher = pytest.mark.parametrize("reorder", LAUNCHERS)
 
 
-@every_launcher
-@pytest.mark.parametrize("kind", ["sgd", "adam", "foreach", "fused", "made-before"])
+@pytest.mark.parametrize(
+    ("kind", "reorder"), in_turn(["sgd", "adam", "foreach", "fused", "made-before"], LAUNCHERS)
+)
 def test_optimizers(toy: ToyMachine, reorder: Any, kind: str) -> None:
     """Five steps; weights stay the same objects."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, OWN, loss_of
+from matrix import in_turn
 from run.pipeline.by_loop import WithLoss, assert_same_gradients, batch_of, loop
 from run.pipeline.nets import Blocks, noise, seeded
 from torch import nn
@@ -38,11 +39,11 @@ def on_host(model: nn.Module) -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize("late", [True, False], ids=["late", "clocks"])
-@pytest.mark.parametrize("number", range(len(NAMED)), ids=NAMED)
-def test_as_the_loop(toy: ToyMachine, number: int, late: bool) -> None:
+@pytest.mark.parametrize(("name", "begun"), in_turn(NAMED, ["late", "clocks"]))
+def test_as_the_loop(toy: ToyMachine, name: str, begun: str) -> None:
     """Work is queued and runs late, in a random order; or every access is checked against vector clocks."""
-    toy.restart(seed=number, late=late)
+    number = NAMED.index(name)
+    toy.restart(seed=number, late=begun == "late")
     run_as_the_loop(number, ORDERS[number], weights_apart=False)
 
 

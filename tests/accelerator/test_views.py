@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
+from matrix import pairs
 from run.worlds import Net
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -16,12 +17,13 @@ from accelerator import ToyMachine
 from .devices import placed, there, whole
 
 LAUNCHERS = (False, "host", "threads")
+MODES = {mode.__name__: mode for mode in (torch.no_grad, torch.inference_mode, contextlib.nullcontext)}
 
 
-@pytest.mark.parametrize("reorder", LAUNCHERS)
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, contextlib.nullcontext])
-@pytest.mark.parametrize("write", ["view", "original", "layer"])
-def test_one_memory(toy: ToyMachine, write: str, mode: Any, reorder: Any) -> None:
+@pytest.mark.parametrize(
+    ("write", "mode", "reorder"), pairs(["view", "original", "layer"], list(MODES), LAUNCHERS), ids=str
+)
+def test_one_memory(toy: ToyMachine, write: str, mode: str, reorder: Any) -> None:
     """What is written through the view or to the input is seen in the other, also by the caller."""
 
     def code(self: Any, x: Tensor) -> Any:
@@ -49,7 +51,7 @@ def test_one_memory(toy: ToyMachine, write: str, mode: Any, reorder: Any) -> Non
     for seed in range(4):
         toy.restart(seed=seed)
         mine, expected_mine = there(noise(3, 8)), there(noise(3, 8))
-        with mode():
+        with MODES[mode]():
             expected, found = plain(expected_mine), model(mine)
         faults = toy.faults()
         assert torch.equal(found.cpu(), expected.cpu()) and torch.equal(mine.cpu(), expected_mine.cpu())

@@ -85,12 +85,12 @@ def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    torch.ops.toy.seed(current_device(), seed)
+    torch.ops.toy.seed(current_device(), _signed(seed))
 
 
 def manual_seed_all(seed: int) -> None:
     for index in range(device_count()):
-        torch.ops.toy.seed(index, seed)
+        torch.ops.toy.seed(index, _signed(seed))
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -123,6 +123,11 @@ _FUNCTIONS = (
     get_amp_supported_dtype, get_device_name, get_device_properties, mem_get_info, can_device_access_peer,
     _sleep,
 )  # fmt: skip
+
+
+def _signed(seed: int) -> int:
+    """The same 64 bits as operators take them: a seed that torch draws may be above their largest integer."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 def _index(device: Any) -> int:

@@ -90,8 +90,9 @@ def test_times_that_are_known_stay() -> None:
 
 
 def test_fits(script: str) -> None:
-    """Yes is 0, no is 1."""
-    assert run("fits", script, "--cluster", "2xL4", "--optimizer", "adam").exit_code == 0
+    """Yes is 0, no is 1; little memory, so that the largest batch is soon found."""
+    limits = "--max-memory", "0=8MiB,1=8MiB"
+    assert run("fits", script, "--cluster", "2xL4", "--optimizer", "adam", *limits).exit_code == 0
     done = run("fits", "zoo:gnmt", "--cluster", "1xRTX-4090", "--optimizer", "adam", "--json")
     answer = json.loads(done.stdout)
     assert done.exit_code == (0 if answer["fits"] else 1)

@@ -42,13 +42,28 @@ def distribute(
     *,
     cluster: baechi.Cluster | None = None,
     reorder: Any = True,
+    graph: baechi.LayerGraph | None = None,
 ) -> baechi.Cluster:
-    """Distribute a model by such a plan, on two emulated devices unless given; returns them."""
+    """Distribute a model by such a plan, on two emulated devices unless given; returns them.
+
+    Args:
+        model: the model.
+        inputs: what it is captured with.
+        devices, order: of the plan, see `interleaved`.
+        cluster: the devices.
+        reorder: as `assign` takes it.
+        graph: of a model like this one that was captured before; captured now unless given.
+    """
     cluster = baechi.Cluster.virtual(2) if cluster is None else cluster
-    with capturing():
-        graph = baechi.profile(model, inputs, cluster=baechi.Cluster.virtual(1))
+    graph = captured_graph(model, inputs) if graph is None else graph
     baechi.assign(model, interleaved(graph, cluster, devices, order), reorder=reorder)
     return cluster
+
+
+def captured_graph(model: nn.Module, inputs: Any) -> baechi.LayerGraph:
+    """The layer graph of a model, for every plan of it and of those that are built alike."""
+    with capturing():
+        return baechi.profile(model, inputs, cluster=baechi.Cluster.virtual(1))
 
 
 def is_layer(graph: baechi.LayerGraph, name: str) -> bool:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from matrix import pairs
 from place.checker import check
 from place.every import EVERY, plan_by
 
@@ -13,7 +14,6 @@ from baechi.zoo import MODELS
 
 KINDS = ("A100-80GB", "L4")
 QUICK = EVERY[:-1]
-GRAPHS = [(model, training) for model in MODELS for training in (False, True)]
 
 
 @cache
@@ -38,15 +38,13 @@ def one_device_bytes(model: str, training: bool) -> int:
     return plan.timeline.peak_bytes["device:0"]
 
 
-@pytest.mark.parametrize("placer", QUICK)
-@pytest.mark.parametrize(("model", "training"), GRAPHS)
+@pytest.mark.parametrize(("model", "training", "placer"), pairs(list(MODELS), (False, True), QUICK))
 def test_roomy(model: str, training: bool, placer: str) -> None:
     """Each device holds the whole model."""
     check(plan_by(placer, graph_of(model, training), Cluster.uniform(2)))
 
 
-@pytest.mark.parametrize("placer", QUICK[1:])
-@pytest.mark.parametrize(("model", "training"), GRAPHS)
+@pytest.mark.parametrize(("model", "training", "placer"), pairs(list(MODELS), (True, False), QUICK[1:]))
 def test_tight(model: str, training: bool, placer: str) -> None:
     """No device holds it; three together have half as much again as it needs on one."""
     cluster = Cluster.uniform(3, memory=one_device_bytes(model, training) // 2)
@@ -55,8 +53,7 @@ def test_tight(model: str, training: bool, placer: str) -> None:
     assert len(plan.devices_used) > 1
 
 
-@pytest.mark.parametrize("placer", QUICK[1:])
-@pytest.mark.parametrize(("model", "training"), GRAPHS)
+@pytest.mark.parametrize(("model", "training", "placer"), pairs(list(MODELS), (True, False), QUICK[1:]))
 def test_unequal(model: str, training: bool, placer: str) -> None:
     """Devices of two kinds and sizes, the largest of which holds four fifths of it."""
     cluster = unequal(one_device_bytes(model, training) * 4 // 5)

@@ -51,13 +51,21 @@ def every_way(test: Test) -> Test:
 
 
 @functools.cache
+def _cluster() -> baechi.Cluster:
+    cluster = baechi.Cluster.virtual(DEVICES, link=baechi.Link(latency_s=1e-9, bytes_per_s=1e15))
+    return replace(cluster, launch_s=1e-9)  # so that it is worth to spread even these
+
+
+@functools.cache
+def _graph(build: Callable[[], nn.Module], inputs: Callable[[], Any], training: bool) -> baechi.LayerGraph:
+    return baechi.profile(build(), inputs(), cluster=_cluster(), training=training)
+
+
+@functools.cache
 def _plan(
     build: Callable[[], nn.Module], inputs: Callable[[], Any], training: bool, placer: str
 ) -> baechi.Plan:
-    cluster = baechi.Cluster.virtual(DEVICES, link=baechi.Link(latency_s=1e-9, bytes_per_s=1e15))
-    cluster = replace(cluster, launch_s=1e-9)  # so that it is worth to spread even these
-    graph = baechi.profile(build(), inputs(), cluster=cluster, training=training)
-    plan = baechi.place(graph, cluster, placer)
+    plan = baechi.place(_graph(build, inputs, training), _cluster(), placer)
     if len(plan.devices_used) < DEVICES:
         pytest.fail(f"{placer} uses {plan.devices_used}")
     return plan

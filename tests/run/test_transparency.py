@@ -6,6 +6,7 @@ import pytest
 from architectures import HELD_IN, OTHERS, OWN, Architecture
 from architectures.graphs import assert_each_is_owned_once, assert_weights_add_up
 from architectures.of_zoo import ZOO
+from matrix import FULL, in_turn
 from same import ROUNDING, Result, assert_same, step
 
 import baechi
@@ -21,6 +22,13 @@ PLACED = (
     (4, "m-topo"),
     (4, "random:2"),
 )
+MODES = {"training": True, "inference": False}
+
+
+def placed(row: Architecture, training: bool) -> list[tuple[int, str]]:
+    """Three of the placements for each architecture and mode, so that all seven go round; or all of them."""
+    first = 3 * (2 * [*ZOO, *HELD_IN].index(row) + training)
+    return [*PLACED] if FULL else [PLACED[(first + place) % len(PLACED)] for place in range(3)]
 
 
 def graph_of(architecture: Architecture, training: bool) -> baechi.LayerGraph:
@@ -42,22 +50,24 @@ def run_on(architecture: Architecture, graph: baechi.LayerGraph, n: int, placer:
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("architecture", [*ZOO, *HELD_IN], ids=lambda a: a.name)
 def test_held_in(architecture: Architecture, training: bool) -> None:
-    """On 1 to 4 devices, by placers in turn, with a random placement using every device."""
+    """On 1 to 4 devices, by placements in turn; a random one uses every device."""
     reference = step(architecture.build(), architecture.inputs(), training=training)
     model = architecture.build().train(training)
     baechi.distribute(model, architecture.inputs(), cluster=baechi.Cluster.virtual(3), placer="random:3")
     graph = baechi.plan_of(model).graph
     result = step(model, architecture.inputs(), training=training)  # and outside of `with`
     assert_same(reference, result, tolerance=ROUNDING)
-    for n, placer in PLACED:
+    for n, placer in placed(architecture, training):
         result = run_on(architecture, graph, n, placer)
         assert_same(reference, result, tolerance=0.0 if n == 1 else ROUNDING)
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("architecture", OTHERS, ids=lambda a: a.name)
-def test_others(architecture: Architecture, training: bool) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "mode"), in_turn(OTHERS, list(MODES)), ids=lambda value: getattr(value, "name", value)
+)
+def test_others(architecture: Architecture, mode: str) -> None:
     """On 3 devices: the model that was captured itself, and others by its graph; which has all weights."""
+    training = MODES[mode]
     reference = step(architecture.build(), architecture.inputs(), training=training)
     model = architecture.build().train(training)
     cluster = baechi.Cluster.virtual(3)
@@ -68,7 +78,7 @@ def test_others(architecture: Architecture, training: bool) -> None:
     with cluster:
         result = step(model, architecture.inputs(), training=training)
     assert_same(reference, result, tolerance=ROUNDING)
-    for placer in ("random:1", "m-topo") if training else ("random:1",):
+    for placer in ("random:1", "m-topo"):
         result = run_on(architecture, graph, 3, placer)
         assert_same(reference, result, tolerance=ROUNDING)
 
@@ -87,8 +97,12 @@ DOUBLE = [a for a in (*ZOO, *HELD_IN) if a.name != "mixtral"]
 """Torch multiplies groups of matrices in single precision only."""
 
 
-@pytest.mark.parametrize("architecture", DOUBLE, ids=lambda a: a.name)
-def test_gradients_in_double_precision(architecture: Architecture) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "placer"),
+    in_turn(DOUBLE, ["random:0", "random:1"]),
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_gradients_in_double_precision(architecture: Architecture, placer: str) -> None:
     """What single precision rounds differently agrees to 1e-10 in double: only the order differs."""
 
     def doubled(value: Any) -> Any:
@@ -101,5 +115,4 @@ def test_gradients_in_double_precision(architecture: Architecture) -> None:
     )
     reference = step(double.build(), double.inputs(), training=True)
     graph = graph_of(double, training=True)
-    for placer in ("random:0", "random:1"):
-        assert_same(reference, run_on(double, graph, 4, placer), tolerance=1e-10)
+    assert_same(reference, run_on(double, graph, 4, placer), tolerance=1e-10)

@@ -112,16 +112,17 @@ def test_host() -> None:
     assert place(path, cluster, "single").timeline.makespan_s == pytest.approx(4 * 9 - 1 + 4 * 5 - 1, abs=1)
 
 
-@given(layer_graphs(pins=False), clusters(), st.sampled_from(["single", "m-etf", "random:1", "random:2"]))
+@given(
+    layer_graphs(pins=False),
+    clusters(memory=st.just(10**6)),  # where it is short, placing takes longer than all else here
+    st.sampled_from(["single", "m-etf", "random:1", "random:2"]),
+)
 @settings(max_examples=120, deadline=None)
 def test_no_host_is_sooner(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
-    """The same of a host that takes as long as the devices, or longer."""
+    """The same of a host that takes as long as the devices, or longer; there is room."""
     chance, cluster = Random(0), replace(cluster, launch_s=0.1)
     for name in graph.placed():
         for phase in ("forward", "backward"):
             graph.nodes[name][f"host_{phase}_s"] = chance.choice([0.0, 0.1, 0.2, 3.0])
-    try:
-        plan = place(graph, cluster, placer)
-    except PlacementError:
-        return
+    plan = place(graph, cluster, placer)
     assert simulate(plan).makespan_s >= shortest_step_s(graph, cluster) * (1 - 1e-9)

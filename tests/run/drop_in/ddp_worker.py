@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from run.every_way import WAYS, assert_equal, batch, left_by, rig
+from run.every_way import TURNS, assert_equal, batch, left_by, rig
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,7 +30,7 @@ def train(model: nn.Module) -> list[Any]:
 
 def refused_inside() -> None:
     """A wrapper that was made outside is not called inside."""
-    model, cluster = WAYS[0].distribute(rig, batch)
+    model, cluster = TURNS[0][0].distribute(rig, batch)
     wrapped = DistributedDataParallel(model)
     with cluster:
         try:
@@ -40,11 +40,11 @@ def refused_inside() -> None:
 
 
 def main(rank: int, file: str) -> None:
-    """Train the plain model, then the distributed one in each way: they are the same."""
+    """Train the plain model, then the distributed one by each launcher: they are the same."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
     expected = train(rig())
-    for way in WAYS:
+    for way in TURNS[0]:
         model, _ = way.distribute(rig, batch)
         assert_equal(expected, train(model))
         print("the same", way)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from architectures import HELD_IN
 from architectures.base import seeded, token_ids
-from run.every_way import WAYS, Rig, Way, batch, every_way, rig, same
+from run.every_way import TURNS, WAYS, Rig, Way, batch, every_way, rig, same
 from run.two_processes import run_by_two
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -148,9 +148,9 @@ def test_loop_of_lightning(way: Way) -> None:
 
 
 def test_data_parallel_processes(tmp_path: Path) -> None:
-    """DDP around the model in two processes, on batches of their own, in every way; outside of `with`."""
+    """DDP around the model in two processes, on batches of their own, by each launcher; outside of `with`."""
     for printed in run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting", timeout_s=120):
-        assert all(f"the same {way}" in printed for way in WAYS)
+        assert all(f"the same {way}" in printed for way in TURNS[0])
         assert "outside of `with cluster:`" in printed
 
 

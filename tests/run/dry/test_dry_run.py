@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, OWN, Architecture
+from matrix import in_turn
 from run.dry.steps import OPTIMIZERS, ran
 from torch import Tensor, nn
 
@@ -35,8 +36,11 @@ def dry(model: nn.Module, inputs: Any, plan: baechi.Plan, way: str) -> baechi.Ti
     return baechi.dry_run(model, inputs, plan, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("way", ["inference", "sgd", "adam, foreach"])
-@pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    ("case", "way"),
+    in_turn(SAMPLE, ["inference", "sgd", "adam, foreach"]),
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_as_it_runs(case: Architecture, way: str) -> None:
     """Steps and peaks are those of the same steps with values."""
     inputs = case.inputs()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from matrix import pairs
 from run.dry.steps import OPTIMIZERS, ran
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
@@ -94,9 +95,9 @@ ODD: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["inference", "sgd", "adam"])
-@pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize("reorder", ["host", "threads"])
+@pytest.mark.parametrize(
+    ("name", "way", "reorder"), pairs(list(ODD), ["inference", "sgd", "adam"], ["host", "threads"])
+)
 def test_as_it_runs(name: str, way: str, reorder: Any) -> None:
     """Steps and peaks are those of the same steps with values."""
     cluster = baechi.Cluster.virtual(2)

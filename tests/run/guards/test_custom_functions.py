@@ -136,10 +136,11 @@ def few_objects() -> Iterator[None]:
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_those_of_one_device(name: str, reorder: Any, inside: bool) -> None:
     build = seeded(lambda: MODELS[name]().double())
-    x = noise(3, 8).double()
+    x, cluster = noise(3, 8).double(), baechi.Cluster.virtual(3)
+    graph = baechi.profile(build(), x, cluster=cluster)
     for placer in ("random:1", "random:2", "m-etf"):
-        plain, model, cluster = build(), build(), baechi.Cluster.virtual(3)
-        baechi.distribute(model, x, cluster=cluster, placer=placer, reorder=reorder)
+        plain, model = build(), build()
+        baechi.assign(model, baechi.place(graph, cluster, placer), reorder=reorder)
         expected, found = (
             gradients(one, x, cluster if two else None) for one, two in ((plain, False), (model, inside))
         )

@@ -11,6 +11,7 @@ import torch
 from architectures import OWN, Architecture
 from architectures.base import noise, seeded
 from architectures.of_zoo import ZOO
+from matrix import pairs
 from run.launched import runtime_of
 from same import Result, assert_same, step
 from torch import Tensor, nn
@@ -51,12 +52,17 @@ def ran_in(timeline: baechi.Timeline) -> Counter[Any]:
 SMALL = [architecture for architecture in (*ZOO, *OWN) if "inception" not in architecture.name]
 """Inception has no call that the others lack, and takes as long as all of them."""
 
+MODES = ("training", "inference")
 
-@pytest.mark.parametrize("reorder", [False, "host"])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("architecture", SMALL, ids=lambda a: a.name)
-def test_both_paths_do_the_same(architecture: Architecture, training: bool, reorder: Any) -> None:
+
+def named(value: Any) -> str:
+    return value.name if isinstance(value, Architecture) else str(value)
+
+
+@pytest.mark.parametrize(("architecture", "mode", "reorder"), pairs(SMALL, MODES, [False, "host"]), ids=named)
+def test_both_paths_do_the_same(architecture: Architecture, mode: str, reorder: Any) -> None:
     """To the bit: outputs, gradients, buffers; what launches when, what is sent, what runs where."""
+    training = mode == "training"
     short, short_launched, short_counters, short_timeline, runtime = left_by(architecture, training, reorder)
     with full_path_only():
         full, launched, counters, timeline, all_full = left_by(architecture, training, reorder)
@@ -73,11 +79,10 @@ PECULIAR = {"expand_as", "view_as", "to", "ones", "full", "arange"}
 """Functional ops without a short way: those that name devices or shapes, or are given a `torch.device`."""
 
 
-@pytest.mark.parametrize("reorder", [False, "host"])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("architecture", ZOO, ids=lambda a: a.name)
-def test_it_is_taken_from_the_third_step_on(architecture: Architecture, training: bool, reorder: Any) -> None:
+@pytest.mark.parametrize(("architecture", "mode", "reorder"), pairs(ZOO, MODES, [False, "host"]), ids=named)
+def test_it_is_taken_from_the_third_step_on(architecture: Architecture, mode: str, reorder: Any) -> None:
     """By every layer, whatever the training flag of the capture; by every functional op but peculiar ones."""
+    training = mode == "training"
     model, _ = distributed(architecture, training, reorder)
     for number in range(1, 4):
         step(model, architecture.inputs(), training=training)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
-from order.interleaved import distribute
+from order.interleaved import captured_graph, distribute
 from run.worlds import Net, linear
 from torch import Tensor, nn
 
@@ -85,10 +85,11 @@ def test_one_memory(kind: str, mode: Any, inside: bool) -> None:
             "c": linear,
         }
         build = seeded(lambda code=code, layers=layers: Net(code, layers).double())
+        graph = captured_graph(build(), noise(3, 8).double())
         for where in ({"": 0}, {"": 0, "b": 1}, {"": 1, "c": 0}, {"": 0, "c": 1, "b": 1}):
             plain, model = build(), build()
             given, expected_given = noise(3, 8).double(), noise(3, 8).double()
-            cluster = distribute(model, given.clone(), where, [], reorder=reorder)
+            cluster = distribute(model, given.clone(), where, [], reorder=reorder, graph=graph)
             with mode():
                 expected = plain(expected_given)
                 with cluster if inside else nullcontext():
@@ -110,10 +111,11 @@ def test_gradients(kind: str, inside: bool, reorder: Any) -> None:
 
     layers = {"view": lambda: View(VIEWS[kind]), "b": linear, "c": linear}
     build = seeded(lambda: Net(code, layers).double())
+    graph = captured_graph(build(), noise(3, 8).double())
     for where in ({"": 0, "b": 1}, {"": 1, "c": 0}, {"": 0, "c": 1, "b": 1}):
         plain, model = build(), build()
         given, expected_given = (noise(3, 8).double().requires_grad_() for _ in range(2))
-        cluster = distribute(model, noise(3, 8).double(), where, [], reorder=reorder)
+        cluster = distribute(model, noise(3, 8).double(), where, [], reorder=reorder, graph=graph)
         plain(expected_given).sum().backward()
         with cluster if inside else nullcontext():
             model(given).sum().backward()

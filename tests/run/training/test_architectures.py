@@ -8,6 +8,7 @@ import pytest
 import torch
 from architectures import HELD_IN, Architecture, loss_of
 from architectures.of_zoo import our_own
+from matrix import in_turn
 from run.training.towers import assert_equal
 from same import identical
 from torch import nn
@@ -81,14 +82,10 @@ def distributed(
     return baechi.assign(architecture.build(), plan, reorder=reorder), cluster
 
 
-PAIRS = [(name, other) for number, name in enumerate(MODELS) for other in list(OPTIMIZERS)[number % 2 :: 2]]
-"""Each model with two optimizers; the next model with the other two."""
-
-
-@pytest.mark.parametrize(("name", "optimizer"), PAIRS)
+@pytest.mark.parametrize(("name", "optimizer"), in_turn(list(MODELS), list(OPTIMIZERS)))
 def test_three_devices(name: str, optimizer: str) -> None:
     """Losses, weights and buffers after three steps of an optimizer, half of them with clipping."""
-    clipped = list(MODELS).index(name) % 4 < 2
+    clipped = list(MODELS).index(name) % 8 < 4
     architecture, tolerance = MODELS[name], TOLERANCE[name]
     plain = architecture.build()
     expected = trained(plain, architecture.inputs(), OPTIMIZERS[optimizer], clipped=clipped)

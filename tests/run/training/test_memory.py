@@ -8,6 +8,7 @@ import pytest
 import torch
 from architectures import HELD_IN
 from architectures.of_zoo import our_own
+from matrix import in_turn
 from same import identical
 from torch import nn
 
@@ -162,8 +163,13 @@ def graph_of(name: str) -> baechi.LayerGraph:
     return baechi.profile(model, inputs, cluster=baechi.Cluster.virtual(1), training=True)
 
 
-@pytest.mark.parametrize(("n", "placer"), PLACEMENTS)
-@pytest.mark.parametrize("name", MODELS)
+TURNS = dict.fromkeys(
+    [*in_turn(list(MODELS), PLACEMENTS), *in_turn(list(MODELS), PLACEMENTS[2:] + PLACEMENTS[:2])]
+)
+"""Each model by two of the placements."""
+
+
+@pytest.mark.parametrize(("name", "n", "placer"), [(name, *placed) for name, placed in TURNS])
 def test_predicted_peaks_suffice(name: str, n: int, placer: str) -> None:
     """With exactly the predicted peaks as memory, a model trains with Adam; no device goes beyond."""
     which = (list(MODELS).index(name) + PLACEMENTS.index((n, placer))) % len(OPTIMIZERS)
