@@ -2,16 +2,94 @@
 
 import functools
 import logging
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pulp
 
 logger = logging.getLogger(__name__)
 
 
-def linear_solver() -> pulp.LpSolver:
-    """A solver for linear programs."""
-    return _Highs() if _has_highs() else pulp.PULP_CBC_CMD(msg=False)
+Term = tuple[int, float]
+"""A variable and its factor."""
+
+
+class LinearProgram:
+    """Variables with bounds, and sums of them that have a least value; the costs become as small as can be.
+
+    It is handed over as it is: to describe it to PuLP first takes as long as to solve it.
+    """
+
+    def __init__(self) -> None:
+        self._costs: list[float] = []
+        self._lowest: list[float] = []
+        self._highest: list[float] = []
+        self._least: list[float] = []
+        self._begins: list[int] = []
+        self._variables: list[int] = []
+        self._factors: list[float] = []
+
+    def variable(self, cost: float, lowest: float, highest: float = float("inf")) -> int:
+        """Add a variable.
+
+        Args:
+            cost: of each unit of it.
+            lowest, highest: its bounds.
+
+        Returns:
+            Its number.
+        """
+        self._costs.append(cost)
+        self._lowest.append(lowest)
+        self._highest.append(highest)
+        return len(self._costs) - 1
+
+    def at_least(self, least: float, terms: Iterable[Term]) -> None:
+        """Add a rule: a sum is at least so much.
+
+        Args:
+            least: the least value.
+            terms: what is summed up.
+        """
+        self._least.append(least)
+        self._begins.append(len(self._variables))
+        for variable, factor in terms:
+            self._variables.append(variable)
+            self._factors.append(factor)
+
+    def solve(self) -> list[float]:
+        """The values of all variables in a solution."""
+        return self._by_highs() if _has_highs() else self._by_cbc()
+
+    def _by_highs(self) -> list[float]:
+        solver = _silent_class()()
+        for name, value in {"output_flag": False, "threads": 1}.items():
+            solver.setOptionValue(name, value)
+        bounds = [np.array(values) for values in (self._costs, self._lowest, self._highest)]
+        nothing = np.empty(0, np.int32)
+        solver.addCols(len(self._costs), *bounds, 0, nothing, nothing, np.empty(0))
+        least, highest = np.array(self._least), np.full(len(self._least), np.inf)
+        begins, variables = np.array(self._begins, np.int32), np.array(self._variables, np.int32)
+        solver.addRows(len(least), least, highest, len(variables), begins, variables, np.array(self._factors))
+        solver.run()
+        return list(solver.getSolution().col_value)
+
+    def _by_cbc(self) -> list[float]:
+        program = pulp.LpProblem("program", pulp.LpMinimize)
+        bounds = zip(self._lowest, self._highest, strict=True)
+        found = [
+            program.add_variable(f"v{number}", low, high if high < float("inf") else None)
+            for number, (low, high) in enumerate(bounds)
+        ]
+        program += pulp.LpAffineExpression(zip(found, self._costs, strict=True))
+        for least, begin, end in zip(
+            self._least, self._begins, [*self._begins[1:], len(self._variables)], strict=True
+        ):
+            terms = zip(self._variables[begin:end], self._factors[begin:end], strict=True)
+            program += pulp.LpAffineExpression([(found[one], factor) for one, factor in terms]) >= least
+        program.solve(pulp.PULP_CBC_CMD(msg=False))
+        return [float(one.value() or 0.0) for one in found]
 
 
 def integer_solver(nodes: int) -> pulp.LpSolver:

@@ -26,6 +26,7 @@ class Availability:
         self._travel_s = [[0.0] * len(problem.indexed.source) for _ in problem.devices]
         self._at_s = [[_ABSENT] * len(problem.indexed.source) for _ in problem.devices]
         self._behind_s = [0.0] * len(problem.indexed)
+        self._reads: list[list[int] | None] = [None] * len(problem.indexed)
         self.free_s = [0.0 for _ in problem.devices]
         self.booked = [0 for _ in problem.devices]  # transfers to each device
         # by device and layer: `booked` when `inputs_there_s` was asked for, and its answer, valid until then
@@ -57,22 +58,17 @@ class Availability:
         return self._answer_s[device][layer]
 
     def _inputs_there_s(self, layer: int, device: int) -> float:
-        at_s = self._at_s[device]
+        ready_s, home = self._ready_s, self._home
+        at_s, travel_s = self._at_s[device], self._travel_s[device]
         latest_s = self._behind_s[layer]
-        absent = []
-        for tensor in self._problem.indexed.reads[layer]:
-            if at_s[tensor] == _ABSENT:
-                absent.append(tensor)
-            elif at_s[tensor] > latest_s:
-                latest_s = at_s[tensor]
-        if not absent:
-            return latest_s
-        travel_s = self._travel_s[device]
-        transfers = [
-            (self._ready_s[tensor], self._home[tensor], travel_s[tensor])
-            for tensor in self._in_queue_order(absent)
-        ]
-        return max(latest_s, self._channels.last_arrival_s(device, transfers))
+        transfers = []
+        for tensor in self._in_queue_order(layer):
+            there_s = at_s[tensor]
+            if there_s == _ABSENT:
+                transfers.append((ready_s[tensor], home[tensor], travel_s[tensor]))
+            elif there_s > latest_s:
+                latest_s = there_s
+        return max(latest_s, self._channels.last_arrival_s(device, transfers)) if transfers else latest_s
 
     def run(self, layer: int, device: int) -> None:
         """Run a layer next on a device, and send its missing inputs there.
@@ -83,7 +79,9 @@ class Availability:
         """
         indexed, at_s = self._problem.indexed, self._at_s[device]
         start_s = max(self.free_s[device], self._behind_s[layer])
-        for tensor in self._in_queue_order([t for t in indexed.reads[layer] if at_s[t] == _ABSENT]):
+        for tensor in self._in_queue_order(layer):
+            if at_s[tensor] != _ABSENT:
+                continue
             home, ready_s = self._home[tensor], self._ready_s[tensor]
             _, at_s[tensor] = self._channels.book(home, device, ready_s, self._travel_s[device][tensor])
             self.booked[device] += 1
@@ -96,9 +94,13 @@ class Availability:
         for follower in indexed.after[layer]:
             self._behind_s[follower] = max(self._behind_s[follower], end_s)
 
-    def _in_queue_order(self, tensors: list[int]) -> list[int]:
-        """Sort tensors by the time when they are ready: first come, first served."""
-        return sorted(tensors, key=self._ready_s.__getitem__) if len(tensors) > 1 else tensors
+    def _in_queue_order(self, layer: int) -> list[int]:
+        """The tensors that a layer reads, all of them made, by the time when they are ready."""
+        found = self._reads[layer]
+        if found is None:
+            reads = self._problem.indexed.reads[layer]
+            found = self._reads[layer] = sorted(reads, key=self._ready_s.__getitem__)
+        return found
 
     def _is_at(self, tensor: int, home: int) -> None:
         """Note where a tensor is made, and so how long it travels to each device."""

@@ -13,9 +13,10 @@ transfers. Its weights are roots, whose sums differ, so the solution is usually 
 
 Where transfers are long, the seconds for the whole program grow much faster than the layers. So a program has
 at most `MOST_EDGES` edges. A larger graph is cut in pieces of about equal size, by the time at which layers
-could start. A program for each piece finds its starts; those of earlier pieces stay. What follows a piece
-counts as a longest path on which each layer follows its most urgent parent without a transfer. The result
-keeps all rules above, but w need not be the least.
+could start. A program for each piece finds its x. Then its layers start as early as these let them, whichever
+starts the solver returned. What was found for earlier pieces stays. What follows a piece counts as a longest
+path on which each layer follows its most urgent parent without a transfer. The result keeps all rules above,
+but w need not be the least.
 
 After Hanen and Munier, "An approximation algorithm for scheduling dependent tasks on m processors with small
 communication delays", ETFA 1995. The pieces are ours.
@@ -24,13 +25,11 @@ communication delays", ETFA 1995. The pieces are ours.
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-import pulp
-
 from baechi.place.problem import Problem
-from baechi.place.solver import linear_solver
+from baechi.place.solver import LinearProgram, Term
 
-MOST_EDGES = 3_000
-"""The most edges in one program, solved in half a second."""
+MOST_EDGES = 2_000
+"""The most edges in one program. With 3,000 all programs take twice as long where transfers are long."""
 
 Edge = tuple[int, int]
 
@@ -101,52 +100,59 @@ class _Program:
 
     def solve(self, piece: Sequence[int]) -> None:
         """Solve the program of one piece; those before it are solved."""
-        inside = set(piece)
-        program = pulp.LpProblem("favourites", pulp.LpMinimize)
-        start = {layer: program.add_variable(f"s{layer}", 0) for layer in piece}
-        end = program.add_variable("w", self._end)
+        program = LinearProgram()
+        start = {layer: program.variable(0.0, 0.0) for layer in piece}
+        end = program.variable(_FIRST_TERM, self._end)
         edges = [(parent, layer) for layer in piece for parent in self._parents[layer]]
-        apart = {e: program.add_variable(f"x{n}", 0, 1) for n, e in enumerate(edges) if e in self._travel}
-        ranked = sorted(apart, key=lambda edge: (-self._travel[edge], edge))
-        second = [(apart[edge], 2 - (rank / len(ranked)) ** 0.5) for rank, edge in enumerate(ranked)]
-        program += pulp.LpAffineExpression([(end, _FIRST_TERM), *second])
-        for parent, child in edges:
+        unsure = [edge for edge in edges if edge in self._travel]
+        ranked = sorted(unsure, key=lambda edge: (-self._travel[edge], edge))
+        costs = {edge: 2 - (rank / len(ranked)) ** 0.5 for rank, edge in enumerate(ranked)}
+        apart = {edge: program.variable(costs[edge], 0.0, 1.0) for edge in unsure}
+        for edge in edges:
+            parent, child = edge
             terms, there = [(start[child], 1.0)], self._work[parent]
-            if parent in inside:
+            if parent in start:
                 terms.append((start[parent], -1.0))
             else:
                 there += self._start[parent]
-            if (parent, child) in apart:
-                terms.append((apart[parent, child], -self._travel[parent, child]))
-            program += pulp.LpAffineExpression(terms) >= there
+            if edge in apart:
+                terms.append((apart[edge], -self._travel[edge]))
+            program.at_least(there, terms)
         self._at_most_one(program, apart)
         for layer in piece:
-            later = [follower for follower in self._followers[layer] if follower not in inside]
+            later = [follower for follower in self._followers[layer] if follower not in start]
             if later or not self._followers[layer]:  # all other layers end before one of these
                 ends = self._work[layer] + max([self._left[follower] for follower in later], default=0.0)
-                program += pulp.LpAffineExpression([(end, 1.0), (start[layer], -1.0)]) >= ends
-        program.solve(linear_solver())
-        self._end = max(self._end, float(end.value() or 0.0))
-        for layer, variable in start.items():
-            self._start[layer] = float(variable.value() or 0.0)
+                program.at_least(ends, [(end, 1.0), (start[layer], -1.0)])
+        found = program.solve()
+        self._end = max(self._end, found[end])
         for edge, variable in apart.items():
-            self.apart[edge] = float(variable.value() or 0.0)
+            self.apart[edge] = found[variable]
+        for layer in piece:
+            ready = [self._ready(parent, layer) for parent in self._parents[layer]]
+            self._start[layer] = max(ready, default=0.0)
 
-    def _at_most_one(self, program: pulp.LpProblem, apart: Mapping[Edge, pulp.LpVariable]) -> None:
+    def _ready(self, parent: int, child: int) -> float:
+        """When a parent has run, and its output is where the child runs."""
+        edge = parent, child
+        travel = self._travel[edge] * self.apart[edge] if edge in self._travel else 0.0
+        return self._start[parent] + self._work[parent] + travel
+
+    def _at_most_one(self, program: LinearProgram, apart: Mapping[Edge, int]) -> None:
         """Add the rules for favourites; an earlier piece may have a part of a layer's favourite child."""
-        children: dict[int, list[pulp.LpVariable]] = {}
-        parents: dict[int, list[pulp.LpVariable]] = {}
+        children: dict[int, list[Term]] = {}
+        parents: dict[int, list[Term]] = {}
         for (parent, child), variable in apart.items():
-            children.setdefault(parent, []).append(variable)
-            parents.setdefault(child, []).append(variable)
-        for parent, variables in children.items():
+            children.setdefault(parent, []).append((variable, 1.0))
+            parents.setdefault(child, []).append((variable, 1.0))
+        for parent, terms in children.items():
             known = [self.apart[parent, c] for c in self._children[parent] if (parent, c) in self.apart]
             taken = min(1.0, sum([1 - x for x in known]))
-            if len(variables) > 1 or taken:
-                program += pulp.lpSum(variables) >= len(variables) - 1 + taken
-        for variables in parents.values():
-            if len(variables) > 1:
-                program += pulp.lpSum(variables) >= len(variables) - 1
+            if len(terms) > 1 or taken:
+                program.at_least(len(terms) - 1 + taken, terms)
+        for terms in parents.values():
+            if len(terms) > 1:
+                program.at_least(len(terms) - 1, terms)
 
 
 def _paths_to_the_end(

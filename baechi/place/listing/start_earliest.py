@@ -55,6 +55,7 @@ class Listing:
         self._open: list[list[int]] = [[] for _ in problem.devices]
         self._parked: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
         self._heads = [_NO_HEAD for _ in problem.devices]
+        self._waits_from_s = [_INF for _ in problem.devices]  # for a favourite child, as of the last look
         self._seen = [
             [_NEVER] * len(indexed) for _ in problem.devices
         ]  # `clock.booked` when the bound was computed; other since: stale
@@ -79,7 +80,7 @@ class Listing:
         # out to be wrong: an awake device's, a layer run elsewhere, a stale bound, or no memory.
         while (head := min(self._heads)) != _NO_HEAD:
             start_s, layer, _, device = head
-            if start_s >= self._waits_from_s(device):
+            if start_s >= self._waits_from_s[device]:
                 waiting = self._awake.head(self, device)
                 if waiting is None:
                     self._look(device)
@@ -92,7 +93,7 @@ class Listing:
             elif self._gone(layer, device):
                 self._look(device)
             elif self._seen[device][layer] != self.clock.booked[device]:
-                self._work_out(layer, device)
+                self._work_out(layer, device, start_s)
             elif (short := self.ledger.short_bytes(layer, device)) > 0:
                 self._drop(device)  # parked until the device has this much memory left
                 heappush(self._parked[device], (self.ledger.slack_bytes(device) + short, layer))
@@ -134,11 +135,13 @@ class Listing:
     def _announce(self, layer: int) -> None:
         """Make a layer, whose predecessors have run, a candidate on all devices or on its group's."""
         device = self.ledger.device_of[self.problem.indexed.group_of[layer]]
-        earliest_s = self.clock.earliest_s(layer)
         for candidate in self.problem.devices if device == ANYWHERE else (device,):
-            self._seen[candidate][layer] = _NEVER
-            heappush(self._waiting[candidate], (earliest_s, layer))
-            self._look(candidate)
+            there_s = self.clock.inputs_there_s(layer, candidate)
+            self._seen[candidate][layer] = self.clock.booked[candidate]
+            heappush(self._waiting[candidate], (there_s, layer))
+            start_s = max(there_s, self.clock.free_s[candidate])
+            if (start_s, layer) <= self._heads[candidate] or self._heads[candidate][1] == NO_DEVICE:
+                self._look(candidate)  # else it comes later than the head, which stays
         wakes = self._awake.announced(layer)
         if wakes != NO_DEVICE:
             self._look(wakes)
@@ -160,23 +163,22 @@ class Listing:
             self._heads[device] = (start_s, layer, start_s + work_s[layer], device)
         else:
             self._heads[device] = _NO_HEAD
-        from_s = self._waits_from_s(device)
+        child = self._awake.child(device)
+        from_s = self._waits_from_s[device] = (
+            _INF if child == NO_DEVICE else max(free_s, self.clock.earliest_s(child))
+        )
         if self._heads[device][0] >= from_s != _INF:
             # a placeholder: the true head is computed when this one is least
             self._heads[device] = (from_s, NO_DEVICE, from_s, device)
-
-    def _waits_from_s(self, device: int) -> float:
-        """From when on a device waits for a favourite child: all that the child depends on has ended."""
-        child = self._awake.child(device)
-        return _INF if child == NO_DEVICE else max(self.clock.free_s[device], self.clock.earliest_s(child))
 
     def _doubt_waiting(self) -> None:
         """Let awake devices find out anew what they do, when their heads are least.
 
         An urgent layer may run elsewhere. Then the child, as late but perhaps earlier in the code, is next.
         """
-        for device, (start_s, *_) in enumerate(self._heads):
-            if start_s >= self._waits_from_s(device) != _INF:
+        for device, from_s in enumerate(self._waits_from_s):
+            start_s = self._heads[device][0]
+            if start_s >= from_s != _INF:
                 self._heads[device] = (start_s, NO_DEVICE, start_s, device)
 
     def _gone(self, layer: int, device: int) -> bool:
@@ -190,12 +192,14 @@ class Listing:
         else:
             heappop(self._waiting[device])
 
-    def _work_out(self, layer: int, device: int) -> None:
-        """Recompute the bound of a device's head."""
-        self._drop(device)
+    def _work_out(self, layer: int, device: int, start_s: float) -> None:
+        """Recompute the bound of a device's head, which would start at `start_s`."""
         self._seen[device][layer] = self.clock.booked[device]
-        heappush(self._waiting[device], (self.clock.inputs_there_s(layer, device), layer))
-        self._look(device)
+        there_s = self.clock.inputs_there_s(layer, device)
+        if there_s > start_s:
+            self._drop(device)
+            heappush(self._waiting[device], (there_s, layer))
+            self._look(device)
 
     def _decided(self, layer: int, device: int) -> bool:
         """Place the layer's group. Returns whether it lies here; a group of several may go elsewhere."""

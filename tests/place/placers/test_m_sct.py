@@ -216,8 +216,10 @@ def test_order_of_edges(seed: int) -> None:
     assert (one.order, one.device_of) == (two.order, two.device_of)
 
 
-def test_solvers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HiGHS and CBC choose the same favourites."""
+@pytest.mark.parametrize("most_edges", [2_000, 50])
+def test_solvers_agree(monkeypatch: pytest.MonkeyPatch, most_edges: int) -> None:
+    """HiGHS and CBC choose the same favourites, in one program or piece by piece."""
+    monkeypatch.setattr(favourite_program, "MOST_EDGES", most_edges)
     cases = [(random_dag(seed, 20), TWO) for seed in range(6)]
     for seed in range(6):
         graph = layered(100, seed=seed, travel=(0.5, 2.0, 5.0)[seed % 3])
