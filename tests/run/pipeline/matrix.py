@@ -13,7 +13,7 @@ from itertools import product
 import torch
 from architectures import HELD_IN, OTHERS, OWN, loss_of
 from architectures.base import Architecture
-from run.pipeline.by_loop import WithLoss, assert_as_loop, batch_of
+from run.pipeline.by_loop import WithLoss, assert_as_loop, batch_of, loop
 
 from baechi.errors import BaechiError
 
@@ -27,10 +27,13 @@ def outcome(architecture: Architecture, devices: int, placer: str, order: str, m
     """Two steps: `"equal"`, or what was refused or differs."""
     model = WithLoss(architecture.build(), loss_of).train().double()
     inputs = batch_of(architecture.inputs(), ROWS)
+    plain = copy.deepcopy(model)
     try:
-        copy.deepcopy(model)(**inputs)
+        loop(plain, inputs, microbatches)
     except RuntimeError as error:  # such as experts, whose kernels are not there in double precision
         return f"the plain model raises: {str(error).partition(chr(10))[0]}"
+    if not all(bool(w.grad.isfinite().all()) for w in plain.parameters() if w.grad is not None):
+        return "the plain model's gradients are not finite"
     try:
         assert_as_loop(model, inputs, microbatches, devices=devices, placer=placer, order=order)
     except BaechiError as error:
