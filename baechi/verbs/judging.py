@@ -79,15 +79,17 @@ def judged(cluster: Cluster, place_within: PlaceWithin, run: Run) -> Plan:
     Raises:
         PlacementError: no plan was found that fits every device's memory.
     """
-    plan, budget = _first_plan(cluster, place_within)
+    plan, budget, refused = _first_plan(cluster, place_within)
     for retries_left in reversed(range(_DRY_RUNS)):
         plan = replace(plan, cluster=cluster)
         try:
             plan = _with_timeline(plan, run(plan))
         except DryRunError as error:
             logger.info("the figures of this plan are estimates: %s", error)
-            # without a dry run, estimates decide: they must fit the memory itself, not another budget
-            return plan if budget is cluster else place_within(cluster)
+            # without a dry run, estimates decide: they must fit the memory itself, not a larger budget
+            if refused is not None:
+                raise refused from error
+            return plan
         excess = excess_bytes(plan)
         if not excess:
             return plan
@@ -136,10 +138,10 @@ def _with_timeline(plan: Plan, dry: Timeline) -> Plan:
     return replace(plan, dry=dry)
 
 
-def _first_plan(cluster: Cluster, place_within: PlaceWithin) -> tuple[Plan, Cluster]:
-    """A plan, and the budget that it was placed within: the cluster itself, or with enlarged memory."""
+def _first_plan(cluster: Cluster, place_within: PlaceWithin) -> tuple[Plan, Cluster, PlacementError | None]:
+    """A plan and its budget: the cluster, or one with enlarged memory, and why the cluster was refused."""
     try:
-        return place_within(cluster), cluster
+        return place_within(cluster), cluster, None
     except PlacementError as error:
         refused = error
     total_bytes = sum([device.memory_bytes for device in cluster.devices])
@@ -148,7 +150,7 @@ def _first_plan(cluster: Cluster, place_within: PlaceWithin) -> tuple[Plan, Clus
             continue  # this much more cannot be enough
         budget = resized(cluster, {d.name: round(more * d.memory_bytes) for d in cluster.devices})
         try:
-            return place_within(budget), budget
+            return place_within(budget), budget, refused
         except PlacementError:
             continue
     raise refused

@@ -99,8 +99,10 @@ def test_without_a_dry_run_estimates_stand(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO):
         plan = judged(cluster, Budgets(graph), needs_values)
     assert plan.timeline.source == "simulated" and "estimates: the model decides by values" in caplog.text
+    place = Budgets(graph, True, False)
     with pytest.raises(PlacementError, match="no room"):
-        judged(cluster, Budgets(graph, True, False, True), needs_values)
+        judged(cluster, place, needs_values)
+    assert place.asked == [1000, 1050]
 
 
 def test_a_plan_by_hand_is_checked() -> None:
