@@ -1,5 +1,6 @@
 """The `auto` placer: all placers, orders by bottom level, then a search for the shortest predicted step.
 
+a proof that nothing fits                     at once (`proof`)
 one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by bottom level
     └─ if none fits, by memory alone         `tight`
     └─ a search from the best of them        `rounds`; or every plan, if there are few
@@ -23,6 +24,7 @@ from baechi.place.problem import Problem
 from baechi.place.roomier import roomier
 from baechi.place.tight.exact import exact
 from baechi.place.tight.fit import FEW_PLACEMENTS, fit
+from baechi.place.tight.proof import prove
 from baechi.records import Candidate, Cluster, LayerGraph, Plan
 
 TRIED = ("single", "m-topo", "m-etf", "m-sct", "chain")
@@ -60,6 +62,7 @@ def best(
         PlacementError: no placement was found; the error says why.
     """
     problem = Problem(graph, cluster)
+    prove(problem)
     check = partial(rehearsed, problem, rehearse)
     tries: list[Attempt] = []
     candidates: list[Candidate] = []

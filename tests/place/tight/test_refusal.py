@@ -9,6 +9,7 @@ from place.graphs import cluster_of, graph_of
 
 from baechi.errors import PlacementError
 from baechi.place import find, fit, solver
+from baechi.place.auto import best
 from baechi.place.problem import Problem
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate import Rehearsal
@@ -41,6 +42,14 @@ def test_layer(placer: str) -> None:
         "What would help: splitting the layer, devices with more memory, or a smaller batch."
     )
     assert (error.layer, error.short_bytes) == ("l1", {"d0": 30, "d1": 10})
+
+
+def test_what_a_sum_refuses_no_placer_is_asked() -> None:
+    """Proofs take a sum of bytes, placers far longer."""
+    graph, cluster, asked = blocks(60, 70, 80), cluster_of(100, 100), []
+    with pytest.raises(PlacementError, match="larger than all devices together"):
+        best(graph, cluster, asked.append, Rehearsal(graph, cluster))  # type: ignore[arg-type]
+    assert not asked
 
 
 @pytest.mark.parametrize(("why_not", "how"), [("", " (split='auto')"), ("it has a hook", "")])
