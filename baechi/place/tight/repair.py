@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from baechi.place.evaluated import Evaluated, Rehearsal
+from baechi.place.evaluated import Evaluated, Rehearsal, rehearsed
 from baechi.place.priority import order_by
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.tight.lifetimes import Lifetimes
@@ -23,6 +23,10 @@ _WARM, _COLD = 0.03, 0.001
 
 _CHECKS = 20
 """The number of regular simulations in a repair, at equal intervals; more if an estimate has no excess."""
+
+
+_Placement = tuple[tuple[int, ...], tuple[int, ...]]
+"""By group its device; and by place in the order its layer, or by layer its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,14 @@ class Judge:
 
     def __init__(self, problem: Problem, rehearse: Rehearsal) -> None:
         self.problem = problem
-        self.asked = 0
         self._nearest: Attempt | None = None
+        self._known: dict[_Placement, Evaluated] = {}
         self._rehearse = rehearse
+
+    @property
+    def asked(self) -> int:
+        """How many placements were simulated, each once."""
+        return len(self._known)
 
     @property
     def nearest(self) -> Attempt:
@@ -67,15 +76,18 @@ class Judge:
             device_of: by group, its device.
             keys: by layer, its priority.
         """
-        self.asked += 1
         order = order_by(self.problem, keys)
-        where = [device_of[group] for group in self.problem.indexed.group_of]
-        step_s, peaks = self._rehearse(where, _places(order))
-        found = Evaluated(tuple(device_of), tuple(order), step_s, tuple(peaks))
-        attempt = Attempt(found, tuple(keys), excess_of(peaks, self.problem.memory_bytes))
+        known = self._known.get((tuple(device_of), tuple(order)))
+        found = self._simulated(device_of, order) if known is None else known
+        attempt = Attempt(found, tuple(keys), excess_of(found.peak_bytes, self.problem.memory_bytes))
         if self._nearest is None or attempt.excess < self._nearest.excess:
             self._nearest = attempt
         return attempt
+
+    def _simulated(self, device_of: Sequence[int], order: Sequence[int]) -> Evaluated:
+        found = rehearsed(self.problem, self._rehearse, device_of, order)
+        self._known[found.device_of, found.order] = found
+        return found
 
 
 class Repair:
@@ -92,6 +104,7 @@ class Repair:
         self._problem = judge.problem
         self._estimate = estimate
         self._chance = chance
+        self._known: dict[_Placement, list[int]] = {}
 
     def run(self, start: Attempt, most: int) -> Attempt:
         """Change a placement.
@@ -130,7 +143,12 @@ class Repair:
         self._excess = excess_of(self._peaks, self._limits)
 
     def _estimated(self, device_of: Sequence[int], place: Sequence[int]) -> list[int]:
-        return self._estimate([device_of[group] for group in self._problem.indexed.group_of], place)
+        """The estimate. Most changes of the order of a small model lead to one that was estimated before."""
+        key = tuple(device_of), tuple(place)
+        if key not in self._known:
+            where = [device_of[group] for group in self._problem.indexed.group_of]
+            self._known[key] = self._estimate(where, place)
+        return self._known[key]
 
     def _step(self, heat: float) -> None:
         """Try a random change."""
