@@ -38,6 +38,9 @@ from baechi.verbs.pipelining import graphs_of, least_step_s, pipelined
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
 
+_Known = dict[tuple[tuple[tuple[str, str], ...], tuple[str, ...]], Plan]
+"""Plans by devices and order: what several placers or budgets lead to is simulated once."""
+
 _TIGHTENINGS = 8
 """Maximum retries. Each places again, with the budget smaller by the excess of the simulated peaks."""
 
@@ -189,7 +192,7 @@ def _placed_by(cluster: Cluster, placer: Placer, effort: Effort, graph: LayerGra
         if placer != "auto":
             plan = _place_within_memory(graph, cluster, placer, thorough=effort != 0)
             return plan_with_ops_apart(plan, Rehearsal(graph, cluster)) if places_ops(placer) else plan
-        place_by = functools.partial(_by_its_rule, graph, cluster)
+        place_by = functools.partial(_by_its_rule, graph, cluster, {})
         rehearse, enough_s = Rehearsal(graph, cluster), shortest_step_s(graph, cluster)
         # no step can be shorter than `enough_s`: a plan that reaches it ends the search
         return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
@@ -220,7 +223,7 @@ def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:
 def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *, thorough: bool) -> Plan:
     """Place by the placer's rule. If one for several devices finds no placement, place by memory alone."""
     try:
-        return _by_its_rule(graph, cluster, placer)
+        return _by_its_rule(graph, cluster, {}, placer)
     except PlacementError as error:
         if not uses_several(placer):
             raise
@@ -230,7 +233,7 @@ def _place_within_memory(graph: LayerGraph, cluster: Cluster, placer: Placer, *,
         return problem.plan(str(placer), found.device_of, found.order, note)
 
 
-def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
+def _by_its_rule(graph: LayerGraph, cluster: Cluster, known: _Known, placer: Placer) -> Plan:
     """Place by the placer's own rule. If it finds no placement, retry with a larger memory budget.
 
     The ledger of a placer may count too much or too little memory. The simulator knows when tensors
@@ -238,29 +241,29 @@ def _by_its_rule(graph: LayerGraph, cluster: Cluster, placer: Placer) -> Plan:
     """
     if placer == "single":
         return _on_one_device(graph, cluster)
-    make = find(placer)
+    make = functools.partial(find(placer), graph)
     try:
-        return _tightened(graph, cluster, make, cluster, _TIGHTENINGS)
+        return _tightened(cluster, known, make, cluster, _TIGHTENINGS)
     except PlacementError as error:
         refused = error
     for more in _LOOSENINGS if uses_several(placer) else ():
         budget = resized(cluster, {d.name: round(more * d.memory_bytes) for d in cluster.devices})
         try:
-            return _tightened(graph, cluster, make, budget, _LOOSE_TIGHTENINGS)
+            return _tightened(cluster, known, make, budget, _LOOSE_TIGHTENINGS)
         except PlacementError:
             continue
     raise refused
 
 
 def _tightened(
-    graph: LayerGraph, cluster: Cluster, make: Callable[..., Plan], budget: Cluster, times: int
+    cluster: Cluster, known: _Known, make: Callable[[Cluster], Plan], budget: Cluster, times: int
 ) -> Plan:
     """Place within a budget. While a simulated peak exceeds a device's memory, reduce that and retry."""
     for _ in range(times):
-        plan = make(graph, budget)
+        plan = make(budget)
         if plan.cluster is not cluster:
             plan = replace(plan, cluster=cluster)
-        excess = excess_bytes(plan)
+        excess = excess_bytes(known.setdefault((tuple(plan.device_of.items()), plan.order), plan))
         if not excess:
             return plan
         budget = resized(budget, {name: -size for name, size in excess.items()})
