@@ -45,5 +45,14 @@ def in_turn(*axes: Sequence[Any], full: bool = FULL) -> list[tuple[Any, ...]]:
     return [tuple(axis[place % len(axis)] for axis in axes) for place in range(max(map(len, axes)))]
 
 
+def named(value: Any) -> str:
+    """How a choice is called in the name of a test.
+
+    Args:
+        value: something with a name, such as an architecture, or a plain value.
+    """
+    return str(getattr(value, "name", value))
+
+
 def _met(row: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
     return set(itertools.combinations(enumerate(row), 2))

@@ -63,9 +63,7 @@ class LinearProgram:
         return self._by_highs() if _has_highs() else self._by_cbc()
 
     def _by_highs(self) -> list[float]:
-        solver = _silent_class()()
-        for name, value in {"output_flag": False, "threads": 1}.items():
-            solver.setOptionValue(name, value)
+        solver = _silent(threads=1)
         bounds = [np.array(values) for values in (self._costs, self._lowest, self._highest)]
         nothing = np.empty(0, np.int32)
         solver.addCols(len(self._costs), *bounds, 0, nothing, nothing, np.empty(0))
@@ -115,9 +113,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
 
     def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:
         """Make HiGHS's own solver, and give it the options."""
-        lp.solverModel = _silent_class()()
-        for name, value in {"output_flag": False, "threads": self.threads, **self.optionsDict}.items():
-            lp.solverModel.setOptionValue(name, value)
+        lp.solverModel = _silent(threads=self.threads, **self.optionsDict)
 
     def findSolutionValues(self, lp: pulp.LpProblem) -> tuple[int, int]:
         """Status, and kind of solution; PuLP's table lacks the statuses of limits other than time."""
@@ -127,6 +123,14 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             if lp.solverModel.getObjectiveValue() == float("inf"):
                 return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
             return pulp.LpStatusOptimal, pulp.LpSolutionIntegerFeasible
+
+
+def _silent(**options: Any) -> Any:
+    """HiGHS's own solver, with its options; it prints nothing."""
+    solver = _silent_class()()
+    for name, value in {"output_flag": False, **options}.items():
+        solver.setOptionValue(name, value)
+    return solver
 
 
 @functools.cache

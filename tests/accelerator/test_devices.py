@@ -16,7 +16,7 @@ import pytest
 import torch
 from architectures import HELD_IN, OWN, Architecture, loss_of
 from backend.real.test_step_clock import what
-from matrix import FULL, in_turn, pairs
+from matrix import FULL, in_turn, named, pairs
 from safetensors.torch import save_file
 from same import Result, assert_same, identical
 from same import step as step_on_cpu
@@ -75,10 +75,6 @@ def places_of(where: str) -> tuple[str, ...]:
     if len(PLACES[where]) < 2:
         pytest.skip("needs two devices")
     return PLACES[where]
-
-
-def named(value: Any) -> str:
-    return value.name if isinstance(value, Architecture) else str(value)
 
 
 def mode_of(row: Architecture, training: bool) -> str:

@@ -6,7 +6,7 @@ import pytest
 from architectures import HELD_IN, OTHERS, OWN, Architecture
 from architectures.graphs import assert_each_is_owned_once, assert_weights_add_up
 from architectures.of_zoo import ZOO
-from matrix import FULL, in_turn
+from matrix import FULL, in_turn, named
 from same import ROUNDING, Result, assert_same, step
 
 import baechi
@@ -62,9 +62,7 @@ def test_held_in(architecture: Architecture, training: bool) -> None:
         assert_same(reference, result, tolerance=0.0 if n == 1 else ROUNDING)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "mode"), in_turn(OTHERS, list(MODES)), ids=lambda value: getattr(value, "name", value)
-)
+@pytest.mark.parametrize(("architecture", "mode"), in_turn(OTHERS, list(MODES)), ids=named)
 def test_others(architecture: Architecture, mode: str) -> None:
     """On 3 devices: the model that was captured itself, and others by its graph; which has all weights."""
     training = MODES[mode]
@@ -100,7 +98,7 @@ DOUBLE = [a for a in (*ZOO, *HELD_IN) if a.name != "mixtral"]
 @pytest.mark.parametrize(
     ("architecture", "placer"),
     in_turn(DOUBLE, ["random:0", "random:1"]),
-    ids=lambda value: getattr(value, "name", value),
+    ids=named,
 )
 def test_gradients_in_double_precision(architecture: Architecture, placer: str) -> None:
     """What single precision rounds differently agrees to 1e-10 in double: only the order differs."""

@@ -21,9 +21,10 @@ def function_name(func: Any) -> str:
     Args:
         func: a torch function, an operator, or what reads a property.
     """
+    if reads_property(func) and described(func) in _VIEWS:
+        return described(func)
     named = func.overloadpacket if isinstance(func, OpOverload) else func
-    name = str(getattr(named, "__name__", ""))
-    return described(func) if name == "__get__" and described(func) in _VIEWS else name
+    return str(getattr(named, "__name__", ""))
 
 
 def reads_property(func: Any) -> bool:

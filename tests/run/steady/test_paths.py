@@ -11,7 +11,7 @@ import torch
 from architectures import OWN, Architecture
 from architectures.base import noise, seeded
 from architectures.of_zoo import ZOO
-from matrix import pairs
+from matrix import named, pairs
 from run.launched import runtime_of
 from same import Result, assert_same, step
 from torch import Tensor, nn
@@ -53,10 +53,6 @@ SMALL = [architecture for architecture in (*ZOO, *OWN) if "inception" not in arc
 """Inception has no call that the others lack, and takes as long as all of them."""
 
 MODES = ("training", "inference")
-
-
-def named(value: Any) -> str:
-    return value.name if isinstance(value, Architecture) else str(value)
 
 
 @pytest.mark.parametrize(("architecture", "mode", "reorder"), pairs(SMALL, MODES, [False, "host"]), ids=named)
