@@ -88,6 +88,20 @@ def last_part(host_s: float, launch_s: float) -> float:
     return min(1.0, launch_s / host_s) if host_s > 0 else 0.0
 
 
+def paced_s(over_s: float, now_s: float, kernels_s: float, work_s: float, launch_s: float) -> float:
+    """When a layer is over that follows others on a device, which waits for nothing but its host.
+
+    Args:
+        over_s: when the layers before it are over.
+        now_s: when the host reaches the layer.
+        kernels_s: how long the host takes to issue its kernels.
+        work_s: how long it runs.
+        launch_s: how long the host takes to issue one kernel.
+    """
+    first_s, last_s = issue_s(now_s, kernels_s, launch_s)
+    return max(max(over_s, first_s) + work_s, last_s + last_part(kernels_s, launch_s) * work_s)
+
+
 def host_s_of(layers: Sequence[LayerCosts], phase: Phase) -> list[float]:
     """By layer, how long the host takes to issue its kernels.
 

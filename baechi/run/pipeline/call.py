@@ -28,6 +28,7 @@ from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
+from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.walking import refuse_half_precision, shares_of, walk
 from baechi.run.runtime import Runtime
@@ -96,8 +97,12 @@ class _Call:
         self._own = OwnState(
             model, microbatches.written, pipeline.microbatches, microbatches.route.run_of_layer
         )
+        route, shared = microbatches.route, self._own.tensors
+        self._weights = weights = WeightsElsewhere(
+            model, route, self._backend, microbatches.ahead, shared.is_unwritten
+        )
         steps = [
-            LaneStep(self._backend, runtime, microbatches.route, lane, microbatches.ahead, self._own.tensors)
+            LaneStep(self._backend, runtime, route, lane, microbatches.ahead, shared, weights)
             for lane in self._lanes
         ]
         self._parts = [step.parts for step in steps]
@@ -123,6 +128,7 @@ class _Call:
                 self._executor.finish(list(self._seeded))
             self._own.finish()
             self._draws.settle()
+            self._weights.leave()
         finally:
             for lane in self._lanes:
                 lane.end()

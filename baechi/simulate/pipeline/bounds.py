@@ -63,7 +63,9 @@ def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator
         for send in sends:
             channel = "to", send.target if serial else (send.source, send.target)
             for base in [microbatch * width for microbatch in range(microbatches)]:
-                made_s = 0.0 if maker is None else found.heads_s[base + maker] + found.own_s[base + maker]
+                made_s = 0.0
+                if maker is not None:
+                    made_s = found.heads_s[base + maker] + found.own_s[base + maker] - send.rest_s
                 readers = [found.tails_s[base + offset + reader] for reader in send.readers]
                 yield channel, (made_s, send.duration_s, max(readers, default=0.0))
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.indexed import FROM_HOST
@@ -11,14 +10,11 @@ from baechi.cost.transfer import link_table, transfer_s
 from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 from baechi.records.graph import LayerGraph
-from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.pipeline.closing import Closing
 from baechi.simulate.pipeline.counting.bytes import UnitBytes, bytes_of, gradients_of
-
-_PASSES = 3
-"""Adding a gradient to that of the microbatches before reads both and writes one."""
+from baechi.simulate.pipeline.counting.seconds import Made, SecondsCounter
 
 
 class Send(NamedTuple):
@@ -31,6 +27,8 @@ class Send(NamedTuple):
         size_bytes: what travels.
         copy_bytes: the memory that it takes where it arrives.
         readers: the runs (of a gradient: the stages) that wait for it.
+        rest_s: what its maker still takes of the device when it is made; gradients are sent at the end.
+        paced_s: from the host's begin of its maker until it is made, if the device waits for the host alone.
     """
 
     source: int
@@ -39,6 +37,8 @@ class Send(NamedTuple):
     size_bytes: int
     copy_bytes: int
     readers: tuple[int, ...]
+    rest_s: float = 0.0
+    paced_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,13 @@ class PipelineCosts:
         add_s: seconds of adding gradients to those of the microbatches before.
         host_forward_s, host_backward_s: seconds of the host.
         add_host_s: seconds of the host for these additions.
+        paced_forward_s, paced_backward_s: from the host's begin of a task until all of it is issued and over,
+            where the device waits for the host alone.
+        paced_adding_s: the same of backward, with these additions.
         uploads: by run, what it is the first to need from the host.
         sends: by run, what it makes for other devices.
         returns: by stage, the gradients that it sends.
+        awaits: by run, the devices whose values the host waits for before it; then those within it.
         forward_after, backward_after: what it follows without a transfer.
         task_s: the part of each task's host time that comes before its first kernel.
         transfer_s: the part of a transfer's host time that comes before it is issued.
@@ -70,9 +74,13 @@ class PipelineCosts:
     host_forward_s: list[float]
     host_backward_s: list[float]
     add_host_s: list[float]
+    paced_forward_s: list[float]
+    paced_backward_s: list[float]
+    paced_adding_s: list[float]
     uploads: list[list[Send]]
     sends: list[list[Send]]
     returns: list[list[Send]]
+    awaits: list[tuple[list[int], list[int]]]
     forward_after: list[list[int]]
     backward_after: list[list[int]]
     task_s: float
@@ -123,64 +131,64 @@ class PipelineCoster:
         plan = self.plan.with_plan([device_of[node] for node in self._node], ())
         runs, stages = len(units.stage_of_run), len(units.device_of)  # those of weights are stages, too
         run_of = [units.run_of[node] for node in self._node]
+        host = self.cluster.host or HostCosts()
+        task_s = host.task_s * plan.knows_host
+        counter = self._counted(plan, units, run_of, task_s)
         costs = PipelineCosts(
             self.cluster,
             units,
-            forward_s=[0.0] * runs,
-            backward_s=[0.0] * stages,
-            add_s=[0.0] * stages,
-            host_forward_s=[0.0] * runs,
-            host_backward_s=[0.0] * stages,
-            add_host_s=[0.0] * stages,
+            *counter.seconds,
             uploads=[[] for _ in range(runs)],
             sends=[[] for _ in range(runs)],
             returns=[[] for _ in range(stages)],
+            awaits=self._awaits(plan, run_of, runs),
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
-            task_s=(self.cluster.host or HostCosts()).task_s * plan.knows_host,
-            transfer_s=(self.cluster.host or HostCosts()).transfer_s * plan.knows_host,
+            task_s=task_s,
+            transfer_s=host.transfer_s * plan.knows_host,
             count_bytes=partial(bytes_of, plan, units, run_of, self._weights_part),
             closing=self._closing(plan, units, gradients_of(plan, units, run_of)),
         )
-        self._count_seconds(plan, costs, run_of)
-        self._count_transfers(plan, costs, run_of)
+        self._count_transfers(plan, costs, run_of, counter.made)
+        for paced, host_s in (
+            (costs.paced_forward_s, costs.host_forward_s),
+            (costs.paced_backward_s, costs.host_backward_s),
+            (costs.paced_adding_s, list(map(sum, zip(costs.host_backward_s, costs.add_host_s, strict=True)))),
+        ):
+            paced[:] = map(max, paced, host_s)
         return costs
 
-    def _count_seconds(self, plan: IndexedPlan, costs: PipelineCosts, run_of: Sequence[int]) -> None:
-        knows_host, launch_s, training = plan.knows_host, self.cluster.launch_s, self.graph.training
+    def _counted(
+        self, plan: IndexedPlan, units: Units, run_of: Sequence[int], task_s: float
+    ) -> SecondsCounter:
+        counter = SecondsCounter(plan, units, task_s)
         layers = [layer for layer, run in enumerate(run_of) if run >= 0]
-        forward_s, host_s = plan.seconds_of("forward"), plan.host_s["forward"]
-        for layer in layers:
-            costs.forward_s[run_of[layer]] += forward_s[layer]
-            costs.host_forward_s[run_of[layer]] += host_s[layer] + knows_host * plan.own.call_s[layer]
-        if training:
-            backward_s, host_s = plan.seconds_of("backward"), plan.host_s["backward"]
-            of_weights_s = (self.cluster.host or HostCosts()).weights_s * knows_host
-            weights_stage = costs.units.weights_stage
-            for layer in layers:
-                stage = adding = costs.units.stage_of_run[run_of[layer]]
-                found = self.indexed.costs[layer]
-                part = self._weights_part[layer] if stage in weights_stage else 0.0
-                if part:
-                    adding = weights_stage[stage]
-                    costs.backward_s[adding] += part * backward_s[layer]
-                    products = ceil(_additions(found) / 2)  # each has a weight, most a bias
-                    costs.host_backward_s[adding] += part * host_s[layer] + products * of_weights_s
-                rate = self.cluster.devices[costs.units.device_of[stage]].bytes_per_s
-                costs.backward_s[stage] += (1 - part) * backward_s[layer]
-                costs.host_backward_s[stage] += (1 - part) * host_s[layer]
-                costs.add_s[adding] += _PASSES * found.grad_bytes / rate if rate else 0.0
-                if knows_host and found.grad_bytes:
-                    costs.add_host_s[adding] += launch_s * _additions(found)
-            for returned in self.indexed.returned:
-                if returned.is_loss:  # the gradient that backward begins with is one kernel
-                    costs.host_backward_s[costs.units.stage_of_run[run_of[returned.maker]]] += (
-                        launch_s * knows_host
-                    )
-        for taken in (costs.host_forward_s, costs.host_backward_s):
-            taken[:] = [seconds + costs.task_s for seconds in taken]
+        counter.forward([(layer, run_of[layer]) for layer in layers])
+        if self.graph.training:
+            stage_of = [units.stage_of_run[run] if run >= 0 else run for run in run_of]
+            losses = [stage_of[one.maker] for one in self.indexed.returned if one.is_loss]
+            back = [(layer, stage_of[layer]) for layer in reversed(layers)]
+            counter.backward(back, losses, self._weights_part)
+        return counter
 
-    def _count_transfers(self, plan: IndexedPlan, costs: PipelineCosts, run_of: Sequence[int]) -> None:
+    def _awaits(
+        self, plan: IndexedPlan, run_of: Sequence[int], runs: int
+    ) -> list[tuple[list[int], list[int]]]:
+        found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(runs)]
+        for reached, makers in self.indexed.awaited.items():
+            later = [run for run in run_of[reached:] if run >= 0]  # what the host reaches may have no run
+            for maker in makers if later else ():
+                if run_of[maker] >= 0:
+                    found[later[0]][run_of[maker] == later[0]].append(plan.device_of[maker])
+        return found
+
+    def _count_transfers(
+        self,
+        plan: IndexedPlan,
+        costs: PipelineCosts,
+        run_of: Sequence[int],
+        made: Sequence[Made],
+    ) -> None:
         indexed, units, host = self.indexed, costs.units, len(self.cluster)
         each_s = self.cluster.launch_s * plan.knows_host
         node_s = plan.own.node_s * plan.knows_host
@@ -196,12 +204,14 @@ class PipelineCoster:
             for target, layers in readers.items():
                 runs = sorted({run_of[layer] for layer in layers})
                 sent_s = transfer_s(self._links[source][target], size)
-                send = Send(source, target, sent_s, size, held, tuple(runs))
                 issuer = runs[0] if maker == FROM_HOST else run_of[maker]
-                (costs.uploads if maker == FROM_HOST else costs.sends)[issuer].append(send)
                 costs.host_forward_s[issuer] += each_s + own_s
+                send = Send(source, target, sent_s, size, held, tuple(runs))
                 if maker == FROM_HOST:
+                    costs.uploads[issuer].append(send)
                     continue
+                rest_s = max(0.0, costs.forward_s[issuer] - made[maker].done_s)
+                costs.sends[issuer].append(send._replace(rest_s=rest_s, paced_s=made[maker].paced_s))
                 for run in runs:
                     _drop(costs.forward_after[run], run_of[maker])
                 home = units.stage_of_run[run_of[maker]]
@@ -224,11 +234,6 @@ class PipelineCoster:
             not self.indexed.outputs_stay,
             gradients,
         )
-
-
-def _additions(costs: LayerCosts) -> float:
-    """How many kernels add a layer's gradients to those of the microbatches before: buffers have none."""
-    return max(1, len(costs.weights or ()) if costs.grads is None else costs.grads)
 
 
 def _drop(found: list[int], what: int) -> None:

@@ -127,4 +127,5 @@ class _Streams:
         self.sent_s[device] = max(self.sent_s[device], self.computed_s[device])
         for source, end_s in self._sent.get(task, ()):
             self.sent_s[source] = max(self.sent_s[source], end_s)
-        return self._replay.issue_s[position] + self._replay.costs.task_s
+        costs = self._replay.costs
+        return self._replay.issue_s[position] + costs.task_s + costs.cluster.launch_s

@@ -1,7 +1,7 @@
 """The devices and links of a pipeline at work: what a task waits for, and what its end sets off.
 
-    task ends ─▶ what follows on its device or by order alone
-              ─▶ sends: each queues on its channel when it is ready ─▶ on arrival, what waits for it
+    task ends       ─▶ what follows on its device or by order alone; gradients are sent
+    tensor is made  ─▶ it queues on its channel ─▶ on arrival, what waits for it
 
 Which task a device begins next, and when, is left to those that build on this: list scheduling chooses, a
 replay obeys a list.
@@ -10,6 +10,7 @@ replay obeys a list.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from math import inf
 
 from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
@@ -17,7 +18,7 @@ from baechi.records.pipeline.units import Direction
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
 from baechi.simulate.pipeline.ways import waiting_for_ends
 
-_END, _ARRIVAL, _WAKE, _UPLOAD = range(4)
+_END, _ARRIVAL, _WAKE, _UPLOAD, _MADE = range(5)
 
 
 class AbstractPlay(ABC):
@@ -172,6 +173,8 @@ class AbstractPlay(ABC):
                         awake.add(self.device_of[number % self.width])
                 elif kind == _UPLOAD:
                     self.upload(*what)  # type: ignore[misc]
+                elif kind == _MADE:
+                    self._send(*what)  # type: ignore[misc]
                 else:
                     awake.add(what)  # type: ignore[arg-type]
             self.tick()
@@ -189,13 +192,25 @@ class AbstractPlay(ABC):
         duration_s = self._duration_s[unit]
         if unit >= self.runs and number >= self.width:
             duration_s += self.costs.add_s[unit - self.runs]
-        self.start_s[number] = self.now_s
-        self._at(max(self.now_s + duration_s, self.least_end_s(number)), _END, number)
+        self.start_s[number], begun_s = self.now_s, self.begun_s(number)
+        end_s = max(self.now_s + duration_s, begun_s + self._paced_s(number))
+        self._at(end_s, _END, number)
+        if unit < self.runs:
+            for send in self.costs.sends[unit]:
+                made_s = max(self.now_s + duration_s - send.rest_s, begun_s + send.paced_s)
+                self._at(min(made_s, end_s), _MADE, (send, unit, number // self.width, "forward"))
 
-    def least_end_s(self, number: int) -> float:
-        """When the host has issued the last kernel of a task."""
+    def begun_s(self, number: int) -> float:
+        """When the host began to issue a task; long ago where the host takes no time."""
         del number
-        return 0.0
+        return -inf
+
+    def _paced_s(self, number: int) -> float:
+        unit = number % self.width
+        if unit < self.runs:
+            return self.costs.paced_forward_s[unit]
+        paced_s = self.costs.paced_adding_s if number >= self.width else self.costs.paced_backward_s
+        return paced_s[unit - self.runs]
 
     def _end(self, number: int, awake: set[int]) -> None:
         """Set off what follows a task; devices that may have work now are noted as awake."""
@@ -210,10 +225,7 @@ class AbstractPlay(ABC):
             awake.add(self.device_of[follower])
         if microbatch + 1 < self.microbatches:
             self.meet(number + self.width)
-        if unit < self.runs:
-            for send in self.costs.sends[unit]:
-                self._send(send, unit, microbatch, "forward")
-        else:
+        if unit >= self.runs:
             for send in self.costs.returns[unit - self.runs]:
                 self._send(send, unit - self.runs, microbatch, "backward")
         self.ended(number)

@@ -1,8 +1,10 @@
 """A pipeline's list as the host goes through it: when each task is issued, starts and ends.
 
-The host takes the tasks one after the other. It is never more than a few ahead of a device, so that memory of
+The host takes the tasks one after the other. Where the code asks for values of a device, it waits until all
+that was issued there is over. It is never more than a few ahead of a device, so that memory of
 tasks that are far from running is not taken. A task starts when its first kernel was issued, its device is
-free and what it reads has arrived; it ends no sooner than its last kernel was issued.
+free and what it reads has arrived. It ends no sooner than its last kernel was issued, nor sooner than if its
+device had waited for the host alone.
 """
 
 from collections.abc import Sequence
@@ -37,6 +39,7 @@ class Replay(AbstractPlay):
         self._open = [0] * len(self.idle)
         self._issued: dict[int, tuple[float, float]] = {}
         self._next = 0
+        self._awaited: list[int] = []
         self._host_free_s = 0.0
         self.host_s = 0.0
         self.issue_s: list[float] = []
@@ -61,8 +64,8 @@ class Replay(AbstractPlay):
         if head == len(queue) or not self.is_ready(queue[head]):
             return None
         number = queue[head]
-        if self._issued[number][0] > self.now_s:
-            self.wake(device, self._issued[number][0])
+        if self._issued[number][1] > self.now_s:
+            self.wake(device, self._issued[number][1])
             return None
         self._heads[device] += 1
         return number
@@ -71,9 +74,9 @@ class Replay(AbstractPlay):
         """A task less that is issued and not over."""
         self._open[self.device_of[number % self.width]] -= 1
 
-    def least_end_s(self, number: int) -> float:
-        """When the host has issued its last kernel."""
-        return self._issued[number][1]
+    def begun_s(self, number: int) -> float:
+        """When the host began to issue it."""
+        return self._issued[number][0]
 
     def tick(self) -> None:
         """Let the host go on until it is busy, or too far ahead of the next task's device."""
@@ -82,23 +85,26 @@ class Replay(AbstractPlay):
             number = self._order[self._next]
             unit = number % self.width
             device = self.device_of[unit]
-            if self._open[device] >= AHEAD:
+            before, within = self.costs.awaits[unit] if unit < self.runs else ([], [])
+            if self._open[device] >= AHEAD or any(self._open[one] for one in (*self._awaited, *before)):
                 return
             begin_s = max(self.now_s, self._host_free_s)
             if begin_s > self.now_s:
                 self.wake(device, begin_s)
                 return
             taken_s = self._host_s(number)
-            self._issued[number] = (begin_s + min(before_s, taken_s), begin_s + taken_s)
+            first_s = begin_s + min(before_s, taken_s)
+            self._issued[number] = (begin_s, first_s)
             self._host_free_s = begin_s + taken_s
             self.host_s += taken_s
             self.issue_s.append(begin_s)
             self._open[device] += 1
             self._next += 1
+            self._awaited = within
             self._queues[device].append(number)
             if unit < self.runs:
-                self.upload_at(self._issued[number][0] + self.costs.transfer_s, number // self.width, unit)
-            self.wake(device, self._issued[number][0])
+                self.upload_at(first_s + self.costs.transfer_s, number // self.width, unit)
+            self.wake(device, first_s)
 
     def _host_s(self, number: int) -> float:
         unit = number % self.width

@@ -54,12 +54,14 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
             rest_s = [travel_s + tails_s[base + follower] for follower, travel_s in after[unit]]
             rest_s += [tails_s[base + width + unit]] if base != bases[-1] else []
             rest_s += [last_s[unit]] if unit < runs else []
-            tails_s[base + unit] += max(rest_s, default=0.0)
+            tails_s[base + unit] += max([0.0, *rest_s])
     return Ways(own_s, heads_s, tails_s)
 
 
 def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
-    """By unit, those of its microbatch that begin after its end, and how long what they read travels.
+    """By unit, those of its microbatch that read what it makes, and how long after its end that is there.
+
+    It is there before the end if its maker goes on with other work. Then the time is negative.
 
     Args:
         costs: of the pipeline.
@@ -67,7 +69,8 @@ def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
     runs = len(costs.forward_s)
     found = [[(later, 0.0) for later in at_once] for at_once in waiting_for_ends(costs)]
     for run, sends in enumerate(costs.sends):
-        found[run] += [(reader, send.duration_s) for send in sends for reader in send.readers]
+        for send in sends:  # it may arrive before the end of its maker
+            found[run] += [(reader, send.duration_s - send.rest_s) for reader in send.readers]
     for stage, sends in enumerate(costs.returns) if costs.units.training else ():
         found[runs + stage] += [(runs + reader, send.duration_s) for send in sends for reader in send.readers]
     return found
@@ -109,12 +112,12 @@ def by_task(each_s: Sequence[float], more_s: Sequence[float], units: Units, micr
 
 
 def fetched_s(costs: PipelineCosts) -> list[float]:
-    """By run, the longest transfer of what others read.
+    """By run, how long after its end the last of what others read is there.
 
     Args:
         costs: of the pipeline.
     """
-    return [max([send.duration_s for send in sends], default=0.0) for sends in costs.sends]
+    return [max([0.0, *[send.duration_s - send.rest_s for send in sends]]) for sends in costs.sends]
 
 
 def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:

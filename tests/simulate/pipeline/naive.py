@@ -19,6 +19,7 @@ class Travel:
     target: str
     ready_s: float
     duration_s: float
+    maker: str = ""
     start_s: float | None = None
     end_s: float | None = None
 
@@ -29,6 +30,7 @@ class Naive:
     starts: dict[Task, float] = field(default_factory=dict)
     ends: dict[Task, float] = field(default_factory=dict)
     issued: dict[Task, tuple[float, float]] = field(default_factory=dict)
+    began: dict[Task, float] = field(default_factory=dict)
     travels: list[Travel] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -46,17 +48,6 @@ class Naive:
 
     def device(self, task: Task) -> str:
         return self.device_of[self.layers(task)[0]]
-
-    def seconds(self, task: Task) -> float:
-        device = self.cluster.device(self.device(task))
-        total = 0.0
-        for name in self.layers(task):
-            costs = self.graph.costs(name)
-            taken = costs.forward_s if task.phase == "forward" else costs.backward_s
-            total += float(taken) / device.speed  # type: ignore[arg-type]
-            if task.phase == "backward" and task.microbatch and device.bytes_per_s:
-                total += PASSES * costs.grad_bytes / device.bytes_per_s
-        return total
 
     def host_seconds(self, task: Task) -> float:
         if not self.knows_host:
@@ -128,7 +119,45 @@ class Naive:
         link = self.cluster.link_between(source, target)
         seconds = link.latency_s + self.graph.edges[tensor, reader]["bytes"] / link.bytes_per_s
         stage = str(task.unit) if task.phase == "backward" else ""
-        return Travel((tensor, task.microbatch, target, task.phase, stage), source, target, 0.0, seconds)
+        key = (tensor, task.microbatch, target, task.phase, stage)
+        return Travel(key, source, target, 0.0, seconds, tensor if task.phase == "forward" else "")
+
+    def awaited(self, task: Task, *, within: bool) -> set[str]:
+        """Devices whose values the code asks for before a run, or in it."""
+        found = set()
+        for name in self.graph.placed():
+            reached = self.graph.costs(name).awaited_before
+            if task.phase == "forward" and reached and self.run_of[reached] == task.unit:
+                if (self.run_of[name] == task.unit) == within:
+                    found.add(self.device_of[name])
+        return found
+
+    def over(self, task: Task, start_s: float, last: str = "") -> float:
+        """When a task is over, or one of its layers: kernels wait for the host, and for those before."""
+        device = self.cluster.device(self.device(task))
+        host_s = self.began[task] + (
+            self.cluster.host.task_s if self.cluster.host and self.knows_host else 0.0
+        )
+        launch_s, layers = self.cluster.launch_s if self.knows_host else 0.0, self.layers(task)
+        free_s = start_s
+        for name in layers if task.phase == "forward" else reversed(layers):
+            costs = self.graph.costs(name)
+            issue_s, work_s = costs.host_forward_s, float(costs.forward_s)  # type: ignore[arg-type]
+            if task.phase == "backward":
+                issue_s, work_s = costs.host_backward_s, float(costs.backward_s)  # type: ignore[arg-type]
+            free_s, host_s = self.after(free_s, host_s, issue_s, work_s / device.speed)
+            if name == last:
+                return free_s
+            if task.phase == "backward" and task.microbatch and costs.grad_bytes:
+                add_s = PASSES * costs.grad_bytes / device.bytes_per_s if device.bytes_per_s else 0.0
+                free_s, host_s = self.after(free_s, host_s, launch_s, add_s)
+        return max(free_s, self.issued[task][1])
+
+    def after(self, free_s: float, host_s: float, issue_s: float, work_s: float) -> tuple[float, float]:
+        """A layer's kernels are equally long; the first and the last decide."""
+        first_s, last_s = host_s + min(self.cluster.launch_s, issue_s), host_s + issue_s
+        last_work_s = work_s * min(1.0, self.cluster.launch_s / issue_s) if issue_s else 0.0
+        return max(max(free_s, first_s) + work_s, last_s + last_work_s), last_s
 
     def has_all(self, task: Task, now_s: float) -> bool:
         k, here = task.microbatch, self.device(task)
@@ -173,7 +202,7 @@ class Naive:
                 for device, task in sorted(running.items(), key=lambda item: self.starts[item[1]]):
                     if self.ends[task] <= now_s:
                         del running[device]
-                        for travel in self.travels_of(task) if task.phase == "backward" else self.made(task):
+                        for travel in self.travels_of(task) if task.phase == "backward" else ():
                             travel.ready_s = now_s
                             self.travels.append(travel)
                         moved = True
@@ -181,10 +210,15 @@ class Naive:
                 if issued < len(self.order) and host_free_s <= now_s:
                     task = self.order[issued]
                     device = self.device(task)
-                    if len(queues[device]) + (device in running) < AHEAD:
+                    asked = self.awaited(task, within=False)
+                    if issued:
+                        asked |= self.awaited(self.order[issued - 1], within=True)
+                    waits = any(queues[one] or one in running for one in asked)
+                    if not waits and len(queues[device]) + (device in running) < AHEAD:
                         taken_s = self.host_seconds(task)
                         task_s = self.cluster.host.task_s if self.cluster.host and self.knows_host else 0.0
                         first_s = min(task_s + self.cluster.launch_s, taken_s)
+                        self.began[task] = now_s
                         self.issued[task] = (now_s + first_s, now_s + taken_s)
                         host_free_s = now_s + taken_s
                         queues[device].append(task)
@@ -201,7 +235,11 @@ class Naive:
                         task = queue.pop(0)
                         running[device] = task
                         self.starts[task] = now_s
-                        self.ends[task] = max(now_s + self.seconds(task), self.issued[task][1])
+                        self.ends[task] = self.over(task, now_s)
+                        for travel in self.made(task) if task.phase == "forward" else ():
+                            travel.ready_s = self.over(task, now_s, travel.maker)
+                            ready_s.append(travel.ready_s)
+                            self.travels.append(travel)
             times = [*self.ends.values(), host_free_s]
             times += [time for pair in self.issued.values() for time in pair]
             times += ready_s

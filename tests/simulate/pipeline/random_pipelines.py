@@ -37,6 +37,9 @@ def random_pipeline(seed: int) -> Pipeline:
     if chance.random() < 0.5:
         for place, name in enumerate([name for name in graph if not list(graph.successors(name))]):
             graph.nodes[name]["returned"] = {str(place): chance.randrange(10**6)}
+    if size > 1 and chance.random() < 0.3:  # the code asks for values
+        asked = chance.randrange(size - 1)
+        graph.nodes[f"l{asked}"]["awaited_before"] = f"l{chance.randrange(asked + 1, size)}"
     cluster = Cluster(
         tuple(
             Device(f"d{n}", speed=chance.choice([1.0, 0.7]), bytes_per_s=chance.choice([0.0, 10.0]))

@@ -36,10 +36,16 @@ class MakingSite(NamedTuple):
 
 
 class Ahead:
-    """By site, the devices that read what is made there. One for all microbatches and steps."""
+    """What other devices read. One for all microbatches and steps.
+
+    Attributes:
+        readers: by site, the devices that read what is made there.
+        weights: the names of weights that were read in the last step, each with a device.
+    """
 
     def __init__(self) -> None:
         self.readers: dict[MakingSite, dict[str, None]] = {}
+        self.weights: dict[tuple[str, str], None] = {}
 
 
 class Sender:

@@ -17,6 +17,7 @@ from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.lanes.ahead import Ahead, Sender
 from baechi.run.pipeline.lanes.route import Route, Sites
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
+from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step.aliases import same_view, view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
@@ -56,6 +57,7 @@ class LaneStep(Step):
         gate: where it waits.
         ahead: what is sent as soon as it is made.
         shared: what microbatches share.
+        weights: those that are read on other devices.
 
     Attributes:
         parts: what autograd records of it.
@@ -64,7 +66,14 @@ class LaneStep(Step):
     pieces_of = staticmethod(leaves_of)
 
     def __init__(
-        self, backend: Any, runtime: Any, route: Route, gate: Gate, ahead: Ahead, shared: SharedTensors
+        self,
+        backend: Any,
+        runtime: Any,
+        route: Route,
+        gate: Gate,
+        ahead: Ahead,
+        shared: SharedTensors,
+        weights: WeightsElsewhere,
     ) -> None:
         super().__init__(backend, runtime)
         self.sites = runtime.call_sites()
@@ -76,6 +85,7 @@ class LaneStep(Step):
         self._places = Sites(route)
         self._sender = Sender(ahead)
         self._shared = shared
+        self._weights = weights
 
     def reach(self, layer: str, args: Any, kwargs: Any) -> str:
         call = super().reach(layer, args, kwargs)
@@ -154,10 +164,15 @@ class LaneStep(Step):
         return lambda tensor: lies_here(tensor) and maker_of(tensor) is None
 
     def bring(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
-        maker = self.parts.maker_of(tensor) if torch.is_grad_enabled() else None
+        maker, here = None, self.backend.place_of(tensor)
+        if torch.is_grad_enabled():
+            maker = self.parts.maker_of(tensor)
+            if maker is None and here != place:
+                maker = self._weights.home(tensor, self.parts)
         if maker is None:
-            self._note_read(tensor, self.backend.place_of(tensor), place)
-            return super().bring(tensor, place)
+            self._note_read(tensor, here, place)
+            with self._behind(tensor, here):
+                return super().bring(tensor, place)
         slots = self._copies_of(tensor)
         key = (place, *writes_of(tensor), self.parts.now)
         copy = slots.get(key)
@@ -182,6 +197,8 @@ class LaneStep(Step):
 
     def _copied(self, tensor: torch.Tensor, here: str, place: str) -> torch.Tensor:
         """The copy of a tensor on another device, or a view of the copy of what it is a view of."""
+        if self._weights.knows(tensor):
+            return self._weights.copied(tensor, place)
         first = self._sender.first_of(tensor)
         self._note_read(first, here, place)
         with self._behind(first, here):
@@ -192,7 +209,8 @@ class LaneStep(Step):
     def _behind(self, tensor: torch.Tensor, here: str) -> Iterator[None]:
         """Within this context, a transfer waits for what made a tensor, not for all that was issued since."""
         mark = mark_of(tensor)
-        if mark is not None and not mark.writes:  # else it may have been written later
+        self._ready = self._weights.ready(tensor, here)
+        if self._ready is None and mark is not None and not mark.writes:  # else it may be written later
             self._ready = self.parts.end_of(tensor, here)
         try:
             yield

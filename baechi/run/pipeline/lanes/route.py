@@ -17,6 +17,8 @@ class Route:
         run_of: by node of the graph, its run.
         stage_of_run: by run, its stage.
         place_of_stage: by stage, its device.
+        stage_of_weight: by name of a weight, the stage where the graph has it.
+        gradients_from: by stage, the stages whose gradients it needs.
         node_at: by site in the model's code, the functional op that the graph has there.
         functions: the names of the functions that the graph has as nodes.
         run_of_layer: by module that is a layer, the run that all of its calls belong to; None if they do not.
@@ -29,6 +31,13 @@ class Route:
         self.run_of = {node: run for node, run in pairs if run != NOWHERE}
         self.stage_of_run = units.stage_of_run
         self.place_of_stage = tuple(names[device] for device in units.device_of)
+        self.gradients_from = units.backward_after
+        self.stage_of_weight = {
+            weight: self.stage_of_run[self.run_of[node]]
+            for node, costs in plan.graph.placed_costs()
+            if node in self.run_of
+            for weight in costs.weights or ()
+        }
         self.node_at: dict[Site, str] = {}
         after, calls = "", Counter[str]()
         for node, costs in plan.graph.placed_costs():

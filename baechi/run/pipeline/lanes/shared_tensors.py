@@ -68,6 +68,7 @@ class SharedTensors:
         self._entries: list[_Entry] = []
         self._tensors: list[torch.Tensor] = []
         self._counts: list[int] = []
+        self._first: list[int] = []
         self._modules: dict[int, _Owner] = {}
         self._buffers: dict[tuple[int, str], Any] = {}
         self._places: dict[int, int] = {}
@@ -89,7 +90,17 @@ class SharedTensors:
 
     def begin(self) -> None:
         """Tasks begin: what was written until now was not written by them."""
-        self._counts = list(map(write_count, self._tensors))
+        self._first = list(map(write_count, self._tensors))
+        self._counts = list(self._first)
+
+    def is_unwritten(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is one of these, and no task has written it.
+
+        Args:
+            tensor: any.
+        """
+        place = self._places.get(id(tensor))
+        return place is not None and place < len(self._first) and write_count(tensor) == self._first[place]
 
     def unseen(self, modules: Iterable[nn.Module]) -> list[str]:
         """The buffers that no `look` has seen.

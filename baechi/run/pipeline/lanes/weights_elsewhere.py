@@ -1,0 +1,141 @@
+"""Weights that the model's code passes to layers on other devices than their own.
+
+    weight ─▶ copy for stage 1      one for all microbatches: no task writes a weight that others read
+       ▲          │ gradient
+       └──────────┘ used in the backward of the weight's own stage, like that of an activation
+
+Autograd alone would add the gradient in the backward of stage 1. The weight's device would wait for it there,
+with all that was issued to it later. From the second step on the copy is sent when the step begins.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from baechi.backend import AbstractBackend
+from baechi.backend.transfer import arrive, depart
+from baechi.run.pipeline.graph.part import Part
+from baechi.run.pipeline.graph.parts import Parts
+from baechi.run.pipeline.lanes.ahead import Ahead
+from baechi.run.pipeline.lanes.route import Route
+from baechi.run.step.copies import Copy, writes_of
+from baechi.run.step.loans import version_of
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+
+
+class _Home(NamedTuple):
+    """Where the graph has a weight.
+
+    Args:
+        name: the weight's.
+        stage: the stage.
+    """
+
+    name: str
+    stage: int
+
+
+class WeightsElsewhere:
+    """A model's weights in one step, for all microbatches.
+
+    Args:
+        model: the model.
+        route: the way through the pipeline's runs.
+        backend: the devices.
+        ahead: what is sent as soon as it can be.
+        is_unwritten: whether no task has written a tensor of the model yet.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        route: Route,
+        backend: AbstractBackend,
+        ahead: Ahead,
+        is_unwritten: Callable[[torch.Tensor], bool],
+    ) -> None:
+        self._model, self._route, self._backend = model, route, backend
+        self._ahead, self._is_unwritten = ahead, is_unwritten
+        self._begun = {name: backend.record(backend.compute_stream(name)) for name in backend.names}
+        self._copies: dict[tuple[Any, ...], Copy] = {}
+        self._read: dict[tuple[str, str], None] = {}
+        for name, place in ahead.weights:
+            weight = self._weights.get(name)
+            if weight is not None and backend.place_of(weight) != place:
+                self._send(weight, place)
+
+    def ready(self, tensor: torch.Tensor, place: str) -> Any:
+        """The event after which a tensor of the model may be read; None if a task may have written it.
+
+        Args:
+            tensor: any tensor.
+            place: where it lies.
+        """
+        return self._begun.get(place) if self._is_unwritten(tensor) else None
+
+    def home(self, tensor: torch.Tensor, parts: Parts) -> Part | None:
+        """The part whose backward uses a weight's gradient; None if that is the part of now, or not known.
+
+        Args:
+            tensor: any tensor, read by the part of now on another device.
+            parts: the microbatch's.
+        """
+        known, now = self._home_of.get(id(tensor)), parts.now
+        home = None if known is None else parts.stage(known.stage)
+        if known is None or home is None or now is None or now.number in home.above:
+            return None
+        later = self._route.gradients_from[known.stage]  # else the list may name them later
+        return home if any(parts.stage(reader) is now for reader in later) else None
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is one of the weights.
+
+        Args:
+            tensor: any tensor.
+        """
+        return id(tensor) in self._home_of
+
+    def copied(self, tensor: torch.Tensor, place: str) -> torch.Tensor:
+        """A weight's copy on a device, which work issued there from now on may read.
+
+        Args:
+            tensor: a weight that has a home.
+            place: the device.
+        """
+        self._read[self._home_of[id(tensor)].name, place] = None
+        copy = self._copies.get((id(tensor), place, *writes_of(tensor)))
+        if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
+            copy = self._send(tensor, place)
+        if copy.way is not None:
+            copy.tensor, copy.way = arrive(copy.tensor, copy.way), None
+            copy.version = version_of(copy.tensor)
+        return copy.tensor
+
+    def leave(self) -> None:
+        """Forward is over: copies are needed no more. What was read is sent ahead from now on."""
+        self._copies.clear()
+        if self._read:
+            self._ahead.weights, self._read = self._read, {}
+
+    def _send(self, tensor: torch.Tensor, place: str) -> Copy:
+        here = self._backend.place_of(tensor)
+        with torch.no_grad():
+            copy = Copy(*depart(tensor.detach(), self._backend, place, self.ready(tensor, here)))
+        self._copies[id(tensor), place, *writes_of(tensor)] = copy
+        return copy
+
+    @cached_property
+    def _weights(self) -> dict[str, torch.Tensor]:
+        return {
+            name: weight
+            for name, weight in self._model.named_parameters(remove_duplicate=False)
+            if weight.requires_grad and not isinstance(weight, SplitTensor)
+        }
+
+    @cached_property
+    def _home_of(self) -> dict[int, _Home]:
+        known = self._route.stage_of_weight
+        return {id(it): _Home(name, known[name]) for name, it in self._weights.items() if name in known}

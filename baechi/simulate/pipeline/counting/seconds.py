@@ -1,0 +1,140 @@
+"""What the runs and stages of a pipeline take of devices and of the host, in seconds.
+
+A task is a sequence of layers. The host issues their kernels one after the other, so a task may be bound by
+the device in some layers and by the host in others:
+
+    host     |a|b|c|d|e|            its end is the later of
+    device     |--a--|b|c|d|--e--|      its start, and what it takes of the device
+                                        the host's begin, and what it takes if the device waits for no more
+"""
+
+from collections.abc import Iterable, Sequence
+from math import ceil
+from typing import NamedTuple
+
+from baechi.cost.machine import paced_s
+from baechi.records.device import HostCosts
+from baechi.records.layer_costs import LayerCosts
+from baechi.records.pipeline import Units
+from baechi.simulate.indexed_plan import IndexedPlan
+
+_PASSES = 3
+"""Adding a gradient to that of the microbatches before reads both and writes one."""
+
+
+class TaskSeconds(NamedTuple):
+    """Seconds by run in forward, and by stage in backward: see `PipelineCosts`."""
+
+    forward_s: list[float]
+    backward_s: list[float]
+    add_s: list[float]
+    host_forward_s: list[float]
+    host_backward_s: list[float]
+    add_host_s: list[float]
+    paced_forward_s: list[float]
+    paced_backward_s: list[float]
+    paced_adding_s: list[float]
+
+
+class Made(NamedTuple):
+    """How far a run is when one of its layers is over.
+
+    Args:
+        done_s: what it has taken of the device.
+        paced_s: from the host's begin of the run, where the device waits for the host alone.
+    """
+
+    done_s: float
+    paced_s: float
+
+
+class SecondsCounter:
+    """Counts what tasks take, without transfers.
+
+    Args:
+        plan: the placement, indexed.
+        units: its stages and runs.
+        task_s: what the host does before the first kernel of a task.
+
+    Attributes:
+        seconds: what was counted.
+        made: by layer.
+    """
+
+    def __init__(self, plan: IndexedPlan, units: Units, task_s: float) -> None:
+        self._plan, self._units = plan, units
+        self._launch_s = plan.cluster.launch_s
+        runs, stages = len(units.stage_of_run), len(units.device_of)  # those of weights are stages, too
+        self.seconds = TaskSeconds(
+            *([0.0] * runs, [0.0] * stages, [0.0] * stages),
+            *([task_s] * runs, [task_s] * stages, [0.0] * stages),
+            *([0.0] * runs, [0.0] * stages, [0.0] * stages),
+        )
+        self.made = [Made(0.0, 0.0)] * len(plan.indexed)
+
+    def forward(self, layers: Iterable[tuple[int, int]]) -> None:
+        """Count layers.
+
+        Args:
+            layers: with their runs, in the order of the code.
+        """
+        plan, seconds = self._plan, self.seconds
+        forward_s, host_s = plan.seconds_of("forward"), plan.host_s["forward"]
+        paced = seconds.paced_forward_s
+        for layer, run in layers:
+            seconds.forward_s[run] += forward_s[layer]
+            seconds.host_forward_s[run] += plan.knows_host * plan.own.call_s[layer]
+            begin_s = seconds.host_forward_s[run]
+            paced[run] = paced_s(paced[run], begin_s, host_s[layer], forward_s[layer], self._launch_s)
+            seconds.host_forward_s[run] += host_s[layer]
+            self.made[layer] = Made(seconds.forward_s[run], paced[run])
+
+    def backward(
+        self, layers: Iterable[tuple[int, int]], losses: Iterable[int], weights_part: Sequence[float]
+    ) -> None:
+        """Count layers.
+
+        Args:
+            layers: with their stages, in the order of backward.
+            losses: the stages in which backward begins, once for each gradient that it begins with.
+            weights_part: by layer, the part of its backward that is for its weights alone, if that is apart.
+        """
+        plan, units, seconds = self._plan, self._units, self.seconds
+        backward_s, host_s = plan.seconds_of("backward"), plan.host_s["backward"]
+        of_weights_s = (plan.cluster.host or HostCosts()).weights_s * plan.knows_host
+        for stage in losses:  # that gradient is one kernel
+            seconds.host_backward_s[stage] += self._launch_s * plan.knows_host
+        for layer, stage in layers:
+            adding, found = stage, plan.indexed.costs[layer]
+            part = weights_part[layer] if stage in units.weights_stage else 0.0
+            self._work(stage, (1 - part) * host_s[layer], (1 - part) * backward_s[layer])
+            if part:
+                adding = units.weights_stage[stage]
+                products = ceil(_additions(found) / 2)  # each has a weight, most a bias
+                issue_s = part * host_s[layer] + products * of_weights_s
+                self._work(adding, issue_s, part * backward_s[layer])
+            self._add(adding, found, plan.cluster.devices[units.device_of[stage]].bytes_per_s)
+
+    def _work(self, stage: int, issue_s: float, work_s: float) -> None:
+        """Backward of a layer, after that of the layers before it in a stage."""
+        seconds = self.seconds
+        begin_s, added_s = seconds.host_backward_s[stage], seconds.add_host_s[stage]
+        for paced, more_s in ((seconds.paced_backward_s, 0.0), (seconds.paced_adding_s, added_s)):
+            paced[stage] = paced_s(paced[stage], begin_s + more_s, issue_s, work_s, self._launch_s)
+        seconds.backward_s[stage] += work_s
+        seconds.host_backward_s[stage] += issue_s
+
+    def _add(self, stage: int, found: LayerCosts, bytes_per_s: float) -> None:
+        """Adding a layer's gradients to those of the microbatches before."""
+        seconds, paced = self.seconds, self.seconds.paced_adding_s
+        add_s = _PASSES * found.grad_bytes / bytes_per_s if bytes_per_s else 0.0
+        issue_s = self._launch_s * _additions(found) if self._plan.knows_host and found.grad_bytes else 0.0
+        begin_s = seconds.host_backward_s[stage] + seconds.add_host_s[stage]
+        paced[stage] = paced_s(paced[stage], begin_s, issue_s, add_s, self._launch_s)
+        seconds.add_s[stage] += add_s
+        seconds.add_host_s[stage] += issue_s
+
+
+def _additions(costs: LayerCosts) -> float:
+    """How many kernels add a layer's gradients to those of the microbatches before: buffers have none."""
+    return max(1, len(costs.weights or ()) if costs.grads is None else costs.grads)
