@@ -16,16 +16,17 @@ import baechi
 from accelerator import NAMES, ToyMachine
 from baechi.backend.real.devices import TorchDevices
 from baechi.run.pipeline import executor
-from baechi.run.pipeline.lanes import lane_step
+from baechi.run.pipeline.lanes import lane_step, weights_elsewhere
 from baechi.run.pipeline.lanes.lane_step import LaneStep
+from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step import step as plain_step
 from baechi.torchlib.tensors import storage
 
 from .devices import FIRST, cluster, there
 from .where import moved
 
-NAMED = ("torch_transformer", "in_place_views", "t5", "resnet", "clip")
-ORDERS = ("1f1b", "gpipe", "interleaved", "auto", "1f1b")
+NAMED = ("torch_transformer", "in_place_views", "t5", "resnet", "clip", "deberta_v2")
+ORDERS = ("1f1b", "gpipe", "interleaved", "auto", "1f1b", "gpipe")
 BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}
 
 
@@ -140,6 +141,26 @@ class WrittenSince(nn.Module):
         return self.d(self.b(made)).square().mean() + third.square().mean()
 
 
+class Times(nn.Module):
+    """A layer that is given a weight of another one."""
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight
+
+
+class Passed(nn.Module):
+    """A weight is read on another device; steps write it before the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(6, 6) for _ in range(3))
+        self.d = Times()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.a(x)
+        return (self.d(self.c(self.b(first).relu()), self.a.weight) + first).square().mean()
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """In place of a wait."""
 
@@ -147,6 +168,17 @@ def nothing(*_: Any, **__: Any) -> None:
 def too_early(step: Any, place: str) -> Any:
     """The event after what was issued at a place when its first part was over."""
     return _EARLY.setdefault((step.backend, place), step.backend.record(step.backend.compute_stream(place)))
+
+
+def before_all(weights: Any, tensor: torch.Tensor, place: str) -> Any:
+    """The event after what was issued at a place when the first step began."""
+    found = weights._begun.get(place)
+    return _EARLY.setdefault((weights._backend, place), found)
+
+
+def as_sent(copied: torch.Tensor, way: Any) -> torch.Tensor:
+    """The copy, whether it has arrived or not."""
+    return copied
 
 
 def unwritten(tensor: torch.Tensor) -> Any:
@@ -159,6 +191,8 @@ WAITS = {
     "backward waits until a gradient has arrived": (Viewed, executor, "receive", nothing),
     "what is sent later waits for what made it": (Viewed, LaneStep, "_event_at", too_early),
     "what was written since is sent behind that": (WrittenSince, lane_step, "mark_of", unwritten),
+    "a weight is sent behind what wrote it": (Passed, WeightsElsewhere, "ready", before_all),
+    "what reads a weight waits until that has arrived": (Passed, weights_elsewhere, "arrive", as_sent),
     "sent memory is not reused before it was read": (Viewed, TorchDevices, "use", nothing),
     "a write waits until what was sent ahead was read": (Rewritten, plain_step, "wait_for_readers", nothing),
 }
@@ -180,12 +214,14 @@ def stepped(toy: ToyMachine, build: type[nn.Module]) -> list[str]:
     )
     for _ in range(2):
         model(there(x)).backward()
+        with torch.no_grad():
+            model.a.weight.mul_(1.5)
     found = toy.faults()
     toy.restart(late=False)
     return found
 
 
-@pytest.mark.parametrize("build", [Viewed, Rewritten, WrittenSince])
+@pytest.mark.parametrize("build", [Viewed, Rewritten, WrittenSince, Passed])
 def test_nothing_is_unordered(toy: ToyMachine, build: type[nn.Module]) -> None:
     """With all waits in place."""
     assert stepped(toy, build) == []
