@@ -48,6 +48,9 @@ class AbstractPlay(ABC):
         self._heap: list[tuple[float, int, int, object]] = []
         self._counter = 0
         self._duration_s = [*costs.forward_s, *costs.backward_s][: self.width]
+        # by unit, what it sends before its end, and at its end
+        self._early = [[send for send in sends if send.rest_s] for sends in costs.sends] + [[]] * self.stages
+        self._last = [[send for send in sends if not send.rest_s] for sends in costs.sends]
         self._followers = waiting_for_ends(costs)
         # from the second microbatch on, a task waits for that of the microbatch before as well
         missing = _missing(costs, self._followers)
@@ -192,21 +195,20 @@ class AbstractPlay(ABC):
         duration_s = self._duration_s[unit]
         if unit >= self.runs and number >= self.width:
             duration_s += self.costs.add_s[unit - self.runs]
-        self.start_s[number], begun_s = self.now_s, self.begun_s(number)
-        end_s = max(self.now_s + duration_s, begun_s + self._paced_s(number))
+        self.start_s[number], begun_s, end_s = self.now_s, self.begun_s(number), self.now_s + duration_s
+        if begun_s > -inf:
+            end_s = max(end_s, begun_s + self._paced_s(number, unit))
         self._at(end_s, _END, number)
-        if unit < self.runs:
-            for send in self.costs.sends[unit]:
-                made_s = max(self.now_s + duration_s - send.rest_s, begun_s + send.paced_s)
-                self._at(min(made_s, end_s), _MADE, (send, unit, number // self.width, "forward"))
+        for send in self._early[unit]:
+            made_s = max(self.now_s + duration_s - send.rest_s, begun_s + send.paced_s)
+            self._at(min(made_s, end_s), _MADE, (send, unit, number // self.width, "forward"))
 
     def begun_s(self, number: int) -> float:
         """When the host began to issue a task; long ago where the host takes no time."""
         del number
         return -inf
 
-    def _paced_s(self, number: int) -> float:
-        unit = number % self.width
+    def _paced_s(self, number: int, unit: int) -> float:
         if unit < self.runs:
             return self.costs.paced_forward_s[unit]
         paced_s = self.costs.paced_adding_s if number >= self.width else self.costs.paced_backward_s
@@ -225,7 +227,10 @@ class AbstractPlay(ABC):
             awake.add(self.device_of[follower])
         if microbatch + 1 < self.microbatches:
             self.meet(number + self.width)
-        if unit >= self.runs:
+        if unit < self.runs:
+            for send in self._last[unit]:
+                self._send(send, unit, microbatch, "forward")
+        else:
             for send in self.costs.returns[unit - self.runs]:
                 self._send(send, unit - self.runs, microbatch, "backward")
         self.ended(number)
