@@ -22,8 +22,9 @@ class Relative(nn.Module):
         super().__init__()
         self.project, self.expand = nn.Linear(WIDE, PLACES), nn.Linear(WIDE, WIDE)
 
-    def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        return x + self.expand((self.project(x).softmax(-1) @ table).tanh())
+    def forward(self, x: Tensor, table: Tensor | None) -> Tensor:
+        near = self.project(x).softmax(-1)
+        return x + self.expand((near.repeat(1, WIDE // PLACES) if table is None else near @ table).tanh())
 
 
 class Tables(nn.Module):
@@ -93,6 +94,37 @@ def test_one_copy_for_all_microbatches() -> None:
     assert max(span.end_s for span in out) < 1e-4 < measured.makespan_s / 100
     back = [span.where for span in moved if span.where.endswith(">cpu:0")]
     assert len(back) == 2 * MICROBATCHES
+
+
+def test_nothing_is_sent_in_vain() -> None:
+    """Steps that read no table are sent it once more, then no more."""
+    size_bytes = PLACES * WIDE * 8
+    net, x = seeded(Sometimes), noise(12, WIDE)
+    cluster = baechi.Cluster.virtual(3)
+    graph = baechi.profile(net, x, cluster=cluster, training=True, source="estimate", microbatches=2)
+    where = {"": 0, **{f"blocks.{number}": number // 2 for number in range(6)}}
+    plan = baechi.Plan.from_device_map(graph, cluster, where)
+    baechi.distribute(net, plan=baechi.pipeline(plan, 2, "gpipe"), loss_weights="rows")
+    sent = []
+    for reads in (True, True, False, False, True):
+        net.reads = reads
+        with cluster:
+            net(x).backward()
+            spans = cluster.emulation.timeline().spans
+        sent.append(sum([s.where.startswith("cpu:0>") and s.size_bytes == size_bytes for s in spans]))
+    assert sent == [2, 2, 2, 0, 2]
+
+
+class Sometimes(Tables):
+    """It reads its table in some steps only."""
+
+    reads = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        table = self.table.weight if self.reads else None
+        for block in self.blocks:
+            x = block(x, table)
+        return x.square().mean()
 
 
 class Changing(Tables):

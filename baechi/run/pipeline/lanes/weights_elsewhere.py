@@ -62,7 +62,7 @@ class WeightsElsewhere:
         self._begun = {name: backend.record(backend.compute_stream(name)) for name in backend.names}
         self._copies: dict[tuple[Any, ...], Copy] = {}
         self._read: dict[tuple[str, str], None] = {}
-        for name, place in ahead.weights:
+        for name, place in ahead.weights if torch.is_grad_enabled() else ():
             weight = self._weights.get(name)
             if weight is not None and backend.place_of(weight) != place:
                 self._send(weight, place)
@@ -115,9 +115,9 @@ class WeightsElsewhere:
         return copy.tensor
 
     def leave(self) -> None:
-        """Forward is over: copies are needed no more. What was read is sent ahead from now on."""
+        """Forward is over: copies are needed no more. What was read is sent ahead in the next step."""
         self._copies.clear()
-        if self._read:
+        if torch.is_grad_enabled():
             self._ahead.weights, self._read = self._read, {}
 
     def _send(self, tensor: torch.Tensor, place: str) -> Copy:
