@@ -97,6 +97,16 @@ class PipelineCosts:
         return min(before_s, self.host_forward_s[0])
 
     @cached_property
+    def sends_before_end(self) -> list[list[Send]]:
+        """By run, what leaves while it still has work."""
+        return [[send for send in sends if send.rest_s] for sends in self.sends]
+
+    @cached_property
+    def sends_at_end(self) -> list[list[Send]]:
+        """By run, what leaves when it is over."""
+        return [[send for send in sends if not send.rest_s] for sends in self.sends]
+
+    @cached_property
     def bytes(self) -> UnitBytes:
         """What the units take of memory. It takes longer to count than all else, and bounds do not ask."""
         return self.count_bytes()

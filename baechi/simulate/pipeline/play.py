@@ -48,9 +48,6 @@ class AbstractPlay(ABC):
         self._heap: list[tuple[float, int, int, object]] = []
         self._counter = 0
         self._duration_s = [*costs.forward_s, *costs.backward_s][: self.width]
-        # by unit, what it sends before its end, and at its end
-        self._early = [[send for send in sends if send.rest_s] for sends in costs.sends] + [[]] * self.stages
-        self._last = [[send for send in sends if not send.rest_s] for sends in costs.sends]
         self._followers = waiting_for_ends(costs)
         # from the second microbatch on, a task waits for that of the microbatch before as well
         missing = _missing(costs, self._followers)
@@ -199,7 +196,7 @@ class AbstractPlay(ABC):
         if begun_s > -inf:
             end_s = max(end_s, begun_s + self._paced_s(number, unit))
         self._at(end_s, _END, number)
-        for send in self._early[unit]:
+        for send in self.costs.sends_before_end[unit] if unit < self.runs else ():
             made_s = max(self.now_s + duration_s - send.rest_s, begun_s + send.paced_s)
             self._at(min(made_s, end_s), _MADE, (send, unit, number // self.width, "forward"))
 
@@ -228,7 +225,7 @@ class AbstractPlay(ABC):
         if microbatch + 1 < self.microbatches:
             self.meet(number + self.width)
         if unit < self.runs:
-            for send in self._last[unit]:
+            for send in self.costs.sends_at_end[unit]:
                 self._send(send, unit, microbatch, "forward")
         else:
             for send in self.costs.returns[unit - self.runs]:

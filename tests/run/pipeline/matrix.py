@@ -8,7 +8,9 @@ import copy
 import logging
 import warnings
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import product
+from typing import Any
 
 import torch
 from architectures import HELD_IN, OTHERS, OWN, loss_of
@@ -43,19 +45,23 @@ def outcome(architecture: Architecture, devices: int, placer: str, order: str, m
     return "equal"
 
 
-def main() -> None:
-    """Run the cells; print those that are not equal, and a table."""
-    parser = argparse.ArgumentParser(prog="matrix", description=__doc__)
+def asked_for(description: str | None, *axes: Iterable[Any]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """The cells that the command line asks for, with their numbers; warnings are off from now on."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--every", type=int, default=1, help="one of so many cells")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
+    cells = list(product((*OWN, *HELD_IN, *OTHERS), DEVICES, PLACERS, ORDERS, *axes))
+    yield from [(number, cells[number]) for number in range(asked.first, len(cells), asked.every)]
+
+
+def main() -> None:
+    """Run the cells; print those that are not equal, and a table."""
     outcomes: Counter[str] = Counter()
-    cells = list(product((*OWN, *HELD_IN, *OTHERS), DEVICES, PLACERS, ORDERS))
-    for number in range(asked.first, len(cells), asked.every):
-        architecture, devices, placer, order = cells[number]
+    for number, (architecture, devices, placer, order) in asked_for(__doc__):
         found = outcome(architecture, devices, placer, order, 2 + number % 2)
         outcomes[found.partition(":")[0]] += 1
         if found != "equal":

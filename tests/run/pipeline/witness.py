@@ -4,16 +4,13 @@
 how many percent the dry run is off, then the prediction; its step, then its peaks, device by device.
 """
 
-import argparse
-import logging
-import warnings
 from collections import Counter
-from itertools import product
 
 import torch
-from architectures import HELD_IN, OTHERS, OWN, loss_of
+from architectures import loss_of
 from architectures.base import Architecture
 from run.pipeline.by_loop import WithLoss
+from run.pipeline.matrix import asked_for
 
 import baechi
 from baechi.errors import BaechiError
@@ -21,9 +18,6 @@ from baechi.records import Device
 from baechi.records.inputs import Inputs
 from baechi.verbs.batches import batch_size, resized_batch
 
-ORDERS = ("auto", "gpipe", "1f1b", "interleaved")
-PLACERS = ("random:1", "even", "auto")
-DEVICES = (2, 3, 4)
 RATES = {1e9: 2.0, 1e12: 5.0}
 """Operations a second: kernels are long, or launches bound the step. With the percent allowed."""
 
@@ -77,17 +71,8 @@ def _percent(found: float, run: float) -> float:
 
 def main() -> None:
     """Run the cells; print each, and how many are within what is allowed."""
-    parser = argparse.ArgumentParser(prog="witness", description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="one of so many cells")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
-    cells = list(product((*OWN, *HELD_IN, *OTHERS), DEVICES, PLACERS, ORDERS, RATES))
-    for number in range(asked.first, len(cells), asked.every):
-        architecture, devices, placer, order, rate = cells[number]
+    for number, (architecture, devices, placer, order, rate) in asked_for(__doc__, RATES):
         name = f"{architecture.name} {devices} {placer} {order} {rate:.0e}"
         try:
             dry, predicted = measured(
