@@ -101,6 +101,8 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         _function.depth -= 1
     if mode is not None:
         return_home(cls, args, result, mode.step.runtime)
+        with mode.off():
+            mode.step.made(result)
     return result
 
 

@@ -247,6 +247,9 @@ class Step:
         """
         return args
 
+    def made(self, result: Any) -> None:
+        """Note what a functional op, or an `autograd.Function`, has made."""
+
     def is_apart(self, given: Iterable[torch.Tensor]) -> bool:
         """Whether some of these tensors have to be brought, though they lie where they are needed.
 
@@ -286,10 +289,7 @@ class Step:
             turn: its place in the code's order.
             renew: see `storage.stamp`.
         """
-        if isinstance(result, torch.Tensor):
-            stamp(result, place, turn, renew=renew)
-            return
-        for tensor in tensors_in(result):
+        for tensor in (result,) if isinstance(result, torch.Tensor) else tensors_in(result):
             stamp(tensor, place, turn, renew=renew)
 
     def next_turn(self) -> int:

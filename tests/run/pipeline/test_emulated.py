@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,6 +153,44 @@ def test_what_functional_ops_make_is_sent_at_once(order: str) -> None:
     pipeline = baechi.pipeline(baechi.Plan.from_device_map(graph, cluster, where), 4, order)  # type: ignore[arg-type]
     dry = baechi.dry_run(model, x, pipeline)
     assert dry.makespan_s == pytest.approx(pipeline.timeline.makespan_s, rel=0.01)
+
+
+class Doubled(torch.autograd.Function):
+    """A function with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * 2
+
+
+class ByFunction(nn.Module):
+    """Two layers, the second of which reads what such a function returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(Doubled.apply(self.first(x))).square().mean()  # type: ignore[no-untyped-call]
+
+
+def test_what_a_function_returns_is_sent_once() -> None:
+    """What its own code makes is no result yet, and is not sent ahead."""
+    cluster = baechi.Cluster.virtual(2)
+    model, x = seeded(ByFunction), noise(16, 64)
+    graph = baechi.profile(model, x, cluster=cluster, microbatches=4, training=True, source="estimate")
+    plan = baechi.Plan.from_device_map(graph, cluster, {"first": 0, "second": 1})
+    baechi.distribute(model, plan=baechi.pipeline(plan, 4, "gpipe"), loss_weights="rows")
+    with cluster:
+        for _ in range(3):
+            cluster.emulation.synchronize()
+            model(x)
+        spans = cluster.emulation.timeline().spans
+    assert sum([span.where == f"{cluster.names[0]}>{cluster.names[1]}" for span in spans]) == 4
 
 
 class Deep(nn.Module):

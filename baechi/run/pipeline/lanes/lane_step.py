@@ -239,10 +239,12 @@ class LaneStep(Step):
             self.push(tensor, places)
 
     def made(self, result: Any) -> None:
-        """Send what a functional op has made to the devices that read it in other microbatches.
+        """Send it to the devices that read it in other microbatches.
+
+        What a Function's own code makes has no history yet, so its result is noted again when it is done.
 
         Args:
-            result: what it returned.
+            result: what a functional op, or an `autograd.Function`, returned.
         """
         for tensor, places in self._sender.of_function(result):
             self.push(tensor, places)
