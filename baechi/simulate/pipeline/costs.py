@@ -97,19 +97,31 @@ class PipelineCosts:
         return min(before_s, self.host_forward_s[0])
 
     @cached_property
-    def sends_before_end(self) -> list[list[Send]]:
-        """By run, what leaves while it still has work."""
-        return [[send for send in sends if send.rest_s] for sends in self.sends]
+    def sends_before_end(self) -> list[list[tuple[Send, bool]]]:
+        """By run, what leaves while it still has work, as it is made; with `last_for_readers`."""
+        made = [[send for send in sends if send.rest_s] for sends in self.sends]
+        return [last_for_readers(sorted(sends, key=lambda send: -send.rest_s)) for sends in made]
 
     @cached_property
-    def sends_at_end(self) -> list[list[Send]]:
-        """By run, what leaves when it is over."""
-        return [[send for send in sends if not send.rest_s] for sends in self.sends]
+    def sends_at_end(self) -> list[list[tuple[Send, bool]]]:
+        """By run, then by stage, what leaves when it is over; with `last_for_readers`."""
+        last = [[send for send in sends if not send.rest_s] for sends in self.sends]
+        return [last_for_readers(sends) for sends in (*last, *self.returns)]
 
     @cached_property
     def bytes(self) -> UnitBytes:
         """What the units take of memory. It takes longer to count than all else, and bounds do not ask."""
         return self.count_bytes()
+
+
+def last_for_readers(sends: Sequence[Send]) -> list[tuple[Send, bool]]:
+    """Each with whether the same readers wait for no later one: they begin when the last has arrived.
+
+    Args:
+        sends: what a task sends, in this order: on a channel, they arrive in this order.
+    """
+    last = {(send.target, send.readers): number for number, send in enumerate(sends)}
+    return [(send, last[send.target, send.readers] == number) for number, send in enumerate(sends)]
 
 
 class PipelineCoster:

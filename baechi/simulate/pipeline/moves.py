@@ -7,7 +7,7 @@ that is slightly slower may be kept at first, less so towards the end (simulated
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import exp, isclose
 from random import Random
 
 from baechi.records.pipeline import Task
@@ -20,6 +20,9 @@ _SLACK = 2e-3
 
 _FAR = (1, 2, 4, 8, 16)
 """So many places a task moves at most."""
+
+_PATIENCE = 150
+"""If so many lists in turn take just as long, the host is not what the step waits for."""
 
 
 def moved(
@@ -49,14 +52,15 @@ def moved(
             later[before].append(task)
     asks = min(most) < microbatches
     best, best_s = tuple(current), Replay(costs, microbatches, current).makespan_s
-    current_s = best_s
+    current_s, same = best_s, 0
     for number in range(tries):
-        if best_s <= enough_s:
+        if best_s <= enough_s or same >= _PATIENCE:
             break
         changed = _changed(current, earlier, later, chance)
         if changed is None or (asks and not _keeps(costs, changed, most)):
             continue
         step_s = Replay(costs, microbatches, changed).makespan_s
+        same = same + 1 if isclose(step_s, current_s) else 0
         slack_s = _SLACK * current_s * (1 - number / tries)
         if step_s <= current_s or chance.random() < exp((current_s - step_s) / slack_s):
             current, current_s = changed, step_s

@@ -11,12 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from math import inf
+from typing import Any
 
 from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
-from baechi.records.pipeline.units import Direction
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
-from baechi.simulate.pipeline.ways import waiting_for_ends
+from baechi.simulate.pipeline.ways import by_task, waiting_for_ends
 
 _END, _ARRIVAL, _WAKE, _UPLOAD, _MADE = range(5)
 
@@ -30,7 +30,7 @@ class AbstractPlay(ABC):
 
     Attributes:
         start_s, end_s: by task; unset tasks never ran.
-        sent: transfers as `(start, end, send, unit that makes or first needs it, microbatch, phase)`.
+        sent: transfers as `(start, end, send, task that makes or first needs it)`.
     """
 
     def __init__(self, costs: PipelineCosts, microbatches: int) -> None:
@@ -41,13 +41,19 @@ class AbstractPlay(ABC):
         self.device_of = units.unit_devices
         self.start_s = [-1.0] * (self.width * microbatches)
         self.end_s = [-1.0] * (self.width * microbatches)
-        self.sent: list[tuple[float, float, Send, int, int, Direction]] = []
+        self.sent: list[tuple[float, float, Send, int]] = []
         self.idle = [True] * len(costs.cluster)
         self.now_s = 0.0
         self._channels = Channels(costs.cluster)
-        self._heap: list[tuple[float, int, int, object]] = []
+        self._own_channels = costs.cluster.reception == "free"
+        self._heap: list[tuple[float, int, int, Any]] = []
         self._counter = 0
-        self._duration_s = [*costs.forward_s, *costs.backward_s][: self.width]
+        self._duration_s = by_task([*costs.forward_s, *costs.backward_s], costs.add_s, units, microbatches)
+        first, later = [
+            [*costs.paced_forward_s, *backward][: self.width]
+            for backward in (costs.paced_backward_s, costs.paced_adding_s)
+        ]
+        self._paced_s = first + later * (microbatches - 1)
         self._followers = waiting_for_ends(costs)
         # from the second microbatch on, a task waits for that of the microbatch before as well
         missing = _missing(costs, self._followers)
@@ -140,7 +146,7 @@ class AbstractPlay(ABC):
             run: which run.
         """
         for send in self.costs.uploads[run]:
-            self._send(send, run, microbatch, "forward")
+            self._send(self.now_s, microbatch * self.width + run, send, True)
 
     def upload_at(self, time_s: float, microbatch: int, run: int) -> None:
         """Ask for it at a time.
@@ -159,26 +165,28 @@ class AbstractPlay(ABC):
         Returns:
             When the last task was over, and the last transfer.
         """
-        heap = self._heap
+        heap, device_of = self._heap, self.device_of
         while heap:
-            self.now_s = heap[0][0]
+            now_s = self.now_s = heap[0][0]
             awake: set[int] = set()
-            while heap and heap[0][0] == self.now_s:
+            while heap and heap[0][0] == now_s:
                 _, kind, _, what = heappop(heap)
                 if kind == _END:
-                    self._end(what, awake)  # type: ignore[arg-type]
+                    self._end(what, awake)
                 elif kind == _ARRIVAL:
-                    for number in what:  # type: ignore[attr-defined]
+                    base, readers = what
+                    for reader in readers:
+                        number = base + reader
                         self.meet(number)
-                        awake.add(self.device_of[number % self.width])
+                        awake.add(device_of[number % self.width])
                 elif kind == _UPLOAD:
-                    self.upload(*what)  # type: ignore[misc]
+                    self.upload(*what)
                 elif kind == _MADE:
-                    self._send(*what)  # type: ignore[misc]
+                    self._send(now_s, *what)
                 else:
-                    awake.add(what)  # type: ignore[arg-type]
+                    awake.add(what)
             self.tick()
-            for device in sorted(awake):
+            for device in sorted(awake) if len(awake) > 1 else awake:
                 if self.idle[device]:
                     self._try(device)
         return max([0.0, *self.end_s, *[end_s for _, end_s, *_ in self.sent]])
@@ -188,28 +196,22 @@ class AbstractPlay(ABC):
         if number is None:
             return
         self.idle[device] = False
-        unit = number % self.width
-        duration_s = self._duration_s[unit]
-        if unit >= self.runs and number >= self.width:
-            duration_s += self.costs.add_s[unit - self.runs]
-        self.start_s[number], begun_s, end_s = self.now_s, self.begun_s(number), self.now_s + duration_s
-        if begun_s > -inf:
-            end_s = max(end_s, begun_s + self._paced_s(number, unit))
+        begun_s, over_s = self.begun_s(number), self.now_s + self._duration_s[number]
+        end_s = max(over_s, begun_s + self._paced_s[number])
+        self.start_s[number] = self.now_s
         self._at(end_s, _END, number)
-        for send in self.costs.sends_before_end[unit] if unit < self.runs else ():
-            made_s = max(self.now_s + duration_s - send.rest_s, begun_s + send.paced_s)
-            self._at(min(made_s, end_s), _MADE, (send, unit, number // self.width, "forward"))
+        unit = number % self.width
+        for send, last in self.costs.sends_before_end[unit] if unit < self.runs else ():
+            made_s = min(end_s, max(over_s - send.rest_s, begun_s + send.paced_s))
+            if self._own_channels:  # until the task ends, no other one sends from its device
+                self._send(made_s, number, send, last)
+            else:
+                self._at(made_s, _MADE, (number, send, last))
 
     def begun_s(self, number: int) -> float:
         """When the host began to issue a task; long ago where the host takes no time."""
         del number
         return -inf
-
-    def _paced_s(self, number: int, unit: int) -> float:
-        if unit < self.runs:
-            return self.costs.paced_forward_s[unit]
-        paced_s = self.costs.paced_adding_s if number >= self.width else self.costs.paced_backward_s
-        return paced_s[unit - self.runs]
 
     def _end(self, number: int, awake: set[int]) -> None:
         """Set off what follows a task; devices that may have work now are noted as awake."""
@@ -224,19 +226,17 @@ class AbstractPlay(ABC):
             awake.add(self.device_of[follower])
         if microbatch + 1 < self.microbatches:
             self.meet(number + self.width)
-        if unit < self.runs:
-            for send in self.costs.sends_at_end[unit]:
-                self._send(send, unit, microbatch, "forward")
-        else:
-            for send in self.costs.returns[unit - self.runs]:
-                self._send(send, unit - self.runs, microbatch, "backward")
+        for send, last in self.costs.sends_at_end[unit]:
+            self._send(self.now_s, number, send, last)
         self.ended(number)
 
-    def _send(self, send: Send, unit: int, microbatch: int, phase: Direction) -> None:
-        start_s, end_s = self._channels.book(send.source, send.target, self.now_s, send.duration_s)
-        self.sent.append((start_s, end_s, send, unit, microbatch, phase))
-        base = microbatch * self.width + (0 if phase == "forward" else self.runs)
-        self._at(end_s, _ARRIVAL, [base + reader for reader in send.readers])
+    def _send(self, ready_s: float, number: int, send: Send, last: bool) -> None:
+        """Send a tensor; if it is the last that its readers wait for, they are told when it arrives."""
+        start_s, end_s = self._channels.book(send.source, send.target, ready_s, send.duration_s)
+        self.sent.append((start_s, end_s, send, number))
+        if last:
+            unit = number % self.width
+            self._at(end_s, _ARRIVAL, (number - unit + self.runs * (unit >= self.runs), send.readers))
 
     def _at(self, time_s: float, kind: int, what: object) -> None:
         self._counter += 1
@@ -244,18 +244,20 @@ class AbstractPlay(ABC):
 
 
 def _missing(costs: PipelineCosts, at_once: Sequence[Sequence[int]]) -> list[int]:
-    """By unit, how many things it waits for in its microbatch: ends and transfers."""
+    """By unit, how many things it waits for in its microbatch: ends, and the last of several transfers."""
     missing, runs = [0] * len(at_once), len(costs.forward_s)
     for followers in at_once:
         for follower in followers:
             missing[follower] += 1
-    for sends in (*costs.sends, *costs.uploads):
-        for send in sends:
+    for unit, sends in enumerate((*costs.sends_at_end[: len(at_once)], *costs.sends_before_end)):
+        stages = runs if runs <= unit < len(at_once) else 0
+        for send, last in sends:
+            for reader in send.readers if last else ():
+                missing[stages + reader] += 1
+    for uploads in costs.uploads:
+        for send in uploads:
             for run in send.readers:
                 missing[run] += 1
-    for sends in costs.returns if costs.units.training else ():
-        for send in sends:
-            missing[runs + send.readers[0]] += 1
     return missing
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.play import AbstractPlay
+from baechi.simulate.pipeline.ways import by_task
 
 AHEAD = 3
 """So many tasks of a device may be issued and not over."""
@@ -34,6 +35,10 @@ class Replay(AbstractPlay):
     def __init__(self, costs: PipelineCosts, microbatches: int, order: Sequence[Task]) -> None:
         super().__init__(costs, microbatches)
         self._order = [self.number_of(task) for task in order]
+        self._host_s = by_task(
+            [*costs.host_forward_s, *costs.host_backward_s], costs.add_host_s, self.units, microbatches
+        )
+        self._before_s = costs.task_s + costs.cluster.launch_s
         self._queues: list[list[int]] = [[] for _ in self.idle]
         self._heads = [0] * len(self.idle)
         self._open = [0] * len(self.idle)
@@ -65,7 +70,6 @@ class Replay(AbstractPlay):
             return None
         number = queue[head]
         if self._issued[number][1] > self.now_s:
-            self.wake(device, self._issued[number][1])
             return None
         self._heads[device] += 1
         return number
@@ -80,37 +84,25 @@ class Replay(AbstractPlay):
 
     def tick(self) -> None:
         """Let the host go on until it is busy, or too far ahead of the next task's device."""
-        before_s = self.costs.task_s + self.costs.cluster.launch_s
-        while self._next < len(self._order):
+        while self._next < len(self._order) and self._host_free_s <= self.now_s:
             number = self._order[self._next]
-            unit = number % self.width
+            microbatch, unit = divmod(number, self.width)
             device = self.device_of[unit]
             before, within = self.costs.awaits[unit] if unit < self.runs else ([], [])
-            if self._open[device] >= AHEAD or any(self._open[one] for one in (*self._awaited, *before)):
+            if self._open[device] >= AHEAD or any([self._open[one] for one in (*self._awaited, *before)]):
                 return
-            begin_s = max(self.now_s, self._host_free_s)
-            if begin_s > self.now_s:
-                self.wake(device, begin_s)
-                return
-            taken_s = self._host_s(number)
-            first_s = begin_s + min(before_s, taken_s)
-            self._issued[number] = (begin_s, first_s)
-            self._host_free_s = begin_s + taken_s
+            taken_s = self._host_s[number]
+            first_s = self.now_s + min(self._before_s, taken_s)
+            self._issued[number] = (self.now_s, first_s)
+            self._host_free_s = self.now_s + taken_s
             self.host_s += taken_s
-            self.issue_s.append(begin_s)
+            self.issue_s.append(self.now_s)
             self._open[device] += 1
             self._next += 1
             self._awaited = within
             self._queues[device].append(number)
             if unit < self.runs:
-                self.upload_at(first_s + self.costs.transfer_s, number // self.width, unit)
+                self.upload_at(first_s + self.costs.transfer_s, microbatch, unit)
             self.wake(device, first_s)
-
-    def _host_s(self, number: int) -> float:
-        unit = number % self.width
-        if unit < self.runs:
-            return self.costs.host_forward_s[unit]
-        stage = unit - self.runs
-        return self.costs.host_backward_s[stage] + (
-            self.costs.add_host_s[stage] if number >= self.width else 0.0
-        )
+            if self._host_free_s > self.now_s:
+                self.wake(device, self._host_free_s)

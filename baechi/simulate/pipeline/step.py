@@ -130,11 +130,21 @@ def simulate_pipeline(pipeline: Pipeline) -> Timeline:
         spans.append(
             Span("compute", _first_layer(pipeline, task), where, *when, task.phase, 0, task.microbatch)
         )
-    for start_s, end_s, send, maker, microbatch, phase in replay.sent:
-        layer = _first_layer(pipeline, Task(phase, microbatch, maker))
+    for start_s, end_s, send, number in replay.sent:
+        task = replay.task_of(number)
         link = f"{ends[send.source]}>{ends[send.target]}"
         when = start_s - lead_s, end_s - lead_s
-        spans.append(Span("transfer", layer, link, *when, phase, send.size_bytes, microbatch))
+        spans.append(
+            Span(
+                "transfer",
+                _first_layer(pipeline, task),
+                link,
+                *when,
+                task.phase,
+                send.size_bytes,
+                task.microbatch,
+            )
+        )
     return Timeline(
         spans=tuple(sorted(spans, key=lambda span: span.start_s)),
         makespan_s=replay.makespan_s,
