@@ -1,12 +1,14 @@
 """Split layers on devices that torch keeps apart: the same numbers, and no access that nothing orders."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from run.split.split_layers import TOLERANCE, Around, Tied, assert_same, twins, words
-from run.split.test_chains import LINKED
+from run.split.test_attention import ITSELF, Attending
+from run.split.test_chains import LINKED, Attention
 from torch import nn
 
 import baechi
@@ -128,3 +130,39 @@ def test_chains(toy: ToyMachine, build: str) -> None:
         (plain(x) ** 2).sum().backward()
     assert_same(model, plain)
     assert f"{next(iter(layers))}[join]" not in baechi.plan_of(model).graph
+
+
+def by_heads(columns: int) -> dict[str, Any]:
+    """Tiles of so many columns, of which a head has two."""
+    size = {"out": columns}, {"in": columns}
+    specs = [baechi.BatchSpec(one, device_matrix=NAMES[:3]) for one in size]
+    return {"q": specs[0], "k": specs[0], "v": specs[0], "o": specs[1]}
+
+
+OF_TORCH = {"attention": baechi.BatchSpec({"heads": 4}, device_matrix=NAMES[:3])}
+HEADS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], dict[str, Any]]] = {
+    "even": (lambda: Attention("fused"), (2, 3, 8), by_heads(2)),
+    "uneven, by products": (lambda: Attention("products"), (2, 3, 8), by_heads(6)),
+    "torch's own, uneven": (lambda: Attending({}, batch_first=True), ITSELF[0], OF_TORCH),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_attention_by_heads(toy: ToyMachine, name: str) -> None:
+    """Heads stay on the devices that made them, and their sum is what the whole attention returns."""
+    toy.restart(seed=8, late=True)
+    build, shape, layers = HEADS[name]
+    model, plain = twins(build)
+    given = torch.randn(shape, dtype=torch.float64)
+    baechi.distribute(model, given, cluster=cluster(*NAMES[:3]), split=layers, source="estimate", effort=0)
+    assert [one for one in layers if f"{one}[join]" in baechi.plan_of(model).graph] == [list(layers)[-1]]
+    found = []
+    for network, x in ((model, there(given)), (plain, given.clone())):
+        made = network(x.requires_grad_())
+        made = made if isinstance(made, tuple) else (made,)
+        sum([(one * one).sum() for one in made]).backward()
+        found.append([value.detach().cpu() for value in (*made, x.grad)])
+    torch.testing.assert_close(*found, rtol=0, atol=TOLERANCE)
+    assert_same(model, plain)
+    weights: Any = [weight for weight in model.parameters() if isinstance(weight, SplitTensor)]
+    assert all(len({piece.device for piece in weight.pieces}) > 1 for weight in weights) and len(weights) > 2
