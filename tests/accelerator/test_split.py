@@ -166,3 +166,56 @@ def test_attention_by_heads(toy: ToyMachine, name: str) -> None:
     assert_same(model, plain)
     weights: Any = [weight for weight in model.parameters() if isinstance(weight, SplitTensor)]
     assert all(len({piece.device for piece in weight.pieces}) > 1 for weight in weights) and len(weights) > 2
+
+
+PARTS = ("toy:0/0", "toy:0/1", "toy:1")
+STREAMS: dict[str, tuple[tuple[str, ...], bool, int | None]] = {
+    "the caller's": (NAMES[:3], True, None),
+    "the caller's, in lanes": (NAMES[:3], True, 2),
+    "of parts": ((PARTS[2], *PARTS[:2]), False, None),
+    "both": ((PARTS[2], *PARTS[:2]), True, None),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_in_backward(toy: ToyMachine, name: str) -> None:
+    """Gradients of tiles are added where they were made, though autograd sets no stream of other devices.
+    The optimizer's streams come after them, be they those of the forward or not."""
+    places, own, microbatches = STREAMS[name]
+    toy.restart(seed=9, late=True)
+    model, plain = twins(Tied)
+    inputs = (words(4, 5), words(4, 5))
+    spec = baechi.BatchSpec({"out": 14}, device_matrix=places)
+    devices = cluster(*sorted(places))
+    asked: Any = {"source": "estimate", "effort": 0, "microbatches": microbatches}
+    baechi.distribute(model, inputs, cluster=devices, split={"head": spec}, **asked)
+    here, usual = tuple(map(there, inputs)), [torch.accelerator.current_stream(place) for place in NAMES[:3]]
+    sides = [torch.Stream(device=place) for place in NAMES[:3]] if own else usual
+    toy.synchronize()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        for _ in range(2):
+            compute_on(sides, after=usual)
+            model(*here).backward()
+            again = model(*here)
+            if microbatches is None:  # else all of a step is on the same streams
+                compute_on(usual, after=sides)
+            again.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        compute_on(usual, after=sides)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.2)
+    for _ in range(2):
+        optimizer.zero_grad()
+        plain(*inputs).backward()
+        optimizer.step()
+    assert_same(model, plain, grads=False)
+
+
+def compute_on(streams: list[torch.Stream], after: list[torch.Stream]) -> None:
+    """This thread computes on other streams from now on, one a device, behind what it computed on before."""
+    for stream, before in zip(streams, after, strict=True):
+        stream.wait_event(before.record_event())
+        torch.accelerator.set_stream(stream)
+    torch.accelerator.set_device_index(0)

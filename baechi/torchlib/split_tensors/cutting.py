@@ -74,5 +74,5 @@ def join_in_place(tensor: SplitTensor, whole: torch.Tensor) -> None:
     """
     parameter = isinstance(tensor, nn.Parameter)
     former = vars(tensor).get(_FORMER, nn.Parameter if parameter else torch.Tensor)
-    gone = dict.fromkeys(["pieces", "axis", "lies", _FORMER, _IS_PARAMETER])
+    gone = dict.fromkeys(["pieces", "axis", "lies", "streams", _FORMER, _IS_PARAMETER])
     exchange_kind(tensor, whole, former, gone)

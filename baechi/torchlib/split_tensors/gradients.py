@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from baechi.torchlib.private.autograd import call_after_backward
+from baechi.torchlib.split_tensors.streams import Streams, follow, in_backward_on, streams_for
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 
 
@@ -23,8 +25,9 @@ def pieces_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
         tensor: a tensor in pieces.
     """
     if torch.is_grad_enabled() and tensor.requires_grad:
-        made: tuple[torch.Tensor, ...] = _Pieces.apply(tensor)  # type: ignore[no-untyped-call]
-        return made
+        streams = streams_for(tensor)
+        made: tuple[torch.Tensor, ...] = _Pieces.apply(tensor, streams)  # type: ignore[no-untyped-call]
+        return tuple([_Home.apply(piece) for piece in made]) if streams else made  # type: ignore[no-untyped-call]
     return tuple([piece.detach() for piece in tensor.pieces])
 
 
@@ -38,19 +41,23 @@ def leaves_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
     """
     leaves = tuple([piece.detach() for piece in tensor.pieces])
     if torch.is_grad_enabled() and tensor.requires_grad:
+        streams = streams_for(tensor)
         for number, leaf in enumerate(leaves):
             leaf.requires_grad_()
-            leaf.register_post_accumulate_grad_hook(functools.partial(_add, tensor, number))
+            leaf.register_post_accumulate_grad_hook(functools.partial(_add, tensor, number, streams))
     return leaves
 
 
-def _add(tensor: SplitTensor, number: int, leaf: torch.Tensor) -> None:
+def _add(tensor: SplitTensor, number: int, streams: Streams, leaf: torch.Tensor) -> None:
     grad, leaf.grad = leaf.grad, None
     if grad is None:
         return
     if tensor.grad is None:
-        made = [grad if index == number else torch.zeros_like(one) for index, one in enumerate(tensor.pieces)]
-        tensor.grad = SplitTensor(made, tensor.axis)
+        with in_backward_on(streams):
+            made = [
+                grad if index == number else torch.zeros_like(one) for index, one in enumerate(tensor.pieces)
+            ]
+        tensor.grad = tensor.like(made)
         return
     assert isinstance(tensor.grad, SplitTensor)
     with torch.no_grad():
@@ -70,7 +77,8 @@ def joined(pieces: Sequence[torch.Tensor], axis: int) -> SplitTensor:
 
 class _Pieces(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, tensor: SplitTensor, streams: Streams) -> tuple[torch.Tensor, ...]:
+        ctx.streams = streams
         ctx.save_for_backward(tensor)  # so that a write to it before backward raises
         ctx.set_materialize_grads(False)
         return tuple([piece.detach() for piece in tensor.pieces])
@@ -78,11 +86,28 @@ class _Pieces(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         if all(grad is None for grad in grads):
-            return None
+            return None, None
         (tensor,) = ctx.saved_tensors
         pairs = zip(grads, tensor.pieces, strict=True)
-        filled = [torch.zeros_like(piece) if grad is None else grad for grad, piece in pairs]
-        return joined(filled, tensor.axis)
+        with in_backward_on(ctx.streams):
+            filled = [torch.zeros_like(piece) if grad is None else grad for grad, piece in pairs]
+        made = joined(filled, tensor.axis)
+        if ctx.streams:
+            made.streams = ctx.streams
+            call_after_backward(functools.partial(follow, ctx.streams))
+        return made, None
+
+
+class _Home(torch.autograd.Function):
+    """A piece itself. Its node is of the piece's device: the caller's stream there waits for the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: torch.Tensor) -> torch.Tensor:
+        return piece.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
 
 
 class _Joined(torch.autograd.Function):

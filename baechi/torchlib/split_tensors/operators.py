@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
+from baechi.torchlib.private.autograd import NO_GRAPH_TASK, current_graph_task_id
 from baechi.torchlib.private.operators import schema_of
 from baechi.torchlib.split_tensors.lists import run_fused, run_lists, unscale_lists
+from baechi.torchlib.split_tensors.streams import in_backward_on, streams_among
 from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -45,7 +47,11 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Raises:
         SplitTensorError: it would need the whole on one device.
     """
-    result = _runner(func)(func, args, kwargs)
+    if current_graph_task_id() == NO_GRAPH_TASK:
+        result = _runner(func)(func, args, kwargs)
+    else:
+        with in_backward_on(streams_among(tensors_in((args, kwargs)))):
+            result = _runner(func)(func, args, kwargs)
     if args and isinstance(args[0], SplitTensor) and schema_of(func).is_mutable:
         torch.autograd.graph.increment_version(args[0].pieces)  # what happens below autograd is not counted
     return result

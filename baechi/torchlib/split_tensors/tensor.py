@@ -20,7 +20,7 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import TensorBase, make_wrapper
 
-_OWN = ("pieces", "axis", "lies")
+_OWN = ("pieces", "axis", "lies", "streams")
 
 BEHAVIOUR: dict[str, Callable[..., Any]] = {}
 """What these tensors do; `cutting` fills it, since what they do needs this class."""
@@ -67,11 +67,13 @@ class SplitTensor(torch.Tensor):
         axis: as given, not negative.
         lies: shape, axis, and how long each piece is: what two tensors have alike that are cut at the same
             places. It is asked for at each operation, so it is kept.
+        streams: on which the pieces are worked on in backward; see `streams`.
     """
 
     pieces: list[torch.Tensor]
     axis: int
     lies: tuple[tuple[int, ...], int, tuple[int, ...]]
+    streams: tuple[Any, ...] = ()
 
     @staticmethod
     def __new__(cls, pieces: Sequence[torch.Tensor], axis: int) -> "SplitTensor":
@@ -109,7 +111,10 @@ class SplitTensor(torch.Tensor):
         Args:
             pieces: one for each piece.
         """
-        return SplitTensor(pieces, self.axis)
+        made = SplitTensor(pieces, self.axis)
+        if self.streams:
+            made.streams = self.streams
+        return made
 
     def on_host(self) -> torch.Tensor:
         """A plain copy of the whole on the host, without history."""
