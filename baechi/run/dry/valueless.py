@@ -19,6 +19,7 @@ from baechi.torchlib.private.modules import buffer_table
 from baechi.torchlib.split_tensors.cutting import join_in_place
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.tensors.pytree import map_tensors
+from baechi.torchlib.tensors.spans import copied_to_host
 from baechi.torchlib.tensors.swap_memory import exchange
 
 
@@ -71,9 +72,10 @@ def _replace_buffers(tables: Iterable[Any]) -> None:
     model's code replaces is released, as in a real run.
     """
     found = {id(buffer): buffer for table in tables for buffer in table.values() if buffer is not None}
-    copies = {key: _copied(buffer) for key, buffer in found.items() if keeps_values(buffer)}
-    others = {key: buffer for key, buffer in found.items() if key not in copies}
-    made = copies | dict(zip(others, valueless_like(others.values()), strict=True))
+    kept = {key: buffer for key, buffer in found.items() if keeps_values(buffer)}
+    others = {key: buffer for key, buffer in found.items() if key not in kept}
+    made = dict(zip(kept, copied_to_host(kept.values()), strict=True))
+    made |= zip(others, valueless_like(others.values()), strict=True)
     for table in tables:
         for name, buffer in list(table.items()):
             if buffer is not None:
@@ -97,12 +99,8 @@ def valueless_inputs(inputs: Any) -> Any:
 
     def replaced(tensor: torch.Tensor) -> torch.Tensor:
         if keeps_values(tensor):
-            return _copied(tensor).requires_grad_(tensor.requires_grad)
+            return tensor.detach().cpu().clone().requires_grad_(tensor.requires_grad)
         (made,) = valueless_like([tensor])
         return made.requires_grad_(tensor.requires_grad)
 
     return map_tensors(replaced, inputs)
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().clone()

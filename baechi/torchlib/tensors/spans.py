@@ -89,6 +89,25 @@ def held_bytes(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     return sizes | {id(storage): span.size_bytes for storage, span in spans_of(dense).items()}
 
 
+def copied_to_host(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of dense tensors on the host; those that share memory share that of the copies.
+
+    Args:
+        tensors: the tensors.
+    """
+    tensors = list(tensors)
+    spans = spans_of(tensors)
+    memory = {
+        storage: span.memory_of(storage).to("cpu", copy=True).untyped_storage()
+        for storage, span in spans.items()
+    }
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return [
+        spans[storage].over(memory[storage], tensor)
+        for storage, tensor in zip(storages, tensors, strict=True)
+    ]
+
+
 def packed(
     tensors: Sequence[torch.Tensor], device: torch.device, stays: Callable[[torch.Tensor], bool]
 ) -> list[torch.Tensor]:

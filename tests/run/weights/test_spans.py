@@ -49,3 +49,17 @@ def test_twelve_rows_of_a_thousand() -> None:
     assert (model.second[:2] == 7).all()
     baechi.restore(model)
     assert model.first.untyped_storage() is model.second.untyped_storage()
+
+
+def test_a_deep_copy_doubles_no_view() -> None:
+    """Buffers that show one memory show one in the copy of a model on devices, as large as what they span."""
+    model, table = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.randn(1000, 8)
+    model[1].register_buffer("first", table[10:16])
+    model[1].register_buffer("second", table[14:22])
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    baechi.distribute(model, torch.randn(3, 8), cluster=cluster, placer="round-robin")
+    copied = copy.deepcopy(model)
+    first, second, own = copied[1].first, copied[1].second, model[1].second
+    assert first.untyped_storage().nbytes() == own.untyped_storage().nbytes() == 12 * 32
+    assert first.data_ptr() + 4 * 32 == second.data_ptr() != own.data_ptr()
+    assert torch.equal(first, table[10:16]) and torch.equal(second, table[14:22])
