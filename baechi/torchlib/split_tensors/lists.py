@@ -104,6 +104,22 @@ def _result(func: Any, args: Any, made: dict[Member, Any], index: int, like: Spl
         return torch.linalg.vector_norm(torch.stack([piece.to(home) for piece in pieces]), order)
     if name == "_foreach_max":
         return torch.stack([piece.to(home) for piece in pieces]).amax(0)
+    return made_like(like, pieces, func)
+
+
+def made_like(like: SplitTensor, pieces: Sequence[torch.Tensor], func: Any) -> SplitTensor:
+    """What an operator made of each piece, as one tensor in pieces.
+
+    Args:
+        like: the tensor in pieces.
+        pieces: the results.
+        func: the operator.
+
+    Raises:
+        SplitTensorError: a result has another shape than its piece, as by an operand that is wider.
+    """
+    if any([made.shape != piece.shape for made, piece in zip(pieces, like.pieces, strict=True)]):
+        refuse(f"aten.{func.overloadpacket.__name__}, whose result has another shape than", like)
     return like.like(pieces)
 
 

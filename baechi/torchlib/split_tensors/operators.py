@@ -18,7 +18,7 @@ import torch
 
 from baechi.torchlib.private.autograd import NO_GRAPH_TASK, current_graph_task_id
 from baechi.torchlib.private.operators import schema_of
-from baechi.torchlib.split_tensors.lists import run_fused, run_lists, unscale_lists
+from baechi.torchlib.split_tensors.lists import made_like, run_fused, run_lists, unscale_lists
 from baechi.torchlib.split_tensors.streams import in_backward_on, streams_among
 from baechi.torchlib.split_tensors.tensor import SplitTensor, refuse
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -103,10 +103,7 @@ def _pointwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         made = [func(*column) for column in columns]
     if writes:
         return args[0]
-    result = like.like(made)
-    if result.lies[0] != like.lies[0]:
-        refuse(f"aten.{func.overloadpacket.__name__}, whose result is larger than", like)
-    return result
+    return made_like(like, made, func)
 
 
 def _column(like: SplitTensor, value: Any) -> list[Any]:

@@ -54,6 +54,13 @@ JOINED: dict[str, Loss] = {
         x.flatten(0, 1), functional.one_hot(y.flatten(), 41).to(x.dtype)
     ),
     "softmax": lambda x, y: functional.nll_loss(x.log_softmax(-1).flatten(0, 1), y.flatten()),
+    "the largest": lambda x, y: (
+        functional.cross_entropy(x.flatten(0, 1), y.flatten()) + x.topk(3).values.sum()
+    ),
+    "chosen": lambda x, y: (
+        x.gather(-1, x.argmax(-1, keepdim=True)).sum()
+        + functional.cross_entropy(x.flatten(0, 1), y.flatten())
+    ),
     "the words": lambda x, y: functional.cross_entropy(x.flatten(0, 1), y.flatten()) + x[..., 3].sum(),
     "written": lambda x, y: functional.cross_entropy(x.div_(2).flatten(0, 1), y.flatten()),
     "a view written": lambda x, y: functional.cross_entropy(_written(x).flatten(0, 1), y.flatten()),

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from run.split.split_layers import TOLERANCE, Tied, assert_same, split_on, tied_on_devices, twins, words
+from run.split.split_layers import (
+    TOLERANCE,
+    Around,
+    Tied,
+    assert_same,
+    split_on,
+    tied_on_devices,
+    twins,
+    words,
+)
 from safetensors.torch import load_file, save_file
 from torch import nn, optim
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -323,9 +332,9 @@ def test_frozen_and_filled() -> None:
 
 def test_a_write_before_backward_is_seen() -> None:
     """A weight that an optimizer wrote between forward and backward raises, as a whole one does."""
-    for foreach in (False, True):
+    for way in ("loop", "foreach", "fused"):
         model, _, _, inputs = tied_on_devices()
-        optimizer = optim.Adam(model.parameters(), lr=0.1, foreach=foreach)
+        optimizer = optim.Adam(model.parameters(), lr=0.1, **({} if way == "loop" else {way: True}))
         steps(model, inputs, optimizer, 1)
         loss = model(*inputs)
         optimizer.step()
@@ -388,6 +397,29 @@ def test_refused_with_a_cure(what: str) -> None:
     model, _, _, _ = tied_on_devices()
     with pytest.raises(SplitTensorError, match=r"lies in pieces.*leave its layer out of split="):
         REFUSED[what](model.head.weight)
+
+
+WIDE, DEEP = torch.ones(11, 4), torch.ones(2, 11, 1)
+WIDER: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum": lambda w: w + WIDE,
+    "sum, the other way": lambda w: WIDE + w,
+    "between": lambda w: torch.lerp(w, w, WIDE),
+    "chosen": lambda w: torch.where(WIDE > 0, w, 0.0),
+    "in a list": lambda w: torch._foreach_add([w], [WIDE]),
+    "in a list, of more axes": lambda w: torch._foreach_mul([w], [DEEP]),
+    "list of three": lambda w: torch._foreach_addcmul([w], [w], [DEEP]),
+}
+
+
+@pytest.mark.parametrize("what", WIDER)
+def test_results_wider_than_the_weight(what: str) -> None:
+    """A column, and an operand that makes it wider: the result would lie along another axis."""
+    model, _ = twins(lambda: Around(nn.Linear(1, 11)))
+    split_on(3, model, torch.ones(2, 1, dtype=torch.float64), {"layer": 3})
+    weight = model.float().layer.weight.detach()
+    assert WIDER[what](weight.cpu()) is not None
+    with pytest.raises(SplitTensorError, match=r"has another shape than|on a tensor of shape"):
+        WIDER[what](weight)
 
 
 @pytest.mark.parametrize("kind", ["LBFGS", "Adafactor", "Muon", "Rprop"])
