@@ -72,7 +72,7 @@ class GlueMode(RemovableMode):
         Args:
             values: anything; values in parts are found in lists, tuples and dicts.
         """
-        with self._unsited():
+        with self.off(), self._unsited():  # what is asked of a tensor on the way is no op of the code
             return joined_in_step(self._run_op, values)
 
     def _run_op(self, func: Any, *args: Any, **kwargs: Any) -> Any:

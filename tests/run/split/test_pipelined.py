@@ -17,8 +17,8 @@ from baechi.torchlib.split_tensors.tensor import SplitTensor
 BATCH = (words(4, 5), words(4, 5))
 
 
-def pipelined(model: nn.Module, **more: Any) -> baechi.Cluster:
-    cluster = baechi.Cluster.virtual(3, memory="1GiB")
+def pipelined(model: nn.Module, memory: str = "1GiB", **more: Any) -> baechi.Cluster:
+    cluster = baechi.Cluster.virtual(3, memory=memory)
     asked = {"split": {"head": 3}, "microbatches": 2, "effort": 0, **more}
     baechi.distribute(model, BATCH, cluster=cluster, **asked)
     return cluster
@@ -78,6 +78,52 @@ def test_returned_logits_a_hook_and_a_copy() -> None:
         other.zero_grad()
         other(*BATCH)[0].backward()
         assert_same(other, plain)
+
+
+def test_returned_logits_of_tiles_on_all_devices() -> None:
+    """Parts of the graph that need each other's logits: they are joined where nothing waits for the join."""
+    model, plain = twins(Returned)
+    spec = baechi.BatchSpec({"out": 6}, device_matrix=[0, 1, 1, 2, 2, 0, 0])
+    with pipelined(model, split={"head": spec}):
+        loss, logits = model(*BATCH)
+        loss.backward()
+    expected, whole = plain(*BATCH)
+    expected.backward()
+    assert torch.allclose(logits.cpu(), whole)
+    assert_same(model, plain)
+
+
+class WithoutLabels(Returned):
+    """Without labels it returns logits only, as a model of transformers that generates."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        if labels is not None:
+            return super().forward(ids, labels)
+        return None, self.head(torch.relu(self.middle(self.embed(ids))))
+
+
+def test_a_batch_without_labels() -> None:
+    """What its losses count is not asked for: there is none."""
+    model, plain = twins(WithoutLabels)
+    with pipelined(model):
+        model(*BATCH)[0].backward()
+        plain(*BATCH)[0].backward()
+        for network in (model, plain):
+            network.eval()
+        with torch.no_grad():
+            made = model(BATCH[0])[1]
+        assert torch.equal(made.cpu().argmax(-1), plain(BATCH[0])[1].argmax(-1))
+        model(*BATCH)[0].backward()
+        plain(*BATCH)[0].backward()
+    assert_same(model, plain)
+
+
+def test_joined_logits_have_to_fit() -> None:
+    """A dry run sees that logits are joined where the model returns them, which the plan does not say."""
+    model = twins(lambda: Returned(4000, 8))[0].float()
+    spec = baechi.BatchSpec({"out": 1334}, device_matrix=[0, 1, 2])
+    with pytest.raises(baechi.PlacementError, match="a dry run of 2 microbatches needs more memory"):
+        pipelined(model, split={"head": spec}, memory="700KiB", optimizer="sgd")
 
 
 def test_a_loss_function_and_an_input_that_goes_whole() -> None:

@@ -32,10 +32,20 @@ class Rule:
     Args:
         name: in words.
         weigh: from the parts of a batch, a number or a scalar tensor for each.
+        reads: the input that it looks at, if any.
     """
 
     name: str
     weigh: Weigh
+    reads: str | None = None
+
+    def is_for(self, parts: Parted) -> bool:
+        """Whether a batch has what the rule looks at.
+
+        Args:
+            parts: the parts of the batch.
+        """
+        return self.reads is None or all(self.reads in _tensors(part) for part in parts.parts)
 
 
 def by_rows(parts: Parted) -> list[Any]:
@@ -79,7 +89,7 @@ def by_labels(name: str, ignored: int, skipped: int) -> Rule:
         return [count / total for count in counts]
 
     what = f"labels in {name} other than {ignored}" + (", but for the first of each row" * bool(skipped))
-    return Rule(what, weigh)
+    return Rule(what, weigh, name)
 
 
 def rules_for(parts: Parted) -> Iterator[Rule]:
