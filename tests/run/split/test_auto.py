@@ -23,8 +23,8 @@ class Large(Tied):
 def test_what_fits_nowhere_is_split() -> None:
     """It is refused whole; split it trains as on one large device, with the peaks that were predicted."""
     model, plain = twins(Large)
-    inputs = (words(2, 4, below=WORDS), words(2, 4, below=WORDS))
-    cluster = baechi.Cluster.virtual(4, memory="2.5MiB")
+    inputs = (words(2, 32, below=WORDS), words(2, 32, below=WORDS))
+    cluster = baechi.Cluster.virtual(4, memory="3MiB")
     with pytest.raises(baechi.PlacementError, match="larger than every device"):
         baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0)
     assert baechi.fits(model, inputs, cluster, optimizer="adam", split="auto", verify=False)
