@@ -1,6 +1,7 @@
 """Chains that are cut alike stay unjoined: one scatter, one sum."""
 
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -175,8 +176,9 @@ APART: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("placer", ["round-robin", "random:3"])
-@pytest.mark.parametrize("name", [*LINKED, *APART])
+@pytest.mark.parametrize(
+    ("name", "placer"), list(zip([*LINKED, *APART], cycle(["round-robin", "random:3"]), strict=False))
+)
 def test_values_and_gradients(name: str, placer: str) -> None:
     """They are those of the whole layers; a chain has joins where the whole is needed only."""
     build, split = (LINKED | APART)[name]
