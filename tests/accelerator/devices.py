@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from order.interleaved import interleaved
 from same import Result
 from same import step as step_on_host
@@ -82,3 +83,11 @@ def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, home: str 
         {name: None if grad is None else grad.cpu() for name, grad in result.grads.items()},
         {name: buffer.cpu() for name, buffer in result.buffers.items()},
     )
+
+
+def compute_on(streams: list[torch.Stream], after: list[torch.Stream]) -> None:
+    """This thread computes on other streams from now on, one a device, behind what it computed on before."""
+    for stream, before in zip(streams, after, strict=True):
+        stream.wait_event(before.record_event())
+        torch.accelerator.set_stream(stream)
+    torch.accelerator.set_device_index(0)

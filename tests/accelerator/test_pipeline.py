@@ -22,7 +22,7 @@ from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step import step as plain_step
 from baechi.torchlib.tensors import storage
 
-from .devices import FIRST, cluster, there
+from .devices import FIRST, cluster, compute_on, there
 from .where import moved
 
 NAMED = ("torch_transformer", "in_place_views", "t5", "resnet", "clip", "deberta_v2")
@@ -96,6 +96,49 @@ def test_a_drain(toy: ToyMachine) -> None:
     plain(own).square().sum().backward()
     assert given.grad is not None and own.grad is not None and torch.allclose(given.grad.cpu(), own.grad)
     assert_same_gradients(on_host(model), plain)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["late", "clocks"])
+@pytest.mark.parametrize("asides", ["call", "backward", "none"])
+@pytest.mark.parametrize("places", [NAMES[:2], ("toy:0/0", "toy:0/1")], ids=["devices", "parts"])
+def test_backward_on_other_streams(toy: ToyMachine, places: tuple[str, ...], asides: str, late: bool) -> None:
+    """Gradients that wait are scaled after they were made, and before the caller goes on. Parts of a device
+    have streams that are not the caller's."""
+    toy.restart(seed=5, late=late)
+    model, x = seeded(lambda: WithLoss(Blocks(), lambda out: out.square().mean())), noise(8, 6)
+    plain, where = copy.deepcopy(model), {"a": 0, "b": 1, "c": 1, "d": 0}
+    device_map = {f"model.{name}": device for name, device in where.items()}
+    baechi.distribute(
+        model, x, cluster=cluster(*places), microbatches=2, device_map=device_map, source="estimate"
+    )
+    usual = [torch.accelerator.current_stream(place) for place in NAMES[:2]]
+    sides = [torch.Stream(device=place) for place in NAMES[:2]]
+    optimizer, own, given = (*[torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)], there(x))
+    kept = [weight.view_as(weight).grad_fn for weight in model.parameters()]  # as DDP does: on its streams,
+    toy.synchronize()  # torch adds up gradients, and makes those of the caller follow
+    try:
+        for number in range(4):
+            if asides == "call":
+                compute_on(sides, after=usual)
+            loss = model(given)
+            if asides == "call":  # nothing but backward() orders one after the other
+                compute_on(usual, after=usual)
+            if asides == "backward":
+                compute_on(sides, after=usual)
+            loss.backward()
+            plain(x).backward()
+            if number % 2:  # gradients of two steps add up
+                optimizer.step()
+                optimizer.zero_grad()
+                own.step()
+                own.zero_grad()
+            if asides == "backward":
+                compute_on(usual, after=sides)
+    finally:
+        compute_on(usual, after=sides)
+    assert len(kept) == len(list(plain.parameters()))
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(one.detach().cpu(), other.detach(), rtol=1e-12)
 
 
 class Viewed(nn.Module):

@@ -15,7 +15,7 @@ import baechi
 from accelerator import NAMES, ToyMachine
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 
-from .devices import cluster, there
+from .devices import cluster, compute_on, there
 
 LAYERS: dict[str, tuple[Any, tuple[int, ...], str]] = {
     "linear out": (lambda: nn.Linear(5, 11), (3, 5), "out"),
@@ -211,11 +211,3 @@ def test_streams_in_backward(toy: ToyMachine, name: str) -> None:
         plain(*inputs).backward()
         optimizer.step()
     assert_same(model, plain, grads=False)
-
-
-def compute_on(streams: list[torch.Stream], after: list[torch.Stream]) -> None:
-    """This thread computes on other streams from now on, one a device, behind what it computed on before."""
-    for stream, before in zip(streams, after, strict=True):
-        stream.wait_event(before.record_event())
-        torch.accelerator.set_stream(stream)
-    torch.accelerator.set_device_index(0)

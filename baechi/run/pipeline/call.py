@@ -32,6 +32,7 @@ from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.walking import refuse_half_precision, shares_of, walk
 from baechi.run.runtime import Runtime
+from baechi.torchlib.streams import Streams, follow, on_streams, streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -206,22 +207,28 @@ class _Call:
         del given, grads
         assert loss is not None
         waiting = [grad for _, grad in known]
-        (handed,) = handed_over([loss], [one for one, _ in known], partial(self._scaled, waiting))
+        streams = streams_now(map(self._backend.torch_device, self._backend.names))
+        scaling = partial(self._scaled, waiting, streams)
+        (handed,) = handed_over([loss], [one for one, _ in known], scaling)
         made = {id(joint.value): without_gradient(joint.value) for joint in join.joints}
         made[id(loss)] = handed
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
     def _scaled(
-        self, waiting: list[torch.Tensor], incoming: Sequence[torch.Tensor | None]
+        self, waiting: list[torch.Tensor], streams: Streams, incoming: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
-        """The gradients that wait, times the gradient of the loss, which the host does not read."""
+        """The gradients that wait, times the gradient of the loss, which the host does not read.
+
+        On the streams of the call, as autograd does it: `backward()` may be called on others.
+        """
         (grad,) = incoming
         if grad is None:
             return [None] * len(waiting)
         scaled: list[torch.Tensor | None] = [*waiting]
         waiting.clear()
-        with torch.no_grad():
+        with torch.no_grad(), on_streams(streams):
             scale(self._backend, scaled, grad)
+        follow(streams)
         return scaled
 
     def _result(self) -> Any:

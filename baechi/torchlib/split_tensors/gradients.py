@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from baechi.torchlib.private.autograd import call_after_backward
-from baechi.torchlib.split_tensors.streams import Streams, follow, in_backward_on, streams_for
+from baechi.torchlib.split_tensors.streams import in_backward_on, streams_for
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.streams import Streams, follow
 
 
 def pieces_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:

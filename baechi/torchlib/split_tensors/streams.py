@@ -6,20 +6,15 @@
 Autograd sets the stream of one device a node. What makes and adds gradients in pieces works on several.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-
-import torch
 
 from baechi.torchlib.private.autograd import NO_GRAPH_TASK, current_graph_task_id
 from baechi.torchlib.split_tensors.tensor import SplitTensor
-
-Streams = tuple[Any, ...]
-"""One a device; none where all pieces lie on one, or devices have none."""
+from baechi.torchlib.streams import Streams, on_streams, streams_now
 
 _NOTHING = nullcontext()
-_WITHOUT = ("cpu", "meta", "mps")
 
 
 def streams_for(tensor: SplitTensor) -> Streams:
@@ -30,8 +25,8 @@ def streams_for(tensor: SplitTensor) -> Streams:
     """
     if current_graph_task_id() == NO_GRAPH_TASK:
         devices = dict.fromkeys([piece.device for piece in tensor.pieces])
-        if len(devices) > 1 and tensor.device.type not in _WITHOUT:
-            tensor.streams = tuple([torch.accelerator.current_stream(device.index) for device in devices])
+        if len(devices) > 1:
+            tensor.streams = streams_now(devices)
     return tensor.streams
 
 
@@ -53,33 +48,4 @@ def in_backward_on(streams: Streams) -> AbstractContextManager[None]:
     """
     if not streams or current_graph_task_id() == NO_GRAPH_TASK:
         return _NOTHING
-    return _on(streams)
-
-
-@contextmanager
-def _on(streams: Streams) -> Iterator[None]:
-    index = torch.accelerator.current_device_index()
-    before = [torch.accelerator.current_stream(stream.device.index) for stream in streams]
-    _set(streams, index)
-    try:
-        yield
-    finally:
-        _set(before, index)
-
-
-def _set(streams: Sequence[Any], index: int) -> None:
-    for stream in streams:
-        torch.accelerator.set_stream(stream)
-    torch.accelerator.set_device_index(index)
-
-
-def follow(streams: Streams) -> None:
-    """What this thread computes from now on comes after what was issued on streams.
-
-    Args:
-        streams: one a device.
-    """
-    for stream in streams:
-        current = torch.accelerator.current_stream(stream.device.index)
-        if current != stream:
-            current.wait_event(stream.record_event())
+    return on_streams(streams)
