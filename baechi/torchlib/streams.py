@@ -12,13 +12,25 @@ Streams = tuple[Any, ...]
 _WITHOUT = ("cpu", "meta", "mps")
 
 
+def has_streams(device: torch.device, kind: str | None) -> bool:
+    """Whether work on a device is put on streams, and the host goes on at once.
+
+    Args:
+        device: any device.
+        kind: the kind of accelerator that torch works with here; None if there is none.
+    """
+    return device.type not in _WITHOUT and device.type == kind
+
+
 def streams_now(devices: Iterable[torch.device | None]) -> Streams:
     """The streams on which this thread computes.
 
     Args:
         devices: those that count; those without streams are left out.
     """
-    found = dict.fromkeys([one for one in devices if one is not None and one.type not in _WITHOUT])
+    accelerator = torch.accelerator.current_accelerator()
+    kind = None if accelerator is None else accelerator.type
+    found = dict.fromkeys([one for one in devices if one is not None and has_streams(one, kind)])
     return tuple([torch.accelerator.current_stream(device.index) for device in found])
 
 

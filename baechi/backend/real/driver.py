@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from baechi.backend.real.spin import spin
+from baechi.torchlib.streams import has_streams
 
 _USUAL_CACHE_BYTES = 64 * 2**20
 
@@ -73,7 +74,7 @@ class Driver:
 
     def has_streams(self, device: torch.device) -> bool:
         """Whether work on a device is put on streams, and the host goes on at once."""
-        return device.type not in ("cpu", "meta", "mps") and device.type == self.kind
+        return has_streams(device, self.kind)
 
     def current_stream(self, device: torch.device) -> Any:
         """The stream on which this thread computes on a device."""
