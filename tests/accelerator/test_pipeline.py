@@ -184,6 +184,24 @@ class WrittenSince(nn.Module):
         return self.d(self.b(made)).square().mean() + third.square().mean()
 
 
+class Masked(nn.Module):
+    """A mask is made here, read elsewhere as a view that is made later, written here, and read again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.a(x)
+        second = self.b(first)
+        mask = self.c(first).detach() * 2
+        third = self.d(second)
+        fourth = third * mask[:1]
+        mask.mul_(2)
+        fifth = self.d(fourth)
+        return (fifth * mask[:1]).square().mean()
+
+
 class Times(nn.Module):
     """A layer that is given a weight of another one."""
 
@@ -234,6 +252,8 @@ WAITS = {
     "backward waits until a gradient has arrived": (Viewed, executor, "receive", nothing),
     "what is sent later waits for what made it": (Viewed, LaneStep, "_event_at", too_early),
     "what was written since is sent behind that": (WrittenSince, lane_step, "mark_of", unwritten),
+    "what has no history, too": (Masked, LaneStep, "_event_at", too_early),
+    "what was written without history, too": (Masked, lane_step, "mark_of", unwritten),
     "a weight is sent behind what wrote it": (Passed, WeightsElsewhere, "ready", before_all),
     "what reads a weight waits until that has arrived": (Passed, weights_elsewhere, "arrive", as_sent),
     "sent memory is not reused before it was read": (Viewed, TorchDevices, "use", nothing),
@@ -264,7 +284,7 @@ def stepped(toy: ToyMachine, build: type[nn.Module]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("build", [Viewed, Rewritten, WrittenSince, Passed])
+@pytest.mark.parametrize("build", [Viewed, Rewritten, WrittenSince, Masked, Passed])
 def test_nothing_is_unordered(toy: ToyMachine, build: type[nn.Module]) -> None:
     """With all waits in place."""
     assert stepped(toy, build) == []

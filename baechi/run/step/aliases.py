@@ -31,8 +31,7 @@ def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     bases: dict[int, torch.Tensor] = {}
     with without_subclass_function():
         for tensor in tensors:
-            viewed = view_base(tensor)
-            base = tensor if viewed is None else viewed
+            base = base_of(tensor)
             views.setdefault(id(base), {})[id(tensor)] = tensor
             bases[id(base)] = base
     return {
@@ -41,6 +40,16 @@ def common_bases(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
         if len(group) > 1 and all(is_plain(view, bases[base]) for view in group.values())
         for key in group
     }
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor is a view of; itself, if it is none.
+
+    Args:
+        tensor: any tensor.
+    """
+    base = view_base(tensor)
+    return tensor if base is None else base
 
 
 def same_view(tensor: torch.Tensor, base: torch.Tensor, copied: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""One part of a microbatch's graph: what others read of it, and what it reads of others."""
+"""One part of a microbatch: what others read of it, what it reads of others, and stretches of its code."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +40,23 @@ class Cut:
     exit: Exit
     place: str
     grad: torch.Tensor | None = None
+
+
+class Stretch:
+    """A stretch of the model's code that a part records.
+
+    Args:
+        place: the part's device.
+
+    Attributes:
+        end: the event after all that was issued there, when the stretch is over; None until then.
+    """
+
+    __slots__ = ("end", "place")
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.end: Any = None
 
 
 class Part:

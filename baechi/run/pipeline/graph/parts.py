@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from baechi.run.pipeline.graph.part import Cut, Part
-from baechi.run.step.aliases import is_custom
+from baechi.run.pipeline.graph.part import Cut, Part, Stretch
+from baechi.run.step.aliases import base_of, is_custom
 from baechi.torchlib.autograd_nodes import required_node_of
 from baechi.torchlib.private.autograd import next_sequence_number, sequence_number
-from baechi.torchlib.private.tensors import is_view, view_base
+from baechi.torchlib.private.tensors import is_view
+from baechi.torchlib.tensors.weak_table import WeakTable
 
 _CURE = (
     "parts of the batch, and what goes from one device to another, are views: where the model's code "
@@ -47,7 +48,9 @@ class Parts:
         self._of_stage: dict[int, Part] = {}
         self._starts: list[int] = []
         self._parts: list[Part | None] = []
-        self._ends: list[Any] = []
+        self._stretches: list[Stretch | None] = []
+        self._stretch: Stretch | None = None
+        self._without_node: WeakTable[Stretch] = WeakTable()
         self._since = 0
         self._renamed: dict[int, Part | None] = {}
         self._way: tuple[int, ...] | None = None
@@ -87,15 +90,16 @@ class Parts:
         """
         if part is self.now:
             return
-        if self.now is not None:
-            self._ends[-1] = self._ended(self.now.place)
+        if self._stretch is not None:
+            self._stretch.end = self._ended(self._stretch.place)
+        self._stretch = None if part is None else Stretch(part.place)
         self.now, self._since, self._way = part, next_sequence_number(), None
         if self._starts and self._starts[-1] == self._since:
-            self._parts[-1], self._ends[-1] = part, None
+            self._parts[-1], self._stretches[-1] = part, self._stretch
         else:
             self._starts.append(self._since)
             self._parts.append(part)
-            self._ends.append(None)
+            self._stretches.append(self._stretch)
 
     @contextmanager
     def entered(self, part: Part | None) -> Iterator[None]:
@@ -176,6 +180,17 @@ class Parts:
         position = bisect_right(self._starts, number) - 1
         return self._parts[position] if position >= 0 else None
 
+    def note(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor is made now: of one that autograd did not record, no node tells when it was.
+
+        Args:
+            tensor: a result of a layer or of a functional op.
+        """
+        made = base_of(tensor)
+        if self._stretch is None or made.requires_grad or self._without_node.get(made) is not None:
+            return  # of what is known, this is one more view
+        self._without_node.put(made, self._stretch)
+
     def end_of(self, tensor: torch.Tensor, place: str) -> Any:
         """The event after the stretch of code that made a tensor; None if it is not over, or not known.
 
@@ -186,13 +201,16 @@ class Parts:
             tensor: nothing has written its memory since.
             place: where it lies.
         """
-        base = view_base(tensor)
-        node: Any = (tensor if base is None else base).grad_fn
-        if node is None or is_custom(node) or is_custom(tensor.grad_fn):
+        made = base_of(tensor)
+        node: Any = made.grad_fn
+        if node is None:
+            stretch = self._without_node.get(made)
+        elif is_custom(node) or is_custom(tensor.grad_fn):
             return None
-        position = bisect_right(self._starts, sequence_number(node)) - 1
-        part = self._parts[position] if position >= 0 else None
-        return None if part is None or part.place != place else self._ends[position]
+        else:
+            position = bisect_right(self._starts, sequence_number(node)) - 1
+            stretch = self._stretches[position] if position >= 0 else None
+        return None if stretch is None or stretch.place != place else stretch.end
 
     def maker_of(self, tensor: torch.Tensor) -> Part | None:
         """The part that made a tensor, if that is another one than the part of now.

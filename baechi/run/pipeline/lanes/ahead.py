@@ -9,14 +9,14 @@ What is fetched late queues behind what was issued meanwhile, of later microbatc
 sent in vain (the code took another path) is forgotten.
 """
 
+import math
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from baechi.run.step.aliases import is_plain
-from baechi.torchlib.private.tensors import view_base
+from baechi.run.step.aliases import base_of, is_plain
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.weak_table import WeakTable
 
@@ -71,7 +71,7 @@ class Sender:
         self._after, self._turn = call, 0
 
     def of_function(self, result: Any) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
-        """The tensors that a functional op made, with the devices to which they are sent now.
+        """The tensors that a functional op made, each with the devices to which it is sent now.
 
         Args:
             result: what it returned.
@@ -108,10 +108,10 @@ class Sender:
         Args:
             tensor: any tensor.
         """
-        base = _base_of(tensor)
+        base = base_of(tensor)
         known = self._first.get(base)
         first = None if known is None else known()
-        if first is None or tensor.numel() != base.numel() or not is_plain(tensor, first):
+        if first is None or _elements(tensor) != base.numel() or not is_plain(tensor, first):
             return tensor
         return first
 
@@ -126,16 +126,17 @@ class Sender:
         for index, tensor in enumerate(tensors_in(result)):
             site = MakingSite(after, turn, index)
             self._made.put(tensor, site)
-            base = _base_of(tensor)
-            if tensor.numel() == base.numel() and self.first_of(tensor) is tensor:
+            base = base_of(tensor)
+            if tensor.numel() == _elements(tensor) == base.numel() and self.first_of(tensor) is tensor:
                 self._first.put(base, weakref.ref(tensor))
             readers = tuple(self._readers.get(site, ()))
             if readers:
                 self._sent.update(dict.fromkeys([(site, place) for place in readers]))
-                yield tensor, readers
+            yield tensor, readers
 
 
-def _base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor is a view of; itself, if it is none."""
-    base = view_base(tensor)
-    return tensor if base is None else base
+def _elements(tensor: torch.Tensor) -> int:
+    """How many elements of its memory a tensor shows: an expanded one has more of its own."""
+    if tensor.layout is not torch.strided:
+        return tensor.numel()
+    return math.prod([size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride])

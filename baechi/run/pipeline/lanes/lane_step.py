@@ -6,7 +6,7 @@ What crosses from one stage to another is cut for autograd (`parts`), whatever d
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -15,36 +15,18 @@ from baechi.run.pipeline.graph.nodes import adopt, begin, renew
 from baechi.run.pipeline.graph.part import Part
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.lanes.ahead import Ahead, Sender
+from baechi.run.pipeline.lanes.gate import Gate
 from baechi.run.pipeline.lanes.route import Route, Sites
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
-from baechi.run.step.aliases import same_view, view_of_original
+from baechi.run.step.aliases import base_of, same_view, view_of_original
 from baechi.run.step.copies import Copy, writes_of
 from baechi.run.step.loans import Loans, version_of, write_back
 from baechi.run.step.step import Step
-from baechi.torchlib.private.tensors import view_base
 from baechi.torchlib.split_tensors.gradients import leaves_of
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 from baechi.torchlib.tensors.storage import mark_of
 from baechi.torchlib.tensors.weak_table import WeakTable
-
-
-class Gate(Protocol):
-    """Lets a microbatch's thread go on, run by run."""
-
-    def is_open(self, run: int) -> bool:
-        """Whether a run is granted.
-
-        Args:
-            run: its index.
-        """
-
-    def wait_for(self, run: int) -> None:
-        """Return when a run is granted.
-
-        Args:
-            run: its index.
-        """
 
 
 class LaneStep(Step):
@@ -170,8 +152,9 @@ class LaneStep(Step):
             if maker is None and here != place:
                 maker = self._weights.home(tensor, self.parts)
         if maker is None:
-            self._note_read(tensor, here, place)
-            with self._behind(tensor, here):
+            first = self._first_of(tensor)
+            self._note_read(first, here, place)
+            with self._behind(first, here):
                 return super().bring(tensor, place)
         slots = self._copies_of(tensor)
         key = (place, *writes_of(tensor), self.parts.now)
@@ -205,6 +188,18 @@ class LaneStep(Step):
             copied = super().bring(self._plain(first), place)
         return same_view(tensor, first, copied)
 
+    def _sent(self, tensor: torch.Tensor, place: str) -> Copy:
+        first = self._first_of(tensor)
+        if first is tensor:
+            return super()._sent(tensor, place)
+        view = same_view(tensor, first, super().bring(first, place))
+        return Copy(view, None, version_of(view))
+
+    def _first_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What travels for a tensor that no part made: what the code got first of its memory, or itself."""
+        first = tensor if tensor.requires_grad else self._sender.first_of(tensor)
+        return tensor if first.requires_grad else first
+
     @contextmanager
     def _behind(self, tensor: torch.Tensor, here: str) -> Iterator[None]:
         """Within this context, a transfer waits for what made a tensor, not for all that was issued since."""
@@ -235,8 +230,7 @@ class LaneStep(Step):
 
     def send_ahead(self, call: str, result: Any) -> None:
         super().send_ahead(call, result)
-        for tensor, places in self._sender.of_layer(call, result):
-            self.push(tensor, places)
+        self._send(self._sender.of_layer(call, result))
 
     def made(self, result: Any) -> None:
         """Send it to the devices that read it in other microbatches.
@@ -246,8 +240,13 @@ class LaneStep(Step):
         Args:
             result: what a functional op, or an `autograd.Function`, returned.
         """
-        for tensor, places in self._sender.of_function(result):
-            self.push(tensor, places)
+        self._send(self._sender.of_function(result))
+
+    def _send(self, made: Iterable[tuple[torch.Tensor, tuple[str, ...]]]) -> None:
+        for tensor, places in made:
+            self.parts.note(tensor)
+            if places:
+                self.push(tensor, places)
 
     def _note_read(self, tensor: torch.Tensor, here: str, place: str) -> None:
         names, on_host = self.backend.names, self.runtime.plan.cluster.on_host
@@ -255,11 +254,12 @@ class LaneStep(Step):
             self._sender.read(tensor, place)
 
     def push(self, tensor: torch.Tensor, places: Iterable[str]) -> None:
-        if tensor.requires_grad and torch.is_grad_enabled():
-            with torch.no_grad(), self._behind(tensor, self.backend.place_of(tensor)):
-                super().push(self._plain(tensor), places)
-        else:
-            super().push(tensor, places)
+        with self._behind(tensor, self.backend.place_of(tensor)):
+            if tensor.requires_grad and torch.is_grad_enabled():
+                with torch.no_grad():
+                    super().push(self._plain(tensor), places)
+            else:
+                super().push(tensor, places)
 
     def know(self, place: str, tensor: torch.Tensor, copied: torch.Tensor) -> None:
         if copied.requires_grad and torch.is_grad_enabled():
@@ -279,8 +279,7 @@ class LaneStep(Step):
             write_back(self.backend, original, copied, unsaid=unsaid)
             return
         place = self.backend.place_of(original)
-        viewed = view_base(original)
-        base = original if viewed is None else viewed
+        base = base_of(original)
         if base is original and self.backend.place_of(copied) == place:
             adopt(original, copied)  # they share the memory
             return
