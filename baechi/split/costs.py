@@ -105,7 +105,7 @@ def _weights(
 ) -> list[str]:
     """The names of what a tile has of a layer's weights: a piece of each value, under each of its names.
 
-    Of what is not cut the first tile has the whole, and the others have nothing.
+    Of what is not cut, and of buffers, the first tile has the whole, and the others have nothing.
     """
     values: dict[str, int] = {}
     for weight in splits["shapes"]:
@@ -113,10 +113,10 @@ def _weights(
         values |= dict.fromkeys(own, how.values.get(weight, 1) if weight in how.cuts else 0)
     found: list[str] = []
     for name in names:
-        if not values.get(name, 1):
+        if not values.get(name):  # not cut, or a buffer
             found += [name] if number == 0 else []
         else:
-            found += [f"{name}[{number + n * len(tiling.sizes)}]" for n in range(values.get(name, 1))]
+            found += [f"{name}[{number + n * len(tiling.sizes)}]" for n in range(values[name])]
     return found
 
 

@@ -88,6 +88,7 @@ class SplitRule:
         compute: a function of a module (so that models can be pickled): a tile's output.
         options: the layer's attributes that `compute` needs, noted when the layer is split.
         refuses: from a layer to the reason why it cannot be split; empty if it can.
+        notes: from a layer to more options, which are no attributes of it.
         takes_all: whether the layer takes more than one tensor. `compute` is given all of its arguments then,
             and tiles may return tuples, of which each tensor is added.
     """
@@ -97,6 +98,7 @@ class SplitRule:
     compute: Compute
     options: Sequence[str] = ()
     refuses: Callable[[Any], str] = field(default=lambda layer: "")
+    notes: Callable[[Any], Mapping[str, Any]] = field(default=lambda layer: {})
     takes_all: bool = False
 
 
@@ -114,14 +116,20 @@ class Given(NamedTuple):
 
 _RULES: dict[str, SplitRule] = {}
 _NAMES: dict[str, str] = {}
+_FAMILIES: dict[str, SplitRule] = {}
 
 
 def _find(table: Mapping[str, Any], key: str) -> Any:
     """What a table has for a class; torch's own layers are in it as soon as something is looked for."""
     if key not in table:
-        import_module("baechi.split.layers")
-        import_module("baechi.split.attention")
+        import_module("baechi.split.rules.layers")
+        import_module("baechi.split.rules.attention")
+        import_module("baechi.split.rules.scaled")
     return table.get(key)
+
+
+def _family_of(name: str) -> SplitRule | None:
+    return next((rule for ending, rule in _FAMILIES.items() if name.endswith(ending)), None)
 
 
 def key_of(kind: type) -> str:
@@ -163,6 +171,17 @@ def add_rule(key: str, rule: SplitRule) -> None:
     _RULES[key], _NAMES[name] = rule, key
 
 
+def add_family(ending: str, rule: SplitRule) -> None:
+    """Add a rule for classes that one library has for each of its models, under names of one ending.
+
+    Args:
+        ending: of the classes' names.
+        rule: how their layers are split, unless a class has a rule of its own. It refuses a layer whose code
+            is another one.
+    """
+    _FAMILIES[ending] = rule
+
+
 def rule_of(kind: type) -> SplitRule | None:
     """The rule of a class of layers; None if they cannot be split. Subclasses need rules of their own.
 
@@ -170,7 +189,7 @@ def rule_of(kind: type) -> SplitRule | None:
         kind: the class.
     """
     found: SplitRule | None = _find(_RULES, key_of(kind))
-    return found
+    return found or _family_of(kind.__name__)
 
 
 def rule_named(name: str) -> SplitRule:
@@ -183,6 +202,7 @@ def rule_named(name: str) -> SplitRule:
         ValueError: no class of that name has one in this process.
     """
     key = _find(_NAMES, name)
-    if key is None:
+    found = _family_of(name) if key is None else _RULES[key]
+    if found is None:
         raise ValueError(f"no rule splits a {name}: add one with baechi.register_split")
-    return _RULES[key]
+    return found

@@ -79,7 +79,7 @@ def tiles_of(layer: nn.Module, rule: SplitRule, dimension: str, sizes: tuple[int
         dimension: along which dimension.
         sizes: how long each tile is.
     """
-    options = {name: getattr(layer, name) for name in rule.options}
+    options = {name: getattr(layer, name) for name in rule.options} | dict(rule.notes(layer))
     made, start, total = [], 0, sum(sizes)
     for size in sizes:
         made.append(

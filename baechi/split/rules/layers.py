@@ -111,7 +111,8 @@ def _writes_its_input(layer: Any) -> str:
     return "it writes its input (inplace=True), of which tiles have copies" if layer.inplace else ""
 
 
-def _embedding_refuses(layer: Any) -> str:
+def embedding_refuses(layer: Any) -> str:
+    """Why an `Embedding` cannot be split; empty if it can."""
     unusual = {
         "max_norm": layer.max_norm,
         "sparse": layer.sparse,
@@ -154,19 +155,17 @@ def _convolution_rule(axes: int) -> SplitRule:
 add_rule("torch.nn.modules.linear.Linear", _linear_rule(linear, out=0))
 # by name: nothing of that library is imported
 add_rule("transformers.pytorch_utils.Conv1D", _linear_rule(transposed_linear, out=1))
-add_rule(
-    "torch.nn.modules.sparse.Embedding",
-    SplitRule(
-        {
-            "num_embeddings": SplitDimension({"weight": 0}, "sum"),
-            "dim": SplitDimension({"weight": 1}, "cat"),
-        },
-        ("weight",),
-        embedding,
-        ("padding_idx",),
-        _embedding_refuses,
-    ),
+EMBEDDING = SplitRule(
+    {
+        "num_embeddings": SplitDimension({"weight": 0}, "sum"),
+        "dim": SplitDimension({"weight": 1}, "cat"),
+    },
+    ("weight",),
+    embedding,
+    ("padding_idx",),
+    embedding_refuses,
 )
+add_rule("torch.nn.modules.sparse.Embedding", EMBEDDING)
 for _axes in (1, 2, 3):
     add_rule(f"torch.nn.modules.conv.Conv{_axes}d", _convolution_rule(_axes))
 

@@ -1,0 +1,62 @@
+"""The rule for tables of words whose rows are multiplied by a number, as models of transformers have them.
+
+MBartScaledWordEmbedding       super().forward(ids) * self.embed_scale                    a number
+Gemma3TextScaledWordEmbedding  super().forward(ids) * self.embed_scale.to(weight.dtype)   a buffer
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.split.dimension import Share, add_family
+from baechi.split.rules.layers import EMBEDDING, embedding, embedding_refuses
+
+
+def scaled_embedding(
+    options: Mapping[str, Any], dimension: str, share: Share, indices: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor:
+    """A tile of such a table."""
+    rows, scale = embedding(options, dimension, share, indices, weight), options["scale"]
+    return rows * (torch.tensor(scale, dtype=rows.dtype) if options["is_rounded"] else scale)
+
+
+def _scale(layer: Any) -> dict[str, Any]:
+    """The number, and whether it is rounded to the precision of the weight; none if the layer has no such."""
+    scale: Any = getattr(layer, "embed_scale", None)
+    is_rounded = isinstance(scale, torch.Tensor)
+    if is_rounded and scale.is_meta:  # transformers keeps the number, too
+        scale = torch.tensor(getattr(layer, "scalar_embed_scale", torch.nan), dtype=scale.dtype)
+    if is_rounded and scale.numel() == 1:
+        scale = float(scale)
+    return {"scale": scale, "is_rounded": is_rounded} if isinstance(scale, (int, float)) else {}
+
+
+def _refuses(layer: Any) -> str:
+    """Why not: as of any table; or its code does something else with a small weight."""
+    refused = embedding_refuses(layer)
+    if refused:
+        return refused
+    options = {"padding_idx": None, **_scale(layer)}
+    weight = torch.arange(1.0, 7.0, dtype=layer.weight.dtype, device="cpu").view(3, 2) / 7
+    ids = torch.tensor([[2, 0, 1]], device="cpu")
+    if "scale" in options:
+        small = copy.copy(layer)
+        scale = torch.tensor(options["scale"], dtype=weight.dtype, device="cpu")
+        small.__dict__ |= {
+            "_parameters": {"weight": nn.Parameter(weight, requires_grad=False)},
+            "_buffers": {"embed_scale": scale} if options["is_rounded"] else {},
+            "padding_idx": None,
+        }
+        made = type(layer).forward(small, ids)
+        if torch.equal(made, scaled_embedding(options, "dim", Share(0, 2, 2), ids, weight)):
+            return ""
+    return "its code does more than to multiply rows by its embed_scale (baechi.register_split adds a rule)"
+
+
+add_family(
+    "ScaledWordEmbedding", replace(EMBEDDING, compute=scaled_embedding, refuses=_refuses, notes=_scale)
+)
