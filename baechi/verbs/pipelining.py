@@ -143,24 +143,26 @@ def pipelined(
         PlacementError: nothing that was found fits.
     """
     times = float(_MOST_EFFORT if effort == "max" else effort)
-    numbers = [number for number in sorted(graphs) if number > 1]
+    numbers = sorted([number for number in graphs if number > 1], reverse=True)
     if searches and len(numbers) > _SEARCHED_NUMBERS:
         cut = {number: placements(graphs[number], cluster, number, 0) for number in numbers}
         known = sorted([(found[0].verdict, number) for number, found in cut.items() if found])
-        numbers = sorted([number for _, number in known[:_SEARCHED_NUMBERS]]) or numbers[:1]
-    made, refused = [], PlacementError("nothing fits")
-    for number in [*([1] if 1 in graphs else []), *numbers]:
+        numbers = sorted([number for _, number in known[:_SEARCHED_NUMBERS]], reverse=True) or numbers[-1:]
+    made, refused = list[Pipeline](), list[PlacementError]()
+    for number in [*numbers, *([1] if 1 in graphs else [])]:
         graph = graphs[number]
+        if made and number == 1 and shortest_step_s(graph, cluster) > min(map(_step_s, made)):
+            break  # it cannot be the fastest
         whole = graph.noted(weights_apart=False) if graph.graph.get("weights_apart") else graph
         try:
             one = _with_number(whole, cluster, number, place_one, times, searches=searches, quick=quick)
             made.append(one if quick or whole is graph else _or_apart(one, graph))
         except PlacementError as error:
-            refused = error
+            refused.append(error)
     if not made:
-        raise refused
-    best = min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
-    return replace(best, unsplit=made[0].plan) if made[0].microbatches == 1 < best.microbatches else best
+        raise refused[0]
+    best, last = min(made, key=lambda one: (_step_s(one), one.microbatches)), made[-1]
+    return replace(best, unsplit=last.plan) if last.microbatches == 1 < best.microbatches else best
 
 
 @uncollected
@@ -259,6 +261,10 @@ def _by_node(problem: Problem, coster: PipelineCoster, device_of: Sequence[int])
         for name, group in zip(problem.indexed.names, problem.indexed.group_of, strict=True)
     }
     return [where[name] for name in coster.placeable.names]
+
+
+def _step_s(made: Pipeline) -> float:
+    return made.timeline.makespan_s
 
 
 def _excess_bytes(made: Pipeline) -> dict[str, int]:

@@ -19,7 +19,7 @@ from baechi.place.fullness import (
     within_memory,
     without_limits,
 )
-from baechi.place.pipeline.unsplit import with_unsplit
+from baechi.place.pipeline.unsplit import Unsearched, with_unsplit
 from baechi.place.problem import Problem
 from baechi.place.recompute import Recompute, placed_with
 from baechi.place.recompute.pipelined import Makers, pipelined_with
@@ -127,10 +127,11 @@ def place(
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
             made = pipelined_with(graphs, recompute, _makers(cluster, placer, name), effort)
-            place_on = functools.partial(
-                placed, placer=placer, optimizer=name, effort=effort, recompute=recompute
-            )
-            return with_unsplit(made, graphs, cluster, place_on)
+            place_on = functools.partial(placed, placer=placer, optimizer=name, recompute=recompute)
+            quick = Unsearched(functools.partial(place_on, effort=0), shortest_step_s)
+            searched_on = functools.partial(place_on, effort=effort)
+            searches = effort and placer == "auto"
+            return with_unsplit(made, graphs, cluster, searched_on, quick if searches else None)
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)

@@ -9,10 +9,11 @@ import torch
 from records.pipeline.chains import chain
 
 import baechi
-from baechi import Cluster, LayerGraph, Link, Pipeline
+from baechi import Cluster, LayerGraph, Link, Pipeline, Plan
 from baechi.errors import PlacementError
 from baechi.report.summary import pipeline_summary
 from baechi.simulate.pipeline import costs, costs_of, shortest_pipeline_s
+from baechi.verbs import planning
 from baechi.verbs.pipelining import least_step_s
 from baechi.zoo import MODELS
 
@@ -65,6 +66,30 @@ def test_the_plan_without_microbatches() -> None:
     del old["unsplit"]
     assert Pipeline.from_body(old).unsplit is None
     assert baechi.place(graphs[1], cluster, microbatches=1, effort=0).unsplit is None
+
+
+@pytest.mark.parametrize(("layers", "wins"), [(6, True), (1, False)])
+def test_a_plan_without_microbatches_that_cannot_win_is_not_searched(layers: int, wins: bool) -> None:
+    """A chain is no faster on several devices, which no search changes. One layer gains nothing in parts."""
+    made = baechi.place(parts(layers, (8,))[8], Cluster.uniform(3, link=FAST), microbatches=8)
+    assert made.unsplit is not None
+    assert made.unsplit.placer.endswith(", not searched") == wins
+
+
+@pytest.mark.parametrize("overhead", [0.0, 10.0])
+def test_one_is_placed_where_it_can_win(overhead: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the shortest step of any plan is longer than the pipeline's, no plan without is looked for."""
+    graphs, cluster = parts(6, (1, 8), overhead), Cluster.uniform(3, link=FAST)
+    whole, placed = [], planning.placed
+
+    def place(graph: LayerGraph, *args: Any, **named: Any) -> Plan:
+        whole.append(named["effort"])
+        return placed(graph, *args, **named)
+
+    monkeypatch.setattr(planning, "placed", place)
+    made = baechi.place(graphs, cluster, microbatches="auto")
+    assert (made.microbatches, whole) == ((8, [0]) if overhead == 0.0 else (1, [1]))
+    assert made.unsplit is None if made.microbatches == 1 else made.unsplit is not None
 
 
 def test_the_plan_without_microbatches_need_not_fit() -> None:

@@ -50,7 +50,8 @@ class Pipeline(AbstractRecord):
         split: by input's name, the dimension that is split, or None for an input that goes whole. Inputs that
             are not named are split along the leading dimension if they share its size with the batch.
         tried: what else was tried.
-        unsplit: the plan without microbatches that it was compared with, if any; it need not fit.
+        unsplit: the plan without microbatches that it was compared with, if any; it need not fit. Its placer
+            ends with "not searched" if no such plan can be as fast.
 
     Raises:
         PlanError: fewer than 1 microbatch, a task missing or twice, an order against data, code or

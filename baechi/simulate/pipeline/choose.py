@@ -82,6 +82,7 @@ def all_tried(
     *,
     quick: bool = False,
     known_s: float = _NEVER_S,
+    known: Sequence[Tried] = (),
 ) -> list[Tried]:
     """Every order that is worth a try, those of the literature first.
 
@@ -91,14 +92,19 @@ def all_tried(
         most: by device, how many may be in flight; those of the literature do not ask.
         quick: whether an order is left out if it takes longer without the host than another one with it.
         known_s: with `quick`, the step of an order of another placement, which counts as well.
+        known: orders of these costs that were tried before, so that they need not be again.
     """
-    found = [textbook(costs, microbatches, name) for name in TEXTBOOK]
+    before = {(tried.rule, tried.limits): tried for tried in known}
+    found = [before.get((name, ())) or textbook(costs, microbatches, name) for name in TEXTBOOK]
     schedules: Iterable[_Schedule] = _schedules(costs, microbatches, most)
     if quick:
         schedules = sorted(schedules, key=lambda one: one[2].makespan_s)
     for rule, limits, schedule in schedules:
         if quick and schedule.makespan_s >= min([known_s, *[tried.step_s for tried in found if tried.fits]]):
             break
+        if (rule, limits) in before:
+            found.append(before[rule, limits])
+            continue
         order = _issued(costs, microbatches, schedule)
         if order is None:
             ranks = RULES[rule](costs, microbatches)
@@ -141,7 +147,7 @@ def fastest_of(costs: Sequence[PipelineCosts], microbatches: int, *, quick: bool
         known_s = known.step_s if known.fits else _NEVER_S
         orders = all_tried(one, microbatches, quick=True, known_s=known_s)
         if _rank(best_of(orders)) < _rank(known):
-            place, tried = number, orders if quick else all_tried(one, microbatches)
+            place, tried = number, orders if quick else all_tried(one, microbatches, known=orders)
     return place, tried
 
 

@@ -84,6 +84,16 @@ def test_the_fastest_of_some_placements(monkeypatch: pytest.MonkeyPatch) -> None
     assert simulated[len(everything) :] == list(TEXTBOOK)
 
 
+def test_no_order_is_simulated_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was tried in a first look is not replayed when all orders are, and all are the same."""
+    costs = costs_of(SHAPES["towers"](4))
+    everything, looked_at = all_tried(costs, 8), all_tried(costs, 8, quick=True)
+    replayed, evaluated = [], choose.evaluated
+    monkeypatch.setattr(choose, "evaluated", lambda *args: replayed.append(args) or evaluated(*args))
+    assert all_tried(costs, 8, known=looked_at) == everything
+    assert len(replayed) == len(everything) - len(looked_at)
+
+
 def test_lists_of_any_graph() -> None:
     """Every order that is tried can run: `ordered` builds the record, which checks it."""
     for seed in range(40):
