@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from random import Random
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ def searched(
     Returns:
         The best that were seen, the best first; empty without starts.
     """
-    found, shortest_s = list[Found](), float("inf")
+    found, shortest_s = list[Found](), inf
     for name, start in starts:
         found.append(Found(name, start, judge(start, shortest_s)))
         if not found[-1].verdict.excess_bytes:
@@ -80,9 +81,10 @@ def searched(
         if changed in seen:
             continue
         seen.add(changed)
-        limit_s = current.verdict.step_s * slack
-        verdict = judge(changed, limit_s)
-        if verdict < (current.verdict.excess_bytes, limit_s):
+        excess_bytes, limit_s = current.verdict.excess_bytes, current.verdict.step_s * slack
+        # a slower one is not asked for its bytes; where none fits yet, it may be the first
+        verdict = judge(changed, inf if excess_bytes else limit_s)
+        if verdict < (excess_bytes, limit_s):
             name = current.name.removesuffix(", searched") + ", searched"
             current = Found(name, changed, verdict)
             found.append(current)

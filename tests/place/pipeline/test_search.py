@@ -62,6 +62,17 @@ def test_too_full_is_worse_than_slow() -> None:
     assert searched(problem_of(), judge, [("half", (0, 1) * 4)], 300)[0].device_of == (0,) * 8
 
 
+def test_a_slow_one_that_was_not_counted_fits_nowhere() -> None:
+    """Where nothing fits yet, slower placements are counted, too, and none is taken to fit unseen."""
+
+    def judge(device_of: Sequence[int], at_most_s: float) -> Verdict:
+        step_s = load(device_of, at_most_s).step_s
+        return Verdict(0 if step_s > at_most_s else 1 + sum(device_of), step_s)
+
+    found = searched(problem_of(), judge, [("half", (0, 1) * 4)], 300)
+    assert min([one.verdict.excess_bytes for one in found]) == 1
+
+
 @pytest.mark.parametrize("pin", ["d0", "d1"])
 def test_pins_hold(pin: str) -> None:
     """A pinned layer never moves, and no more placements are judged than asked for."""
