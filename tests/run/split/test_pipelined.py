@@ -19,7 +19,7 @@ BATCH = (words(4, 5), words(4, 5))
 
 def pipelined(model: nn.Module, memory: str = "1GiB", **more: Any) -> baechi.Cluster:
     cluster = baechi.Cluster.virtual(3, memory=memory)
-    asked = {"split": {"head": 3}, "microbatches": 2, "effort": 0, **more}
+    asked = {"split": {"head": 3}, "microbatches": 2, "effort": 0, "verify": False, **more}
     baechi.distribute(model, BATCH, cluster=cluster, **asked)
     return cluster
 
@@ -128,7 +128,9 @@ def test_joined_logits_have_to_fit() -> None:
     model = twins(lambda: Returned(4000, 8))[0].float()
     spec = baechi.BatchSpec({"out": 1334}, device_matrix=[0, 1, 2])
     with pytest.raises(baechi.PlacementError, match="a dry run of 2 microbatches needs more memory"):
-        pipelined(model, split={"head": spec}, memory="700KiB", optimizer="sgd", placer="round-robin")
+        pipelined(
+            model, split={"head": spec}, memory="700KiB", optimizer="sgd", placer="round-robin", verify=True
+        )
 
 
 def test_a_loss_function_and_an_input_that_goes_whole() -> None:
