@@ -64,9 +64,8 @@ def test_training(toy: ToyMachine, late: bool, foreach: bool) -> None:
     inputs = (words(2, 5), words(2, 5))
     spec = baechi.BatchSpec({"out": 11}, device_matrix=NAMES[:3])
     before = torch.optim.Adam(model.parameters(), lr=0.1, foreach=foreach)
-    baechi.distribute(
-        model, inputs, cluster=cluster(*NAMES), split={"head": spec}, source="estimate", optimizer=before
-    )
+    asked: Any = {"source": "estimate", "optimizer": before, "effort": 0}
+    baechi.distribute(model, inputs, cluster=cluster(*NAMES), split={"head": spec}, **asked)
     optimizers = [before, torch.optim.Adam(plain.parameters(), lr=0.1)]
     for _ in range(3):
         for network, optimizer, batch in zip(

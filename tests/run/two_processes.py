@@ -1,9 +1,12 @@
 """A script run by two processes that meet: data parallel training on one machine."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+_FORKING = Path(__file__).with_name("forking.py")
 
 
 def run_by_two(script: Path, meeting: Path, timeout_s: float = 240) -> list[str]:
@@ -12,26 +15,21 @@ def run_by_two(script: Path, meeting: Path, timeout_s: float = 240) -> list[str]
     Args:
         script: takes its rank, and the file where the processes meet.
         meeting: the file.
-        timeout_s: for each.
+        timeout_s: for both.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(meeting)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    found = []
+    files = [meeting.with_name(f"printed {rank}") for rank in range(2)]
+    parent = subprocess.Popen(
+        [sys.executable, str(_FORKING), str(script), str(meeting), *map(str, files)],
+        env=environment,
+        start_new_session=True,  # so that both can be ended with it
+    )
     try:
-        for worker in workers:
-            printed, _ = worker.communicate(timeout=timeout_s)
-            assert worker.returncode == 0, printed
-            found.append(printed)
+        code = parent.wait(timeout=timeout_s)
     finally:
-        for worker in workers:
-            worker.kill()
-    return found
+        if parent.poll() is None:
+            os.killpg(parent.pid, signal.SIGKILL)
+            parent.wait()
+    printed = [file.read_text() for file in files]
+    assert code == 0, "\n".join(printed)
+    return printed

@@ -40,6 +40,7 @@ from baechi.units import format_bytes
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import Optimizer, Outputs, instance_of, name_of, with_outputs
 from baechi.verbs.pipeline.asked import Number, Splitting
+from baechi.verbs.pipeline.returned import told_of_returned
 from baechi.verbs.pipelining import pipeline as ordered
 from baechi.verbs.planning import Placer, place, with_optimizer
 from baechi.verbs.split.verb import placed_as_split
@@ -182,9 +183,11 @@ def _fitting(
         if left:
             budget = resized(budget, {name: -size for name, size in excess.items()})
     short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
+    returned = told_of_returned(pipeline.plan.graph) if request.splitting.loss is None else ""
     raise PlacementError(
         f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on {short}: use "
-        f"larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, or a smaller batch",
+        f"larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, or a smaller batch"
+        f"{returned}",
         short_bytes=excess,
     )
 

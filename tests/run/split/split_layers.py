@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -53,18 +54,33 @@ def words(*shape: int, below: int = 41) -> torch.Tensor:
 def split_on(
     devices: int, model: nn.Module, inputs: Any, split: Mapping[str, Any], **more: Any
 ) -> baechi.Cluster:
-    """Distribute a model over emulated devices, its tiles on one after the other."""
+    """Distribute a model over emulated devices, its tiles on one after the other.
+
+    All fits, so that nothing runs dry.
+    """
     cluster = baechi.Cluster.virtual(devices, memory="1GiB")
-    baechi.distribute(model, inputs, cluster=cluster, split=split, effort=0, **more)
+    baechi.distribute(model, inputs, cluster=cluster, split=split, effort=0, verify=False, **more)
     return cluster
 
 
-def tied_on_devices(devices: int = 3, **more: Any) -> tuple[nn.Module, nn.Module, baechi.Cluster, Any]:
+def tied_on_devices(
+    devices: int = 3, reorder: bool | str = True
+) -> tuple[nn.Module, nn.Module, baechi.Cluster, Any]:
     """A tied model whose weight lies on several devices, its twin, the cluster, and a batch."""
     model, plain = twins(Tied)
+    plan, inputs = _tied_plan(devices)
+    baechi.assign(model, plan, reorder=reorder)  # type: ignore[arg-type]
+    return model, plain, plan.cluster, inputs
+
+
+@cache
+def _tied_plan(devices: int) -> tuple[baechi.Plan, tuple[torch.Tensor, torch.Tensor]]:
+    """Planned once, since many tests begin with it."""
+    model, _ = twins(Tied)
     inputs = (words(2, 5), words(2, 5))
     spec = baechi.BatchSpec({"out": -(-41 // devices)}, device_matrix=range(devices))
-    return model, plain, split_on(devices, model, inputs, {"head": spec}, **more), inputs
+    split_on(devices, model, inputs, {"head": spec})
+    return baechi.plan_of(model), inputs
 
 
 def assert_runs_alike(model: nn.Module, plain: nn.Module, x: torch.Tensor, cluster: baechi.Cluster) -> None:

@@ -76,6 +76,7 @@ def test_drawn(seed: int) -> None:
         reorder=draw.choice([True, False, "threads"]),
         effort=0,
     )
+    assert baechi.plan_of(model).dry is not None  # it runs without values, too
     make, foreach = draw.choice([torch.optim.SGD, torch.optim.AdamW]), draw.random() < 0.5
     for network in (model, plain):
         optimizer = make(network.parameters(), lr=0.05, foreach=foreach)

@@ -19,7 +19,7 @@ BATCH = (words(4, 5), words(4, 5))
 
 def pipelined(model: nn.Module, memory: str = "1GiB", **more: Any) -> baechi.Cluster:
     cluster = baechi.Cluster.virtual(3, memory=memory)
-    asked = {"split": {"head": 3}, "microbatches": 2, "effort": 0, **more}
+    asked = {"split": {"head": 3}, "microbatches": 2, "effort": 0, "verify": False, **more}
     baechi.distribute(model, BATCH, cluster=cluster, **asked)
     return cluster
 
@@ -124,11 +124,16 @@ def test_a_batch_without_labels() -> None:
 
 
 def test_joined_logits_have_to_fit() -> None:
-    """A dry run sees that logits are joined where the model returns them, which the plan does not say."""
+    """A dry run sees that logits are joined where the model returns them, which the plan does not say: the
+    error names the layer, their bytes, the full device, and the cure."""
     model = twins(lambda: Returned(4000, 8))[0].float()
-    spec = baechi.BatchSpec({"out": 1334}, device_matrix=[0, 1, 2])
-    with pytest.raises(baechi.PlacementError, match="a dry run of 2 microbatches needs more memory"):
-        pipelined(model, split={"head": spec}, memory="700KiB", optimizer="sgd", placer="round-robin")
+    split = {"head": baechi.BatchSpec({"out": 1334}, device_matrix=[0, 1, 2])}
+    said = (
+        r"a dry run of 2 microbatches needs more memory than there is on cpu:\d.* each microbatch joins the "
+        r"output of head \(156\.25 KiB\) on one device.* return the loss alone"
+    )
+    with pytest.raises(baechi.PlacementError, match=said):
+        pipelined(model, split=split, memory="700KiB", optimizer="sgd", placer="round-robin", verify=True)
 
 
 def test_a_loss_function_and_an_input_that_goes_whole() -> None:

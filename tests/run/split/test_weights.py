@@ -411,15 +411,21 @@ WIDER: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", WIDER)
-def test_results_wider_than_the_weight(what: str) -> None:
-    """A column, and an operand that makes it wider: the result would lie along another axis."""
+@pytest.fixture(scope="module")
+def column() -> torch.Tensor:
+    """A weight in three pieces, of one column."""
     model, _ = twins(lambda: Around(nn.Linear(1, 11)))
     split_on(3, model, torch.ones(2, 1, dtype=torch.float64), {"layer": 3})
-    weight = model.float().layer.weight.detach()
-    assert WIDER[what](weight.cpu()) is not None
+    weight: torch.Tensor = model.float().layer.weight.detach()
+    return weight
+
+
+@pytest.mark.parametrize("what", WIDER)
+def test_results_wider_than_the_weight(what: str, column: torch.Tensor) -> None:
+    """A column, and an operand that makes it wider: the result would lie along another axis."""
+    assert WIDER[what](column.cpu()) is not None
     with pytest.raises(SplitTensorError, match=r"has another shape than|on a tensor of shape"):
-        WIDER[what](weight)
+        WIDER[what](column)
 
 
 @pytest.mark.parametrize("kind", ["LBFGS", "Adafactor", "Muon", "Rprop"])

@@ -1,0 +1,44 @@
+"""Becomes two processes that run a script, once what takes long is imported: `script meeting file file`."""
+
+import os
+import runpy
+import signal
+import sys
+
+import torch._dynamo  # noqa: F401  # takes as long as torch itself, and each capture needs it
+
+import baechi  # noqa: F401
+
+
+def run(script: str, rank: int, meeting: str, printed: str) -> None:
+    """Run the script as one of the two processes; what it prints goes to a file."""
+    with open(printed, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = [script, str(rank), meeting]
+    sys.path.insert(0, os.path.dirname(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+def main(script: str, meeting: str, files: list[str]) -> int:
+    """How many of the processes have failed; where one has, the other does not wait for it."""
+    workers = []
+    for rank, printed in enumerate(files):
+        worker = os.fork()
+        if not worker:
+            run(script, rank, meeting, printed)
+            return 0
+        workers.append(worker)
+    failed, waiting = 0, set(workers)
+    while waiting:
+        ended, status = os.wait()
+        waiting.discard(ended)
+        failed += status != 0
+        if status:
+            for worker in waiting:
+                os.kill(worker, signal.SIGKILL)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
