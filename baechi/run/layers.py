@@ -22,6 +22,7 @@ from baechi.run.step.plain_loans import Plain, lend_plain
 from baechi.run.step.reach import ModesAside, Reach, ReachAside, hidden_elsewhere, hides_elsewhere
 from baechi.run.step.step import Step
 from baechi.run.weights.match import has_weights
+from baechi.split.tiles import Tile
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.tensors.pytree import map_tensors
 
@@ -89,7 +90,7 @@ def _inside_another(
     """Run a layer that another layer calls: at once. Its result goes to the calling layer's device."""
     place = glue.step.inside
     assert place is not None
-    if not has_weights(module):
+    if not has_weights(module) and not isinstance(module, Tile):  # a tile is given its weight
         return original_forward(module)(*args, **kwargs)
     with ReachAside():
         result = _launch(module, runtime, glue, seat, call, turn, args, kwargs)

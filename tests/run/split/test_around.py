@@ -244,3 +244,42 @@ def test_a_weight_that_other_code_reads() -> None:
 
     with pytest.raises(baechi.PlanError, match="glue:/linear#0 reads its weight"):
         split_on(2, twins(Before)[0], torch.ones(2, 6, dtype=torch.float64), {"layer": 2})
+
+
+class Sometimes(nn.Module):
+    """It calls a layer of another module for large values only, and is one layer, since it reads a weight."""
+
+    def __init__(self, shared: nn.Module) -> None:
+        super().__init__()
+        self.scale, self.shared = nn.Parameter(torch.ones(6)), shared
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x @ self.scale.diag()
+        return self.shared(x).sin() if x.detach().abs().max() > 10 else x
+
+
+class Calls(nn.Module):
+    """A layer, and another one that calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = nn.Linear(6, 6)
+        self.block = Sometimes(self.shared)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.block(self.shared(x))
+        return made.square().mean()
+
+
+def test_a_layer_that_another_one_calls() -> None:
+    """Where capture has not seen it, tiles run where their pieces lie, all the same."""
+    model, plain = twins(Calls)
+    x = torch.rand(3, 6, dtype=torch.float64)
+    spec = baechi.BatchSpec({"out": 2}, device_matrix=[0, 1, 2])
+    cluster = split_on(3, model, x, {"shared": spec}, source="estimate")
+    assert "block" in baechi.plan_of(model).graph
+    for factor in (1, 100):
+        with cluster:
+            model(x * factor).backward()
+        plain(x * factor).backward()
+    assert_same(model, plain)
