@@ -34,3 +34,8 @@ def test_a_buffer_that_was_assigned_anew_is_refused(seed: int) -> None:
 def test_found(seed: int) -> None:
     """What an `autograd.Function` made over several stretches of code was sent before it was there."""
     assert outcome(seed, without=("later", "later_in_place", "statistics")) == "right"
+
+
+def test_a_tensor_without_a_place_yet() -> None:
+    """Made of numbers, it is written when its first reader gives it a place, not when the code makes it."""
+    assert outcome(150102) == "right"

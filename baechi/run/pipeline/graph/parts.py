@@ -180,16 +180,18 @@ class Parts:
         position = bisect_right(self._starts, number) - 1
         return self._parts[position] if position >= 0 else None
 
-    def note(self, tensor: torch.Tensor) -> None:
+    def note(self, tensor: torch.Tensor, place: str) -> None:
         """Note that a tensor is made now: of one that autograd did not record, no node tells when it was.
 
         Args:
             tensor: a result of a layer or of a functional op.
+            place: where it lies. One that has no place yet is written when it gets one.
         """
         made = base_of(tensor)
-        if self._stretch is None or made.requires_grad or self._without_node.get(made) is not None:
-            return  # of what is known, this is one more view
-        self._without_node.put(made, self._stretch)
+        if self._stretch is None or self._stretch.place != place or made.requires_grad:
+            return
+        if self._without_node.get(made) is None:  # else this is one more view
+            self._without_node.put(made, self._stretch)
 
     def end_of(self, tensor: torch.Tensor, place: str) -> Any:
         """The event after the stretch of code that made a tensor; None if it is not over, or not known.

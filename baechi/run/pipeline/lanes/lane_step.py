@@ -244,7 +244,7 @@ class LaneStep(Step):
 
     def _send(self, made: Iterable[tuple[torch.Tensor, tuple[str, ...]]]) -> None:
         for tensor, places in made:
-            self.parts.note(tensor)
+            self.parts.note(tensor, self.backend.place_of(tensor))
             if places:
                 self.push(tensor, places)
 
