@@ -92,10 +92,14 @@ def _is_on_a_device(storage: Storage | None) -> bool:
 
 
 def _answered(watch: Watch, tensor: torch.Tensor, device: torch.device) -> torch.device:
-    """The device of a tensor, as an object that `watch.devices` recognizes if it is passed on."""
+    """The device of a tensor, as an object that `watch.devices` recognizes if it is passed on.
+
+    Torch's own code for fake tensors asks, too, for a view that is just being made: it has no record yet.
+    """
     if watch.function is not None or watch.call is None or watch.trace.backward is not None:
         return device
-    return watch.devices.answer(device, watch.storage_of(tensor))
+    storage = watch.record_of(tensor)
+    return device if storage is None else watch.devices.answer(device, storage)
 
 
 @contextmanager

@@ -124,13 +124,17 @@ class Watch:
 
     def storage_of(self, tensor: torch.Tensor) -> Storage:
         """The record of a tensor's storage, made when first seen."""
-        holder = storage_object(tensor)
-        record: Storage | None = getattr(holder, _RECORD, None)
+        record = self.record_of(tensor)
         if record is None:
             record = Storage(len(self.trace.storages), storage_bytes(tensor))
             self.trace.storages.append(record)
-            self.attach(holder, record)
+            self.attach(storage_object(tensor), record)
         record.requires_grad |= tensor.requires_grad
+        return record
+
+    def record_of(self, tensor: torch.Tensor) -> Storage | None:
+        """The record of a tensor's storage; None if it was not seen yet."""
+        record: Storage | None = getattr(storage_object(tensor), _RECORD, None)
         return record
 
     def attach(self, holder: Any, record: Storage) -> None:

@@ -137,6 +137,6 @@ class Sender:
 
 def _elements(tensor: torch.Tensor) -> int:
     """How many elements of its memory a tensor shows: an expanded one has more of its own."""
-    if tensor.layout is not torch.strided:
+    if tensor.is_nested or tensor.layout is not torch.strided:
         return tensor.numel()
     return math.prod([size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride])

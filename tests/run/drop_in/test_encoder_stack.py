@@ -1,0 +1,45 @@
+"""Torch's stack of encoder layers: without gradients it packs padded sentences, and takes its own path."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import baechi
+
+
+class Encodes(nn.Module):
+    """A stack, and the loss inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.stack, self.head = nn.TransformerEncoder(layer, 3), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        made: Tensor = self.head(self.stack(x, src_key_padding_mask=padding))
+        return made.square().mean()
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"microbatches": 4, "loss_weights": "rows"}], ids=["whole", "microbatches"]
+)
+def test_a_model_that_trains_is_evaluated(more: dict[str, Any]) -> None:
+    """No layer seems to read what it was not given, which would keep torch from its own path."""
+    torch.manual_seed(0)
+    model = Encodes()
+    plain, x = copy.deepcopy(model), torch.randn(8, 6, 16)
+    padding = torch.arange(6).expand(8, 6) >= torch.tensor([[4], [3]] * 4)
+    cluster = baechi.Cluster.virtual(2)
+    baechi.distribute(model, (x, padding), cluster=cluster, placer="round-robin", source="estimate", **more)
+    assert not any(costs.reaches for _, costs in baechi.plan_of(model).graph.placed_costs())
+    with cluster:
+        model(x, padding).backward()
+    plain(x, padding).backward()
+    assert torch.allclose(model.head.weight.grad.cpu(), plain.head.weight.grad, rtol=1e-5)
+    with cluster, torch.no_grad():
+        evaluated = model.eval()(x, padding)
+    with torch.no_grad():
+        assert torch.allclose(evaluated, plain.eval()(x, padding), rtol=1e-5)
