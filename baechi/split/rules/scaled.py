@@ -38,23 +38,30 @@ def _scale(layer: Any) -> dict[str, Any]:
 def _refuses(layer: Any) -> str:
     """Why not: as of any table; or its code does something else with a small weight."""
     refused = embedding_refuses(layer)
-    if refused:
-        return refused
-    options = {"padding_idx": None, **_scale(layer)}
+    if not refused and not _only_scales(layer, {"padding_idx": None, **_scale(layer)}):
+        refused = (
+            "its code does more than to multiply rows by embed_scale (baechi.register_split adds a rule)"
+        )
+    return refused
+
+
+def _only_scales(layer: Any, options: Mapping[str, Any]) -> bool:
+    """Whether its code does with a small weight what a tile does."""
+    if "scale" not in options:
+        return False
     weight = torch.arange(1.0, 7.0, dtype=layer.weight.dtype, device="cpu").view(3, 2) / 7
     ids = torch.tensor([[2, 0, 1]], device="cpu")
-    if "scale" in options:
-        small = copy.copy(layer)
-        scale = torch.tensor(options["scale"], dtype=weight.dtype, device="cpu")
-        small.__dict__ |= {
-            "_parameters": {"weight": nn.Parameter(weight, requires_grad=False)},
-            "_buffers": {"embed_scale": scale} if options["is_rounded"] else {},
-            "padding_idx": None,
-        }
+    others: dict[int, Any] = {id(layer.weight): nn.Parameter(weight, requires_grad=False)}
+    if options["is_rounded"]:
+        others[id(layer.embed_scale)] = torch.tensor(options["scale"], dtype=weight.dtype, device="cpu")
+    small = copy.deepcopy(layer, others)  # with these in place of its own
+    small.padding_idx = None
+    try:
         made = type(layer).forward(small, ids)
-        if torch.equal(made, scaled_embedding(options, "dim", Share(0, 2, 2), ids, weight)):
-            return ""
-    return "its code does more than to multiply rows by its embed_scale (baechi.register_split adds a rule)"
+    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError):  # it takes something else
+        return False
+    expected = scaled_embedding(options, "dim", Share(0, 2, 2), ids, weight)
+    return isinstance(made, torch.Tensor) and torch.equal(made, expected)
 
 
 add_family(

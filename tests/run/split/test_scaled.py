@@ -46,6 +46,25 @@ class UnreadScaledWordEmbedding(nn.Embedding):
         return super().forward(ids) * 2
 
 
+class TwoScaledWordEmbedding(ByNumberScaledWordEmbedding):
+    """It takes two arguments."""
+
+    def forward(self, ids: torch.Tensor, shift: int) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(ids + shift)
+
+
+class Shifts(nn.Module):
+    """It calls one that takes two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = TwoScaledWordEmbedding(13, 6)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.layer(ids, 1)
+        return made
+
+
 class Head(nn.Module):
     """A language model whose head shares the weight of such a table."""
 
@@ -91,3 +110,5 @@ def test_other_code_is_refused(build: type[nn.Embedding]) -> None:
     """The name alone is no promise of what it does."""
     with pytest.raises(baechi.PlanError, match=f"{build.__name__}.*does more than to multiply rows"):
         split_on(2, Around(build(13, 6)), words(3, 4, below=12), {"layer": 2})
+    with pytest.raises(baechi.PlanError, match="does more than to multiply rows"):
+        split_on(2, Shifts(), words(3, 4, below=12), {"layer": 2})
