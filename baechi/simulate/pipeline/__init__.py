@@ -2,25 +2,29 @@
 
 In:    a `Plan` whose graph has the costs of one microbatch, a number of microbatches.
 Out:   orders with their predicted steps and peaks; a `Timeline`; a bound that no order can beat.
-Start: `costs`, `play`, `choose`, then `improve`.
+Start: `costs`, `play`, `listing`, `replay`; then `ordering/`.
 """
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
-from baechi.simulate.pipeline.choose import (
+from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.judging import QuickStep, closer_bound_s
+from baechi.simulate.pipeline.memory import memory_of
+from baechi.simulate.pipeline.ordering import (
+    OrderLike,
     Tried,
     all_tried,
     best_of,
+    costs_of,
     evaluated,
     fastest_of,
     front,
+    improved,
+    ordered,
+    pipeline_of,
+    simulate_pipeline,
     textbook,
 )
-from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
-from baechi.simulate.pipeline.improve import improved
-from baechi.simulate.pipeline.judging import QuickStep, closer_bound_s
-from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.replay import Replay
-from baechi.simulate.pipeline.step import OrderLike, costs_of, ordered, pipeline_of, simulate_pipeline
 
 __all__ = [
     "OrderLike",

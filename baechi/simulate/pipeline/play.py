@@ -78,6 +78,14 @@ class AbstractPlay(ABC):
         """
         return task.microbatch * self.width + task.unit + (self.runs if task.phase == "backward" else 0)
 
+    def channel_of(self, send: Send) -> tuple[int, int]:
+        """The channel that carries a transfer; each carries one at a time.
+
+        Args:
+            send: the transfer.
+        """
+        return send.source if self._own_channels else send.target, send.target
+
     @abstractmethod
     def ready(self, number: int) -> None:
         """Note that a task has all that it waits for."""

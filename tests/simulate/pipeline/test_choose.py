@@ -15,7 +15,6 @@ from baechi.records.pipeline import Task
 from baechi.simulate.pipeline import (
     all_tried,
     best_of,
-    choose,
     costs_of,
     fastest_of,
     front,
@@ -23,6 +22,7 @@ from baechi.simulate.pipeline import (
     shortest_pipeline_s,
     textbook,
 )
+from baechi.simulate.pipeline.ordering import choose
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -1,12 +1,10 @@
 """Schedules pushed to the end and back: they can run, they gain, and they keep limits."""
 
-from dataclasses import replace
 from itertools import pairwise, product
-from random import Random
 
 import pytest
 from simulate.pipeline.random_pipelines import random_pipeline
-from simulate.pipeline.shapes import folded, towers
+from simulate.pipeline.shapes import folded, towers, uneven_towers
 
 from baechi.records import Plan
 from baechi.records.pipeline import Pipeline, Task
@@ -21,8 +19,8 @@ from baechi.simulate.pipeline import (
     ordered,
     shortest_pipeline_s,
 )
-from baechi.simulate.pipeline.moves import moved
-from baechi.simulate.pipeline.network import Network
+from baechi.simulate.pipeline.ordering.moves import moved
+from baechi.simulate.pipeline.ordering.network import Network
 from baechi.simulate.pipeline.ways import followers_of, ways
 
 
@@ -35,16 +33,6 @@ def test_what_list_scheduling_misses(plan: Plan, m: int) -> None:
     assert ordered(plan, m).timeline.makespan_s <= 1.001 * bound_s
 
 
-def uneven_towers(seed: int) -> Plan:
-    """Towers over eight devices, no two stages alike."""
-    chance, plan = Random(seed), towers(8)
-    graph = plan.graph.copy()
-    for name in graph.placed():
-        graph.nodes[name]["forward_s"] *= chance.uniform(0.5, 1.5)
-        graph.nodes[name]["backward_s"] *= chance.uniform(0.5, 1.5)
-    return replace(plan, graph=graph)
-
-
 def test_tasks_move_in_the_list() -> None:
     """The host's list keeps a tower waiting; drafts, which do not know it, stay 2.6 % above the bound."""
     plan = uneven_towers(0)
@@ -53,15 +41,18 @@ def test_tasks_move_in_the_list() -> None:
 
 
 def test_moves_obey_limits() -> None:
-    """With two microbatches in flight at most, a list is better than at first, can run, and keeps them."""
+    """With two microbatches in flight at most, lists are no worse than at first, can run, and keep them."""
     plan = uneven_towers(0)
     costs = costs_of(plan)
     found = [tried.order for tried in all_tried(costs, 4, [2] * 8)]
-    first = next(order for order in found if max(in_flight(costs.units, 8, order)) == 2)
-    made = moved(costs, 4, first, [2] * 8, tries=300, enough_s=0.0)
-    assert not order_faults(costs.units, plan.cluster.names, 4, made)
-    assert max(in_flight(costs.units, 8, made)) == 2
-    assert Replay(costs, 4, made).makespan_s < Replay(costs, 4, first).makespan_s
+    steps_s = []
+    for first in [order for order in found if max(in_flight(costs.units, 8, order)) == 2]:
+        made = moved(costs, 4, first, [2] * 8, tries=300, enough_s=0.0)
+        assert not order_faults(costs.units, plan.cluster.names, 4, made)
+        assert max(in_flight(costs.units, 8, made)) == 2
+        steps_s.append((Replay(costs, 4, made).makespan_s, Replay(costs, 4, first).makespan_s))
+    assert all([made_s <= first_s for made_s, first_s in steps_s])
+    assert any([made_s < 0.98 * first_s for made_s, first_s in steps_s])
 
 
 @pytest.mark.parametrize("seed", range(12))

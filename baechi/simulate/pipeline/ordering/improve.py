@@ -15,10 +15,10 @@ from baechi.errors import PlanError
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.merging import merged
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
-from baechi.simulate.pipeline.choose import Tried, best_of, evaluated
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.moves import moved
-from baechi.simulate.pipeline.network import Draft, Network
+from baechi.simulate.pipeline.ordering.choose import Tried, best_of, evaluated
+from baechi.simulate.pipeline.ordering.moves import moved
+from baechi.simulate.pipeline.ordering.network import Draft, Network
 from baechi.simulate.pipeline.replay import Replay
 
 _ENOUGH = 1e-3
