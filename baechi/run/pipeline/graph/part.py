@@ -42,23 +42,6 @@ class Cut:
     grad: torch.Tensor | None = None
 
 
-class Stretch:
-    """A stretch of the model's code that a part records.
-
-    Args:
-        place: the part's device.
-
-    Attributes:
-        end: the event after all that was issued there, when the stretch is over; None until then.
-    """
-
-    __slots__ = ("end", "place")
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.end: Any = None
-
-
 class Part:
     """What one microbatch's graph has of a stage.
 
@@ -97,3 +80,20 @@ class Part:
         if key not in self.exits:
             self.exits[key] = Exit(edge, place)
         return self.exits[key]
+
+
+class Stretch:
+    """A stretch of the model's code.
+
+    Args:
+        part: the part that records it; None for none.
+
+    Attributes:
+        end: the event after all that was issued on its device, when the stretch is over; None until then.
+    """
+
+    __slots__ = ("end", "part")
+
+    def __init__(self, part: Part | None) -> None:
+        self.part = part
+        self.end: Any = None

@@ -36,7 +36,6 @@ class Parts:
         ended: from a place, the event after all that was issued there so far.
 
     Attributes:
-        now: the part that the microbatch's thread records.
         handle: what all cuts lead to in autograd's graph; it gets no gradient.
     """
 
@@ -44,23 +43,27 @@ class Parts:
         self.all: list[Part] = []
         self._ended = ended
         self.handle = torch.zeros((), requires_grad=True)
-        self.now: Part | None = None
         self._of_stage: dict[int, Part] = {}
         self._starts: list[int] = []
-        self._parts: list[Part | None] = []
-        self._stretches: list[Stretch | None] = []
-        self._stretch: Stretch | None = None
+        self._stretches: list[Stretch] = []
+        self._stretch = Stretch(None)
         self._without_node: WeakTable[Stretch] = WeakTable()
         self._since = 0
         self._renamed: dict[int, Part | None] = {}
         self._way: tuple[int, ...] | None = None
 
     @property
+    def now(self) -> Part | None:
+        """The part that the microbatch's thread records."""
+        return self._stretch.part
+
+    @property
     def way(self) -> tuple[int, ...]:
         """Which parts the code recorded in turn, and how many nodes of each."""
         if self._way is None:
             begin = self._starts[0] if self._starts else 0
-            numbers = [-1 if part is None else part.number for part in self._parts]
+            parts = [stretch.part for stretch in self._stretches]
+            numbers = [-1 if part is None else part.number for part in parts]
             self._way = (*numbers, *[start - begin for start in self._starts])
         return self._way
 
@@ -88,17 +91,16 @@ class Parts:
         Args:
             part: the part.
         """
-        if part is self.now:
+        before = self.now
+        if part is before:
             return
-        if self._stretch is not None:
-            self._stretch.end = self._ended(self._stretch.place)
-        self._stretch = None if part is None else Stretch(part.place)
-        self.now, self._since, self._way = part, next_sequence_number(), None
+        if before is not None:
+            self._stretch.end = self._ended(before.place)
+        self._stretch, self._since, self._way = Stretch(part), next_sequence_number(), None
         if self._starts and self._starts[-1] == self._since:
-            self._parts[-1], self._stretches[-1] = part, self._stretch
+            self._stretches[-1] = self._stretch
         else:
             self._starts.append(self._since)
-            self._parts.append(part)
             self._stretches.append(self._stretch)
 
     @contextmanager
@@ -177,8 +179,8 @@ class Parts:
         """
         if number in self._renamed:
             return self._renamed[number]
-        position = bisect_right(self._starts, number) - 1
-        return self._parts[position] if position >= 0 else None
+        stretch = self._recorded(number)
+        return None if stretch is None else stretch.part
 
     def note(self, tensor: torch.Tensor, place: str) -> None:
         """Note that a tensor is made now: of one that autograd did not record, no node tells when it was.
@@ -187,8 +189,8 @@ class Parts:
             tensor: a result of a layer or of a functional op.
             place: where it lies. One that has no place yet is written when it gets one.
         """
-        made = base_of(tensor)
-        if self._stretch is None or self._stretch.place != place or made.requires_grad:
+        made, part = base_of(tensor), self.now
+        if part is None or part.place != place or made.requires_grad:
             return
         if self._without_node.get(made) is None:  # else this is one more view
             self._without_node.put(made, self._stretch)
@@ -210,9 +212,15 @@ class Parts:
         elif is_custom(node) or is_custom(tensor.grad_fn):
             return None
         else:
-            position = bisect_right(self._starts, sequence_number(node)) - 1
-            stretch = self._stretches[position] if position >= 0 else None
-        return None if stretch is None or stretch.place != place else stretch.end
+            stretch = self._recorded(sequence_number(node))
+        if stretch is None or stretch.part is None or stretch.part.place != place:
+            return None
+        return stretch.end
+
+    def _recorded(self, number: int) -> Stretch | None:
+        """The stretch in which the node with a number was made."""
+        position = bisect_right(self._starts, number) - 1
+        return self._stretches[position] if position >= 0 else None
 
     def maker_of(self, tensor: torch.Tensor) -> Part | None:
         """The part that made a tensor, if that is another one than the part of now.
