@@ -34,6 +34,9 @@ _MOST_MOVED, _MOST_MOVES, _FEWEST_MOVES = 150_000, 1500, 200
 """So many tasks are replayed in all while single tasks move in the list, and so many lists at most. Fewer
 than the last find nothing in a long list."""
 
+_MOVES_A_TASK = 8
+"""So many lists for each task: short ones have few neighbours."""
+
 _PATIENCE = 120
 """So many drafts without a gain are the last."""
 
@@ -116,6 +119,7 @@ class _Improvement:
         tries = min(_MOST_MOVES, _MOST_MOVED // len(best.order))
         if tries < _FEWEST_MOVES or best.step_s <= self._enough_s:
             return
+        tries = min(tries, _MOVES_A_TASK * len(best.order))
         order = moved(costs, microbatches, best.order, most, tries=tries, enough_s=self._enough_s)
         made = evaluated(costs, microbatches, f"{best.rule.removesuffix(', improved')}, improved", (), order)
         if made.fits and made.step_s < best.step_s:
