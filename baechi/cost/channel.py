@@ -23,6 +23,15 @@ class Channels:
         self._stride = ends if cluster.reception == "free" else 0
         self._free_s = [0.0] * (ends * ends if self._stride else ends)
 
+    def of(self, source: int, target: int) -> int:
+        """The channel that carries what goes from one device to another.
+
+        Args:
+            source: where a tensor is.
+            target: where it goes.
+        """
+        return self._stride * source + target
+
     def book(self, source: int, target: int, ready_s: float, duration_s: float) -> tuple[float, float]:
         """Put a transfer at the end of its queue.
 
@@ -35,7 +44,7 @@ class Channels:
         Returns:
             When it starts and when it has arrived.
         """
-        channel = self._stride * source + target
+        channel = self.of(source, target)
         start_s = max(ready_s, self._free_s[channel])
         self._free_s[channel] = start_s + duration_s
         return start_s, self._free_s[channel]
@@ -55,7 +64,7 @@ class Channels:
             return last_s
         free_s: dict[int, float] = {}
         for ready_s, source, duration_s in transfers:
-            channel = self._stride * source + target
+            channel = self.of(source, target)
             end_s = max(ready_s, free_s.get(channel, self._free_s[channel])) + duration_s
             free_s[channel] = end_s
             last_s = max(last_s, end_s)

@@ -231,7 +231,7 @@ def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
 @pytest.mark.timeout(120)
 def test_a_worker_process_that_hangs_on_a_device_is_ended(toy: ToyMachine) -> None:
     """The timeout holds for a chunk, not for the start of its worker."""
-    with one_process(timeout=12) as pool:
-        with pytest.raises(baechi.WorkerError, match="toy:1 took longer than the timeout of 12 s"):
+    with one_process(timeout=6) as pool:
+        with pytest.raises(baechi.WorkerError, match="toy:1 took longer than the timeout of 6 s"):
             pool(X, "hang")
         torch.testing.assert_close(pool(X), plain(X))

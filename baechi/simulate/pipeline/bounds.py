@@ -14,6 +14,7 @@ For a chain without transfers the device's is the bound of the literature, max o
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
+from baechi.cost.channel import Channels
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
 from baechi.simulate.pipeline.ways import Ways, ways
 
@@ -56,12 +57,12 @@ def _tasks(costs: PipelineCosts, found: Ways) -> Iterator[tuple[object, Job]]:
 
 def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator[tuple[object, Job]]:
     """Each transfer, with its channel."""
-    serial, runs = costs.cluster.reception == "serial", len(costs.forward_s)
+    channels, runs = Channels(costs.cluster), len(costs.forward_s)
     width = len(found.own_s) // microbatches
 
     def of(sends: Sequence[Send], maker: int | None, offset: int) -> Iterator[tuple[object, Job]]:
         for send in sends:
-            channel = "to", send.target if serial else (send.source, send.target)
+            channel = "channel", channels.of(send.source, send.target)
             for base in [microbatch * width for microbatch in range(microbatches)]:
                 made_s = 0.0
                 if maker is not None:

@@ -78,13 +78,13 @@ class AbstractPlay(ABC):
         """
         return task.microbatch * self.width + task.unit + (self.runs if task.phase == "backward" else 0)
 
-    def channel_of(self, send: Send) -> tuple[int, int]:
+    def channel_of(self, send: Send) -> int:
         """The channel that carries a transfer; each carries one at a time.
 
         Args:
             send: the transfer.
         """
-        return send.source if self._own_channels else send.target, send.target
+        return self._channels.of(send.source, send.target)
 
     @abstractmethod
     def ready(self, number: int) -> None:

@@ -41,18 +41,15 @@ def test_tasks_move_in_the_list() -> None:
 
 
 def test_moves_obey_limits() -> None:
-    """With two microbatches in flight at most, lists are no worse than at first, can run, and keep them."""
+    """With two microbatches in flight at most, a list is better than at first, can run, and keeps them."""
     plan = uneven_towers(0)
     costs = costs_of(plan)
     found = [tried.order for tried in all_tried(costs, 4, [2] * 8)]
-    steps_s = []
-    for first in [order for order in found if max(in_flight(costs.units, 8, order)) == 2]:
-        made = moved(costs, 4, first, [2] * 8, tries=300, enough_s=0.0)
-        assert not order_faults(costs.units, plan.cluster.names, 4, made)
-        assert max(in_flight(costs.units, 8, made)) == 2
-        steps_s.append((Replay(costs, 4, made).makespan_s, Replay(costs, 4, first).makespan_s))
-    assert all([made_s <= first_s for made_s, first_s in steps_s])
-    assert any([made_s < 0.98 * first_s for made_s, first_s in steps_s])
+    first = next(order for order in found if max(in_flight(costs.units, 8, order)) == 2)
+    made = moved(costs, 4, first, [2] * 8, tries=300, enough_s=0.0)
+    assert not order_faults(costs.units, plan.cluster.names, 4, made)
+    assert max(in_flight(costs.units, 8, made)) == 2
+    assert Replay(costs, 4, made).makespan_s < Replay(costs, 4, first).makespan_s
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -51,7 +51,7 @@ class _Causes:
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
-        self._over: dict[tuple[object, float], int] = {}
+        self._over: dict[tuple[int, float], int] = {}
         self._arrived: dict[tuple[int, float], list[int]] = {}
         for number, (_, end_s, send, maker) in enumerate(replay.sent):
             unit = maker % replay.width

@@ -2,9 +2,8 @@
 
 Rules and drafts know when tasks start, not when the host can issue them: it obeys one list, in the order of
 the code, and is never far ahead of a device. So tasks move in the list itself, and each list is replayed.
-Most often it is one for which the end of the step waits; else any task moves a little. A list that is
+In half of the cases it is one for which the end of the step waits, else any. A list that is
 slightly slower may be kept at first, less so towards the end (simulated annealing: Kirkpatrick et al. 1983).
-From the best list, this begins anew a few times.
 """
 
 from collections.abc import Sequence
@@ -20,10 +19,7 @@ from baechi.simulate.pipeline.replay import Replay
 _SLACK = 2e-3
 """At first, a list that is slower by this part of the step is kept in one of three cases."""
 
-_ROUNDS = 4
-"""So often it begins anew."""
-
-_CRITICAL = 0.9
+_CRITICAL = 0.5
 """So often a task for which the end of the step waits moves before the one that kept its device busy."""
 
 _FAR = (1, 2, 4, 8, 16)
@@ -54,13 +50,11 @@ def moved(
     """
     chance, moves = Random(0), _Moves(costs, order)
     asks = min(most) < microbatches
-    best, best_order, same = Replay(costs, microbatches, order), list(order), 0
+    current, order, same = Replay(costs, microbatches, order), list(order), 0
+    busy, best_s, best = busy_before(current), current.makespan_s, tuple(order)
     for number in range(tries):
-        if best.makespan_s <= enough_s or same >= _PATIENCE:
+        if best_s <= enough_s or same >= _PATIENCE:
             break
-        rest = number * _ROUNDS % tries
-        if rest < _ROUNDS:
-            current, order, busy = best, best_order, busy_before(best)
         if busy and chance.random() < _CRITICAL:
             task = chance.choice(list(busy))
             changed = moves.put_before(order, current.task_of(task), current.task_of(busy[task]))
@@ -71,12 +65,12 @@ def moved(
         made = Replay(costs, microbatches, changed)
         step_s, current_s = made.makespan_s, current.makespan_s
         same = same + 1 if isclose(step_s, current_s) else 0
-        slack_s = _SLACK * current_s * (1 - rest / tries)
+        slack_s = _SLACK * current_s * (1 - number / tries)
         if step_s <= current_s or chance.random() < exp((current_s - step_s) / slack_s):
             current, order, busy = made, changed, busy_before(made)
-        if step_s < best.makespan_s:
-            best, best_order = made, changed
-    return tuple(best_order)
+        if step_s < best_s:
+            best, best_s = tuple(changed), step_s
+    return best
 
 
 class _Moves:
