@@ -108,6 +108,15 @@ class AbstractBackend(AbstractHostThreads, AbstractLanes):
             Whether it now lies there; False if it has to be copied.
         """
 
+    def leave(self, tensor: torch.Tensor) -> None:
+        """What this thread computes next without the runtime comes after what made a tensor.
+
+        Only a part of a GPU computes on another stream than the code around it.
+
+        Args:
+            tensor: any tensor.
+        """
+
     @abstractmethod
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         """Move weights to a place; those that share storage go on sharing it.

@@ -1,6 +1,6 @@
 """What the runtime takes of this machine's host (`HostCosts`), beside the figures that are shipped.
 
-On emulated devices, and on accelerators where torch sees two or more.
+On emulated devices, and on accelerators where torch sees one: a single one as two parts.
 """
 
 import time
@@ -29,9 +29,10 @@ def measure(*, quick: bool = False) -> Figures:
     rounds, layers = (1, 20) if quick else (30, LAYERS)
     pair_s, costs = bare_pair_s(rounds=rounds), host(rounds=rounds, layers=layers)
     tables, data = [table(costs, pair_s, "emulated")], {**asdict(costs), "bare_pair_s": pair_s}
-    if torch.accelerator.device_count() > 1:
-        costs = host(rounds=rounds, layers=layers, cluster=Cluster.discover(measure=False))
-        tables.append(table(costs, pair_s, "accelerators"))
+    if count := torch.accelerator.device_count():
+        devices = Cluster.discover(split=1 if count > 1 else 2, measure=False)
+        costs = host(rounds=rounds, layers=layers, cluster=devices)
+        tables.append(table(costs, pair_s, ", ".join(devices.names[:2])))
         data["accelerators"] = asdict(costs)
     return Figures(tuple(tables), data)
 

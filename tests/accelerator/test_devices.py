@@ -395,6 +395,26 @@ def test_the_cpu_by_hand() -> None:
     assert_near(reference, step(model, batch(), training=True))
 
 
+@pytest.mark.parametrize("places", [PARTS[:2], pytest.param(NAMES[:2], marks=two)], ids=["parts", "devices"])
+def test_what_the_code_makes_on_the_host_meets_an_input(places: tuple[str, ...]) -> None:
+    """`torch.ones(n).to(x.device)` stays on the host until it is used: here with an input in no part."""
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = towers()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ones = torch.ones(x.shape[0], 1).to(x.device)
+            out: torch.Tensor = self.net(torch.cat([x[:, 1:], ones], dim=1))
+            return out
+
+    reference = step(moved(Padded()), at(batch()), training=True)
+    where = {"net.left": 0, "net.right": 1, "net.head": 0}
+    model = baechi.distribute(Padded(), batch(), cluster=cluster_of(*places), device_map=where)
+    assert_same(reference, step(model, at(batch()), training=True), tolerance=ROUNDING)
+
+
 @pytest.mark.parametrize("places", [PARTS, pytest.param(NAMES[:2], marks=two)], ids=["parts", "devices"])
 def test_autocast(places: tuple[str, ...]) -> None:
     """Under autocast layers compute in its dtype, as on the whole card."""

@@ -83,6 +83,24 @@ def run_as_the_loop(number: int, order: str, *, weights_apart: bool) -> None:
     assert_same_gradients(on_host(model), on_host(plain))
 
 
+@pytest.mark.parametrize("microbatches", [None, 3], ids=["whole", "microbatches"])
+def test_gradients_of_the_models_own_function_on_parts(toy: ToyMachine, microbatches: int | None) -> None:
+    """Its backward computes on the streams of parts, and autograd goes on with them on the caller's."""
+    toy.restart(late=False)
+    architecture = BY_NAME["custom_function"]
+    model = WithLoss(architecture.build(), loss_of).train().double()
+    inputs = batch_of(architecture.inputs(), 6)
+    plain = moved(copy.deepcopy(model), FIRST)
+    wanted = {"microbatches": microbatches, "loss_weights": "rows"} if microbatches else {}
+    baechi.distribute(
+        model, inputs, cluster=cluster("toy:0/0", "toy:0/1"), placer="random:2", source="estimate", **wanted
+    )
+    for _ in range(2):  # gradients of two calls add up
+        model(**there(inputs)).backward()
+        loop(plain, there(inputs), microbatches or 1)
+    assert_same_gradients(on_host(model), on_host(plain))
+
+
 def test_a_drain(toy: ToyMachine) -> None:
     """Without a loss the backwards run inside `backward()`, which the device threads must not wait for."""
     x = noise(7, 6)

@@ -28,7 +28,7 @@ from baechi.torchlib.private.transforms import without_transforms
 from baechi.torchlib.random_state import has_generator, set_state, state_of
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.spans import packed
-from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, set_mark, unwrapped
+from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, memories, set_mark, unwrapped
 
 
 class TorchDevices(AbstractBackend):
@@ -120,6 +120,11 @@ class TorchDevices(AbstractBackend):
         mark.place = place
         return True
 
+    def leave(self, tensor: torch.Tensor) -> None:
+        gpu = str(tensor.device)
+        if self.place_of(tensor) in self._parts.get(gpu, ()):
+            self.use(tensor, self.compute_stream(gpu))  # which waits for all parts
+
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         device = self._streams.device(place)
         result = packed(tensors, device, stays=lambda tensor: tensor.device == device)
@@ -172,7 +177,8 @@ class TorchDevices(AbstractBackend):
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
         if stream is not None:
             with without_transforms():  # no transform has a rule for record_stream, and none needs one
-                self._driver.use(unwrapped(tensor), stream)
+                for memory in memories(unwrapped(tensor)):  # a nested tensor has no `record_stream`
+                    self._driver.use(memory, stream)
 
     def copy(
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False

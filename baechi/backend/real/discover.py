@@ -9,7 +9,7 @@ from baechi.backend.real.streams import device_behind
 from baechi.errors import BaechiError
 from baechi.records.cluster import HOST, Cluster
 from baechi.records.datasheet import datasheet, known_kinds, usual_link
-from baechi.records.device import RESERVE, Device, Link, Reserve, reserved_bytes
+from baechi.records.device import RESERVE, Device, HostCosts, Link, Reserve, reserved_bytes
 from baechi.units import parse_bytes
 
 _COPY_S = 5e-6
@@ -41,7 +41,7 @@ def discover(
 
     Returns:
         A cluster; a device whose model has a datasheet gets its rates and link from there. What was
-        measured on these devices before is taken as it was.
+        measured on these devices before is taken as it was. The runtime costs the host what it usually does.
 
     Raises:
         ValueError: `split` is below 1, or `cpu` or `reserve` is no size.
@@ -60,7 +60,8 @@ def discover(
     link = usual_link(known[0]) if len(kinds) == 1 and known else Link()
     if cpu is not None:
         devices.append(Device("cpu", "CPU", **{**datasheet("CPU"), "memory_bytes": parse_bytes(cpu)}))
-    guessed = Cluster(tuple(devices), link=link, links=_links(devices, driver))
+    links, host = _links(devices, driver), HostCosts.usual()
+    guessed = Cluster(tuple(devices), link=link, links=links, host=host)
     return with_kept(guessed, driver) or guessed
 
 

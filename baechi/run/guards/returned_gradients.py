@@ -44,6 +44,8 @@ def _apply(node: Any, input_devices: list[str], runtime: Any, *grads: Any) -> An
     brought = [
         _at(grad, device, runtime.backend) for grad, device in zip(returned, input_devices, strict=False)
     ]
+    for grad in tensors_in(brought):
+        runtime.backend.leave(grad)  # autograd goes on with it on the stream of its node
     return (*brought, *returned[len(brought) :])
 
 

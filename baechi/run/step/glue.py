@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from baechi.cost.anchor import anchor
 from baechi.run.launch.call import Call
 from baechi.run.launch.code_order import modes, must_keep_code_order
 from baechi.run.launch.schedule import Schedule
@@ -16,6 +15,7 @@ from baechi.run.steady.arguments import plain_tensors
 from baechi.run.steady.functions import FunctionFacts, function_facts
 from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.removable_mode import RemovableMode
+from baechi.run.step.site import site_of_op
 from baechi.run.step.step import Step
 from baechi.run.unjoined.functions import joined_in_step, run_unjoined
 from baechi.run.unjoined.value import Unjoined
@@ -23,9 +23,7 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import ASKED_BY_NAME, QUESTIONS, described, touched, written_in_place
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import without_subclass_function
-from baechi.torchlib.tensors.layout import sent_and_held_bytes
 from baechi.torchlib.tensors.pytree import tensors_in
-from baechi.torchlib.tensors.storage import made_at
 
 _HOST = torch.device("cpu")
 
@@ -93,7 +91,7 @@ class GlueMode(RemovableMode):
         sites = self.step.sites
         if sites is None or name not in sites.names:
             return None
-        usual, _ = self._place(func, name, None, args, kwargs, list(tensors_in(args, kwargs)))
+        usual, _ = site_of_op(self.step.backend, func, name, args, kwargs, list(tensors_in(args, kwargs)))
         if usual is None or usual not in self.step.backend.names:
             return None
         there = sites.there(name, usual)
@@ -155,6 +153,13 @@ class GlueMode(RemovableMode):
         if not rest and not kwargs:
             rest = [args[0].dtype]
         return (args[0], *rest), kwargs
+
+    def _place(
+        self, func: Any, name: str, there: str | None, args: Any, kwargs: Any, given: list[torch.Tensor]
+    ) -> tuple[str | None, bool]:
+        if there is not None:
+            return there, True
+        return site_of_op(self.step.backend, func, name, args, kwargs, given)
 
     def _gradients_there(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Bring the gradients given to `backward` or `grad` to the devices of their tensors."""
@@ -249,43 +254,6 @@ class GlueMode(RemovableMode):
         backend = self.step.backend
         unsaid = place in backend.names and backend.place_of(result) not in backend.names
         return unsaid and bool(backend.torch_device(str(place)) == result.device)
-
-    def _place(
-        self,
-        func: Any,
-        name: str,
-        there: str | None,
-        args: Any,
-        kwargs: dict[str, Any],
-        given: list[torch.Tensor],
-    ) -> tuple[str | None, bool]:
-        """Where the function runs, and whether an argument may have to be sent there.
-
-        The place is `there` if the plan says so. It is None if no argument has a device yet; then the result
-        has none either.
-        """
-        if there is not None:
-            return there, True
-        backend = self.step.backend
-        given = given[:1] if rule_of(name).shaped_like else given
-        places = [backend.place_of(tensor) for tensor in given]
-        on_devices = [index for index, place in enumerate(places) if place in backend.names]
-        written = next(iter(written_in_place(func, name, args, kwargs)), None)
-        if not on_devices:
-            bound = any(not backend.is_unplaced(tensor) for tensor in given)
-            if bound and written is not None:  # it holds what lies there now, and sends gradients there
-                backend.claim(written, places[0])
-            return (places[0] if bound else None), False
-        if written is not None and not backend.is_unplaced(written):
-            target = backend.place_of(written)
-        else:
-            target = places[on_devices[0]]
-            if any(places[i] != target for i in on_devices):
-                with without_subclass_function():  # of what is still to be computed, too
-                    sizes = [sent_and_held_bytes(given[i])[0] for i in on_devices]
-                turns = [made_at(given[i]) for i in on_devices]
-                target = places[on_devices[anchor(list(zip(sizes, turns, strict=True)))]]
-        return target, any(place != target for place in places)
 
 
 def _in_tuple(value: Any) -> tuple[Any, ...]:

@@ -29,12 +29,13 @@ class Replay(AbstractPlay):
     Attributes:
         makespan_s: from the first kernel or transfer, as steps are measured, until gradients are handed over.
         host_s: seconds of the host at work.
+        order: the list, as numbers of tasks.
         issue_s: by position in the list, when the host began to issue it.
     """
 
     def __init__(self, costs: PipelineCosts, microbatches: int, order: Sequence[Task]) -> None:
         super().__init__(costs, microbatches)
-        self._order = [self.number_of(task) for task in order]
+        self.order = [self.number_of(task) for task in order]
         self._host_s = by_task(
             [*costs.host_forward_s, *costs.host_backward_s], costs.add_host_s, self.units, microbatches
         )
@@ -84,8 +85,8 @@ class Replay(AbstractPlay):
 
     def tick(self) -> None:
         """Let the host go on until it is busy, or too far ahead of the next task's device."""
-        while self._next < len(self._order) and self._host_free_s <= self.now_s:
-            number = self._order[self._next]
+        while self._next < len(self.order) and self._host_free_s <= self.now_s:
+            number = self.order[self._next]
             microbatch, unit = divmod(number, self.width)
             device = self.device_of[unit]
             before, within = self.costs.awaits[unit] if unit < self.runs else ([], [])

@@ -28,6 +28,8 @@ _PARTS = {
     torch.sparse_bsc: _COLUMNS,
 }
 """What a sparse tensor is made of, by layout."""
+_RAGGED = ("values", "offsets")
+"""What a nested tensor is made of; one that is strided has no offsets on a device."""
 
 
 class Mark:
@@ -162,6 +164,22 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     while is_wrapped(tensor):
         tensor = unwrapped_once(tensor)
     return tensor
+
+
+def memories(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Plain tensors that hold what a tensor holds: its parts if it is sparse or nested, else itself.
+
+    Args:
+        tensor: no wrapper of functorch's.
+    """
+    if tensor.is_nested:
+        parts: tuple[str, ...] = _RAGGED if tensor.layout == torch.jagged else _RAGGED[:1]
+    else:
+        parts = _PARTS.get(tensor.layout, ())
+    if not parts:
+        return [tensor]
+    with torch.no_grad(), without_dispatch_modes():
+        return [getattr(tensor, part)() for part in parts]
 
 
 def storage_bytes(tensor: torch.Tensor) -> int:

@@ -102,6 +102,7 @@ class FakeDriver(Driver):
         del self.current[len(self.current) - len(streams) :]
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
+        assert tensor.layout == torch.strided and not tensor.is_nested, "torch's record_stream takes no other"
         self.used.append((tensor, stream))
 
     def synchronize(self, device: torch.device) -> None:

@@ -14,6 +14,7 @@ from baechi.backend.real.link_cache import cache_file, keep
 from baechi.measure import links
 from baechi.records.cluster import HOST
 from baechi.records.datasheet import usual_link
+from baechi.records.device import HostCosts
 
 GB = 10**9
 RESERVED = 80 * GB * 6 // 100
@@ -38,6 +39,7 @@ def test_cards() -> None:
     assert [d.memory_bytes for d in cluster.devices] == [70 * GB - RESERVED, 20 * GB - RESERVED]
     assert cluster.link_between("cuda:0", "cuda:1") == usual_link("A100-80GB")
     assert cluster.link_between(HOST, "cuda:1").bytes_per_s < usual_link("A100-80GB").bytes_per_s
+    assert cluster.host == HostCosts.usual()
 
 
 def test_cards_of_other_kinds() -> None:

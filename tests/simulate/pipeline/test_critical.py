@@ -49,6 +49,25 @@ def test_over_a_queue_of_a_link() -> None:
     assert _Causes(replay).of(replay.number_of(Task("forward", 1, 1))) == makers[:1]
 
 
+def test_tasks_without_duration_keep_their_places() -> None:
+    """Several that begin and end at once come in the order of the list, in which one waits for another."""
+    pairs = 0
+    for seed in range(40):
+        plan, chance = random_pipeline(seed).plan, Random(seed)
+        costs, order = costs_of(plan), random_order(plan, 3, chance)
+        forward_s, backward_s = (
+            [one_s * chance.randint(0, 1) for one_s in some_s]
+            for some_s in (costs.forward_s, costs.backward_s)
+        )
+        costs = replace(costs, forward_s=forward_s, backward_s=backward_s)
+        place = {task: index for index, task in enumerate(order)}
+        replay = Replay(costs, 3, order)
+        for later, earlier in busy_before(replay).items():
+            assert place[replay.task_of(earlier)] < place[replay.task_of(later)]
+            pairs += 1
+    assert pairs > 20
+
+
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_changed_lists_can_run(first: int) -> None:
     """Pairs follow each other without a pause; where the later one can come first, the list can run."""

@@ -10,7 +10,6 @@ kept for their stream. The sizes are those of `c10/cuda/CUDACachingAllocator.cpp
 in which segments do not expand; where they do: `expandable.py`.
 """
 
-import itertools
 from bisect import bisect_left, insort
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -53,14 +52,14 @@ class _Block:
     """A stretch of a segment.
 
     Args:
-        number: a counter; lower ones come first among equal sizes.
+        address: where it begins; lower ones come first among equal sizes.
         size_bytes: how large it is.
         pool: its stream, and whether it is small.
         free: whether nothing is in it.
         before, after: its neighbours in the segment.
     """
 
-    number: int
+    address: int
     size_bytes: int
     pool: tuple[Hashable, bool]
     free: bool = False
@@ -81,7 +80,7 @@ class CachingAllocator:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._numbers = itertools.count()
+        self._lowest = 2**62
         self._free: dict[tuple[Hashable, bool], list[tuple[int, int, _Block]]] = {}
         self._taken: dict[int, _Block] = {}
         self._released: dict[int, None] = {}
@@ -155,7 +154,12 @@ class CachingAllocator:
             raise OutOfMemory(short_bytes)
         self.reserved_bytes += needed_bytes
         self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
-        return _Block(next(self._numbers), needed_bytes, pool)
+        return _Block(self._address(needed_bytes), needed_bytes, pool)
+
+    def _address(self, size_bytes: int) -> int:
+        """Where the driver puts a new segment: below all others, as CUDA's does more often than not."""
+        self._lowest -= size_bytes
+        return self._lowest
 
     def _give_back(self) -> None:
         """Give back all segments in which nothing is."""
@@ -166,7 +170,7 @@ class CachingAllocator:
                     self.reserved_bytes -= block.size_bytes
 
     def _split(self, block: _Block, size_bytes: int) -> None:
-        rest = _Block(next(self._numbers), block.size_bytes - size_bytes, block.pool)
+        rest = _Block(block.address + size_bytes, block.size_bytes - size_bytes, block.pool)
         rest.before, rest.after = block, block.after
         if block.after is not None:
             block.after.before = rest
@@ -183,12 +187,12 @@ class CachingAllocator:
 
     def _put(self, block: _Block) -> None:
         block.free = True
-        insort(self._free.setdefault(block.pool, []), (block.size_bytes, block.number, block))
+        insort(self._free.setdefault(block.pool, []), (block.size_bytes, block.address, block))
 
     def _take(self, block: _Block) -> None:
         block.free = False
         blocks = self._free[block.pool]
-        del blocks[bisect_left(blocks, (block.size_bytes, block.number))]
+        del blocks[bisect_left(blocks, (block.size_bytes, block.address))]
 
 
 def _segment_bytes(size_bytes: int) -> int:

@@ -63,14 +63,21 @@ class _Segment:
     def best_free(self, size_bytes: int) -> int | None:
         """The first address of the smallest free stretch that is large enough.
 
-        A stretch that could grow, since no memory follows it, counts as larger than all others.
+        What could grow, since no memory follows it, counts as large as it could get. The search goes up by
+        size and stops where the next one counts for more.
         """
-        grows = None
+        found = None
         for _, begin in self.free[bisect_left(self.free, (size_bytes, -1)) :]:
-            if self.stretches[self._place(begin) + 1].mapped:
-                return begin
-            grows = begin if grows is None else grows
-        return grows
+            counted_bytes = self._could_be_bytes(begin)
+            if found is not None and counted_bytes >= found[0]:
+                break
+            found = counted_bytes, begin
+        return None if found is None else found[1]
+
+    def _could_be_bytes(self, begin: int) -> int:
+        place = self._place(begin)
+        stretch, after = self.stretches[place : place + 2]
+        return stretch.size_bytes + (0 if after.mapped else after.size_bytes)
 
     def to_map(self, size_bytes: int) -> list[tuple[int, int]]:
         """Which addresses need memory so that a block finds room: begin and end, whole pages.
@@ -186,7 +193,7 @@ class ExpandableAllocator:
 
     def _map(self, segment: _Segment, size_bytes: int) -> None:
         """Give pages memory, so that a block finds room."""
-        if self.reserved_bytes + _bytes(segment.to_map(size_bytes)) > self._limit_bytes:
+        if self._needed_bytes(segment, size_bytes) > self._limit_bytes - self.reserved_bytes:
             for key in list(self._released):  # it waits for all streams
                 self.free(key)
             for other in self._segments.values():
@@ -194,13 +201,17 @@ class ExpandableAllocator:
                     other.change(begin, end, mapped=False)
                     self.reserved_bytes -= end - begin
         missing = segment.to_map(size_bytes)
-        short_bytes = self.reserved_bytes + _bytes(missing) - self._limit_bytes
+        short_bytes = self.reserved_bytes + self._needed_bytes(segment, size_bytes) - self._limit_bytes
         if short_bytes > 0:
             raise OutOfMemory(short_bytes)
         for begin, end in missing:
             segment.change(begin, end)
         self.reserved_bytes += _bytes(missing)
         self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
+
+    def _needed_bytes(self, segment: _Segment, size_bytes: int) -> int:
+        """How much memory there must be for a block."""
+        return _bytes(segment.to_map(size_bytes))
 
 
 def _bytes(rows: list[tuple[int, int]]) -> int:

@@ -38,7 +38,7 @@ def busy_before(replay: Replay) -> dict[int, int]:
 def _before(replay: Replay) -> dict[int, int]:
     """By task, the one before it on its device."""
     found, last = dict[int, int](), dict[int, int]()
-    for task in sorted(range(len(replay.start_s)), key=replay.start_s.__getitem__):
+    for task in replay.order:  # which a device keeps; by times, tasks that take none could come first
         device = replay.device_of[task % replay.width]
         if device in last:
             found[task] = last[device]
