@@ -83,11 +83,12 @@ def run_as_the_loop(number: int, order: str, *, weights_apart: bool) -> None:
     assert_same_gradients(on_host(model), on_host(plain))
 
 
+@pytest.mark.parametrize("name", ["custom_function", "recurrent_gemma"])  # with functions of their own
 @pytest.mark.parametrize("microbatches", [None, 3], ids=["whole", "microbatches"])
-def test_gradients_of_the_models_own_function_on_parts(toy: ToyMachine, microbatches: int | None) -> None:
-    """Its backward computes on the streams of parts, and autograd goes on with them on the caller's."""
+def test_gradients_made_on_parts(toy: ToyMachine, name: str, microbatches: int | None) -> None:
+    """They are made on the streams of parts, and autograd goes on with them on the caller's."""
     toy.restart(late=False)
-    architecture = BY_NAME["custom_function"]
+    architecture = BY_NAME[name]
     model = WithLoss(architecture.build(), loss_of).train().double()
     inputs = batch_of(architecture.inputs(), 6)
     plain = moved(copy.deepcopy(model), FIRST)

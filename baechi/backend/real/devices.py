@@ -122,8 +122,8 @@ class TorchDevices(AbstractBackend):
 
     def leave(self, tensor: torch.Tensor) -> None:
         gpu = str(tensor.device)
-        if self.place_of(tensor) in self._parts.get(gpu, ()):
-            self.use(tensor, self.compute_stream(gpu))  # which waits for all parts
+        if gpu in self._parts:  # autograd does not say in which part it made a gradient
+            self.use(tensor, self.compute_stream(gpu))  # which waits for all of them
 
     def move_weights(self, tensors: Sequence[torch.Tensor], place: str) -> list[torch.Tensor]:
         device = self._streams.device(place)

@@ -106,7 +106,8 @@ def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: to
         place = backend.place_of(grad)
         if place not in there:
             there[place] = transfer(factor, backend, place)
-            backend.leave(there[place])  # it is multiplied by on the caller's stream
+            backend.leave(there[place])
+        backend.leave(grad)  # the caller's stream multiplies it, and adds it to one from before
         if grad.layout == torch.strided:
             dense.setdefault(place, []).append(grad)
         else:
