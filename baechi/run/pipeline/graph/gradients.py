@@ -107,7 +107,8 @@ def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: to
         if place not in there:
             there[place] = transfer(factor, backend, place)
             backend.leave(there[place])
-        backend.leave(grad)  # the caller's stream multiplies it, and adds it to one from before
+        for piece in _pieces(grad):  # the caller's stream multiplies it, and adds it to one from before
+            backend.leave(piece)
         if grad.layout == torch.strided:
             dense.setdefault(place, []).append(grad)
         else:
