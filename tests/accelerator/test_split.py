@@ -172,7 +172,7 @@ STREAMS: dict[str, tuple[tuple[str, ...], bool, int | None]] = {
     "the caller's": (NAMES[:3], True, None),
     "the caller's, in lanes": (NAMES[:3], True, 2),
     "of parts": ((PARTS[2], *PARTS[:2]), False, None),
-    "of parts, in lanes": ((PARTS[2], *PARTS[:2]), False, 2),
+    "of parts, in lanes": (PARTS, False, 2),
     "both": ((PARTS[2], *PARTS[:2]), True, None),
 }
 
