@@ -85,7 +85,7 @@ def distribute(
         model: any module; it stays the same object, with the same parameters and state dict keys.
         inputs: what the model is called with: a tensor, a tuple or a list of tensors (positional), a dict
             (keyword) or `Inputs`; None plans at the first call, with its inputs. A list of `Inputs`, dicts or
-            tuples is several examples.
+            tuples is several examples. Where they lie counts: by default outputs go there.
         examples: several inputs, if there are calls that take different paths through the model.
         cluster: the devices, or text that `Cluster.parse` reads; by default all visible accelerators, or two
             emulated ones. Devices to plan for stand for visible ones of their kinds.
