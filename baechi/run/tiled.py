@@ -21,7 +21,8 @@ from baechi.run.guards.entrances import inside_a_function
 from baechi.run.runtime import Runtime
 from baechi.run.step.step import Step
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
-from baechi.split.dimension import Given, SplitDimension, rule_of
+from baechi.split.dimension import Given, SplitDimension
+from baechi.split.table import rule_of
 from baechi.split.tiles import Join, Tile, tiles_of
 from baechi.torchlib.split_tensors.files import teach_saving
 from baechi.torchlib.split_tensors.tensor import SplitTensor

@@ -2,5 +2,5 @@
 
 In:    a layer graph, and which layers are split, along which dimension, into which sizes.
 Out:   a layer graph whose split layers are tiles and a join, nodes like any others.
-Start: `dimension`, then `spec`, `rewrite`; `tiles` is what runs.
+Start: `dimension`, `table`, then `spec`, `rewrite`; `tiles` is what runs.
 """

@@ -6,8 +6,9 @@ from typing import Any
 from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts
-from baechi.split.dimension import SplitDimension, rule_named
+from baechi.split.dimension import SplitDimension
 from baechi.split.spec import Tiling
+from baechi.split.table import rule_named
 
 SHARED = (
     "backward_flops", "backward_moved_bytes", "backward_rise_bytes", "flops",

@@ -9,7 +9,6 @@ Nothing here needs torch.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 
@@ -112,97 +111,3 @@ class Given(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-
-
-_RULES: dict[str, SplitRule] = {}
-_NAMES: dict[str, str] = {}
-_FAMILIES: dict[str, SplitRule] = {}
-
-
-def _find(table: Mapping[str, Any], key: str) -> Any:
-    """What a table has for a class; torch's own layers are in it as soon as something is looked for."""
-    if key not in table:
-        import_module("baechi.split.rules.layers")
-        import_module("baechi.split.rules.attention")
-        import_module("baechi.split.rules.scaled")
-    return table.get(key)
-
-
-def _family_of(name: str) -> SplitRule | None:
-    return next((rule for ending, rule in _FAMILIES.items() if name.endswith(ending)), None)
-
-
-def key_of(kind: type) -> str:
-    """The full name of a class.
-
-    Args:
-        kind: a class of layers.
-    """
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def add_rule(key: str, rule: SplitRule) -> None:
-    """Add a rule, or replace one of the same class.
-
-    Args:
-        key: the full name of a class of layers.
-        rule: how its layers are split.
-
-    Raises:
-        ValueError: it has no dimensions, cuts weights that it does not list, concatenates what an uncut
-            weight was added to once, or cuts neither weights nor the input; or another class of the same
-            short name has a rule.
-    """
-    name = key.rpartition(".")[2]
-    faults = [] if rule.dims else ["it has no dimensions"]
-    for dim, how in rule.dims.items():
-        faults += [
-            f"{dim} cuts {weight}, which is not listed" for weight in how.cuts if weight not in rule.weights
-        ]
-        whole = [weight for weight in rule.weights if weight not in how.cuts]
-        if not how.cuts and (how.takes is None or how.join != "cat"):
-            faults.append(f"{dim} cuts no weight, so it has to take and concatenate rows of the input")
-        if how.cuts and how.join == "cat" and whole:
-            faults.append(f"{dim} concatenates, so it has to cut {', '.join(whole)}, too")
-    if _NAMES.get(name, key) != key:
-        faults.append(f"{_NAMES[name]} is split by a rule of that name already")
-    if faults:
-        raise ValueError(f"the rule for {key} is malformed: {'; '.join(faults)}")
-    _RULES[key], _NAMES[name] = rule, key
-
-
-def add_family(ending: str, rule: SplitRule) -> None:
-    """Add a rule for classes that one library has for each of its models, under names of one ending.
-
-    Args:
-        ending: of the classes' names.
-        rule: how their layers are split, unless a class has a rule of its own. It refuses a layer whose code
-            is another one.
-    """
-    _FAMILIES[ending] = rule
-
-
-def rule_of(kind: type) -> SplitRule | None:
-    """The rule of a class of layers; None if they cannot be split. Subclasses need rules of their own.
-
-    Args:
-        kind: the class.
-    """
-    found: SplitRule | None = _find(_RULES, key_of(kind))
-    return found or _family_of(kind.__name__)
-
-
-def rule_named(name: str) -> SplitRule:
-    """The rule of a class that a layer graph names.
-
-    Args:
-        name: the short name of a class that has a rule.
-
-    Raises:
-        ValueError: no class of that name has one in this process.
-    """
-    key = _find(_NAMES, name)
-    found = _family_of(name) if key is None else _RULES[key]
-    if found is None:
-        raise ValueError(f"no rule splits a {name}: add one with baechi.register_split")
-    return found

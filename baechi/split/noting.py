@@ -3,7 +3,7 @@
 from torch import nn
 
 from baechi.records.graph import LayerGraph
-from baechi.split.dimension import rule_of
+from baechi.split.table import rule_of
 
 
 def note_splits(graph: LayerGraph, model: nn.Module, rows: int) -> None:

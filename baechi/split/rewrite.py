@@ -16,9 +16,10 @@ from baechi.records.device_map import ROOT
 from baechi.records.graph import LayerGraph
 from baechi.split.chains import link_chains
 from baechi.split.costs import join_costs, part_of_edge, tile_costs
-from baechi.split.dimension import SplitDimension, rule_named
+from baechi.split.dimension import SplitDimension
 from baechi.split.groups import regrouped
 from baechi.split.spec import LayerSpec, Tiling, tiling_of
+from baechi.split.table import rule_named
 from baechi.split.unjoin import unjoin
 
 

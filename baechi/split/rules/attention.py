@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from baechi.split.dimension import Given, Share, SplitDimension, SplitRule, add_rule
+from baechi.split.dimension import Given, Share, SplitDimension, SplitRule
 
 Weight = torch.Tensor | None
 
@@ -109,9 +109,8 @@ def _refuses(layer: Any) -> str:
     return "tiles do not do what add_zero_attn=True asks for" if layer.add_zero_attn else ""
 
 
-add_rule(
-    "torch.nn.modules.activation.MultiheadAttention",
-    SplitRule(
+RULES = {
+    "torch.nn.modules.activation.MultiheadAttention": SplitRule(
         {
             "heads": SplitDimension(
                 {
@@ -134,4 +133,5 @@ add_rule(
         _refuses,
         takes_all=True,
     ),
-)  # fmt: skip
+}  # fmt: skip
+"""By the full name of a class."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from baechi.split.dimension import Compute, Share, SplitDimension, SplitRule, add_rule
+from baechi.split.dimension import Compute, Share, SplitDimension, SplitRule
 
 
 def linear(
@@ -152,9 +152,6 @@ def _convolution_rule(axes: int) -> SplitRule:
     )
 
 
-add_rule("torch.nn.modules.linear.Linear", _linear_rule(linear, out=0))
-# by name: nothing of that library is imported
-add_rule("transformers.pytorch_utils.Conv1D", _linear_rule(transposed_linear, out=1))
 EMBEDDING = SplitRule(
     {
         "num_embeddings": SplitDimension({"weight": 0}, "sum"),
@@ -165,19 +162,7 @@ EMBEDDING = SplitRule(
     ("padding_idx",),
     embedding_refuses,
 )
-add_rule("torch.nn.modules.sparse.Embedding", EMBEDDING)
-for _axes in (1, 2, 3):
-    add_rule(f"torch.nn.modules.conv.Conv{_axes}d", _convolution_rule(_axes))
-
 _ROWS = {"rows": SplitDimension({}, "cat", axis=0, takes=0)}
-add_rule(
-    "torch.nn.modules.normalization.LayerNorm",
-    SplitRule(_ROWS, ("weight", "bias"), layer_norm, ("normalized_shape", "eps")),
-)
-add_rule(
-    "torch.nn.modules.normalization.RMSNorm",
-    SplitRule(_ROWS, ("weight",), rms_norm, ("normalized_shape", "eps")),
-)
 _ELEMENTWISE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
     "ELU": (F.elu, ("alpha", "inplace")),
     "GELU": (F.gelu, ("approximate",)),
@@ -191,9 +176,25 @@ _ELEMENTWISE: dict[str, tuple[Callable[..., torch.Tensor], tuple[str, ...]]] = {
     "Softplus": (F.softplus, ("beta", "threshold")),
     "Tanh": (torch.tanh, ()),
 }
-for _name, (_function, _options) in _ELEMENTWISE.items():
-    _refuses: dict[str, Any] = {"refuses": _writes_its_input} if "inplace" in _options else {}
-    add_rule(
-        f"torch.nn.modules.activation.{_name}",
-        SplitRule(_ROWS, (), partial(elementwise, _function), _options, **_refuses),
-    )
+
+
+def _elementwise_rule(function: Callable[..., torch.Tensor], options: tuple[str, ...]) -> SplitRule:
+    refuses: dict[str, Any] = {"refuses": _writes_its_input} if "inplace" in options else {}
+    return SplitRule(_ROWS, (), partial(elementwise, function), options, **refuses)
+
+
+RULES = {
+    "torch.nn.modules.linear.Linear": _linear_rule(linear, out=0),
+    # by name: nothing of that library is imported
+    "transformers.pytorch_utils.Conv1D": _linear_rule(transposed_linear, out=1),
+    "torch.nn.modules.sparse.Embedding": EMBEDDING,
+    **{f"torch.nn.modules.conv.Conv{axes}d": _convolution_rule(axes) for axes in (1, 2, 3)},
+    "torch.nn.modules.normalization.LayerNorm": SplitRule(
+        _ROWS, ("weight", "bias"), layer_norm, ("normalized_shape", "eps")
+    ),
+    "torch.nn.modules.normalization.RMSNorm": SplitRule(
+        _ROWS, ("weight",), rms_norm, ("normalized_shape", "eps")
+    ),
+    **{f"torch.nn.modules.activation.{name}": _elementwise_rule(*how) for name, how in _ELEMENTWISE.items()},
+}
+"""By the full name of a class."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.split.dimension import Share, add_family
+from baechi.split.dimension import Share
 from baechi.split.rules.layers import EMBEDDING, embedding, embedding_refuses
 
 
@@ -64,6 +64,8 @@ def _only_scales(layer: Any, options: Mapping[str, Any]) -> bool:
     return isinstance(made, torch.Tensor) and torch.equal(made, expected)
 
 
-add_family(
-    "ScaledWordEmbedding", replace(EMBEDDING, compute=scaled_embedding, refuses=_refuses, notes=_scale)
-)
+FAMILIES = {
+    "ScaledWordEmbedding": replace(EMBEDDING, compute=scaled_embedding, refuses=_refuses, notes=_scale)
+}
+"""By the ending of names of classes that a library has for each of its models. A class with a rule of its own
+keeps that; a layer whose code is another one is refused."""

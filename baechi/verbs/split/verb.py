@@ -8,9 +8,10 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.split.auto import split_as_needed
-from baechi.split.dimension import Compute, SplitDimension, SplitRule, add_rule, key_of
+from baechi.split.dimension import Compute, SplitDimension, SplitRule
 from baechi.split.rewrite import split as rewritten
 from baechi.split.spec import BatchSpec, DeviceName, Layers, LayerSpec
+from baechi.split.table import add_rule, key_of
 
 if TYPE_CHECKING:
     from torch import nn
