@@ -7,11 +7,15 @@ what is reserved must be equal after each allocation, but where each block lies.
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from backend.virtual.machine.recording import EVENTS
 
 from baechi.backend.virtual.machine import caching
@@ -71,10 +75,8 @@ def replay(trace: Any, allocator: Any) -> Iterator[tuple[int, int, int, int]]:
                     allocator.allocate(number, size_bytes, stream)
 
 
-@pytest.mark.parametrize("name", ["roomy", "full"])
-def test_every_block_lies_where_it_did(name: str) -> None:
+def assert_same_places(trace: Any) -> None:
     """With segments where the driver put them: each block's address, each retry, each failure."""
-    trace = recorded(name)
     segments = [trace["addresses"][a] for event, a, *_ in trace["rows"] if EVENTS[event] == "segment_alloc"]
     allocator = Addressed(trace["limit_bytes"] or ROOMY, iter(segments))
     count = 0
@@ -82,6 +84,27 @@ def test_every_block_lies_where_it_did(name: str) -> None:
         assert (allocator._taken[number].address, ours) == (address, theirs)
         count += 1
     assert count > 3000 and allocator.reserved_bytes == trace["reserved_bytes"]
+
+
+@pytest.mark.parametrize("name", ["roomy", "full"])
+def test_every_block_lies_where_it_did(name: str) -> None:
+    """On the GPU of the traces."""
+    assert_same_places(recorded(name))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["roomy", "full"])
+def test_every_block_lies_where_it_does_here(name: str, tmp_path: Path) -> None:
+    """On the GPU of this machine, with the torch of this process."""
+    path = tmp_path / "trace.json.gz"
+    command = [sys.executable, "-m", "backend.virtual.machine.recording", name, str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    for setting in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        environment.pop(setting, None)
+    subprocess.run(command, env=environment, check=True)
+    with gzip.open(path, "rt") as file:
+        assert_same_places(json.load(file))
 
 
 @pytest.mark.parametrize("name", ["roomy", "full"])
