@@ -141,13 +141,14 @@ class Changing(Tables):
         return x.square().mean()
 
 
-@pytest.mark.parametrize(("number", "order"), enumerate(["gpipe", "1f1b", "interleaved"]))
+@pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
 @pytest.mark.parametrize("kind", [Tables, Changing])
-def test_as_the_loop(kind: type[nn.Module], number: int, order: str) -> None:
+def test_as_the_loop(kind: type[nn.Module], order: str) -> None:
     """Values and gradients, over random placements; rows that do not divide; three steps."""
-    model = seeded(kind).double()
-    x = {"x": noise(10, WIDE)}
-    assert_as_loop(model, x, 3, devices=3, placer=f"random:{number}", order=order, steps=3)
+    for number in range(3):
+        model = seeded(kind).double()
+        x = {"x": noise(10, WIDE)}
+        assert_as_loop(model, x, 3, devices=3, placer=f"random:{number}", order=order, steps=3)
 
 
 def test_a_table_that_is_frozen_or_written_between_steps() -> None:
