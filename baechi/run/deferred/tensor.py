@@ -12,7 +12,7 @@ import torch
 
 from baechi.run.deferred.task import Task
 from baechi.run.state.meta import Meta
-from baechi.torchlib.operators.functions import QUESTIONS
+from baechi.torchlib.operators.functions import is_question
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import make_wrapper, swap_implementation
 from baechi.torchlib.tensors.storage import Mark, set_mark
@@ -32,7 +32,7 @@ class Deferred(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Reached only while glue mode is off: in a layer that holds the value, or after the step.
-        if func in QUESTIONS:
+        if is_question(func):
             with without_subclass_function():
                 return func(*args, **(kwargs or {}))
         force_all((args, kwargs), getattr(func, "__name__", "a function"))

@@ -20,7 +20,13 @@ from baechi.run.step.step import Step
 from baechi.run.unjoined.functions import joined_in_step, run_unjoined
 from baechi.run.unjoined.value import Unjoined
 from baechi.torchlib.dynamo import uncompiled
-from baechi.torchlib.operators.functions import ASKED_BY_NAME, QUESTIONS, described, touched, written_in_place
+from baechi.torchlib.operators.functions import (
+    ASKED_BY_NAME,
+    described,
+    is_question,
+    touched,
+    written_in_place,
+)
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -188,7 +194,7 @@ class GlueMode(RemovableMode):
         self, schedule: Schedule, func: Any, facts: FunctionFacts, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """Run a function while layers wait: it may have to wait too, or force their launch."""
-        if func in QUESTIONS or isinstance(getattr(func, "__self__", None), property):
+        if is_question(func):
             with without_subclass_function():
                 return func(*args, **kwargs)
         name, rule = facts.name, facts.rule

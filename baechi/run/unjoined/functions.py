@@ -17,7 +17,7 @@ from baechi.run.unjoined.loss import cross_entropy
 from baechi.run.unjoined.value import Unjoined, is_joined, sizes_of, unjoined, whole_of
 from baechi.run.unjoined.views import View, views_of
 from baechi.split.piecewise import ELEMENTWISE, GATHERED, HEADS, VIEWS
-from baechi.torchlib.operators.functions import QUESTIONS, function_name
+from baechi.torchlib.operators.functions import function_name, is_question
 from baechi.torchlib.operators.table import rule_of
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -43,7 +43,7 @@ def run_unjoined(
     """
     given = [tensor for tensor in tensors_in(args, kwargs) if isinstance(tensor, Unjoined)]
     name = function_name(func)
-    if func in QUESTIONS or rule_of(name).answers or isinstance(getattr(func, "__self__", None), property):
+    if is_question(func) or rule_of(name).answers:
         with without_subclass_function():
             return func(*args, **kwargs)
     if not any(map(is_joined, given)):

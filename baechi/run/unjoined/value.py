@@ -16,7 +16,7 @@ import torch
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
 from baechi.errors import BaechiError
-from baechi.torchlib.operators.functions import QUESTIONS
+from baechi.torchlib.operators.functions import is_question
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import make_wrapper
 from baechi.torchlib.tensors.pytree import map_tensors
@@ -44,7 +44,7 @@ class Unjoined(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # reached outside a step only: a step's glue mode comes first
-        if func in QUESTIONS:
+        if is_question(func):
             with without_subclass_function():
                 return func(*args, **(kwargs or {}))
         args, kwargs = joined((args, kwargs or {}))

@@ -128,3 +128,13 @@ ASKED_BY_NAME = frozenset({"out", *WRITES_IF})
 
 QUESTIONS = frozenset([way for name, rule in RULES.items() if rule.answers for way in _ways_to_ask(name)])
 """What a value that waits answers without being computed."""
+
+
+def is_question(func: Any) -> bool:
+    """Whether a value that waits answers a function without being computed.
+
+    Args:
+        func: what a function mode or a subclass receives. A property written in Python reads others in turn,
+            and each of these is received, too.
+    """
+    return func in QUESTIONS or isinstance(getattr(func, "__self__", None), property)
