@@ -54,7 +54,7 @@ def _seconds(model: nn.Module, target: Target, call: AbstractCall, sizes: Sequen
     cluster = replace(target.cluster, emulated=True)
     backend = VirtualDevices(cluster.names)
     found = {}
-    with prepared_for_dry_run(model), valueless_weights(model), torch.no_grad():
+    with prepared_for_dry_run(model, gpus=False), valueless_weights(model), torch.no_grad():
         replica = DeviceReplica(target.name, backend, target.device, model)
         calls = {size: valueless_inputs(call.arguments(0, size)) for size in sizes}
         with Emulation(cluster, ShapeKernels()) as emulation:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from baechi.cost.gpus import is_gpu
 from baechi.errors import PlacementError
 from baechi.records.cluster import Cluster
-from baechi.records.datasheet import known_kinds
-from baechi.records.device import Device, excess_over
+from baechi.records.device import excess_over
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.units import format_bytes
@@ -27,15 +27,9 @@ def excess_bytes(plan: Plan) -> dict[str, int]:
     """
     timeline, taken = plan.timeline, dict(plan.timeline.peak_bytes)
     for device in plan.cluster.devices if not plan.cluster.emulated else ():
-        if _is_gpu(device):
+        if is_gpu(device):
             taken[device.name] = max(taken.get(device.name, 0), timeline.reserved_bytes.get(device.name, 0))
     return excess_over(plan.cluster.devices, taken)
-
-
-def _is_gpu(device: Device) -> bool:
-    """Whether torch's allocator for CUDA serves a device: a GPU of this machine, or one to plan for."""
-    planned_for = device.kind in known_kinds() and device.kind.lower() != "cpu"
-    return device.name.startswith("cuda") or (planned_for and device.name.startswith("device"))
 
 
 def within_memory(plan: Plan) -> Plan:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from torch import nn
 from baechi.backend import unwatched
 from baechi.backend.real.discover import has_accelerator
 from baechi.capture import capture_each, union
+from baechi.cost.gpus import computes_on_gpus
 from baechi.measure import estimate
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
@@ -18,6 +20,7 @@ from baechi.records.inputs import Inputs
 from baechi.run import refuse_distributed
 from baechi.split.noting import note_splits
 from baechi.torchlib.autocast import autocast_everywhere
+from baechi.torchlib.fakes.gpu_kernels import kernels_of_gpus
 from baechi.torchlib.modules.arguments import Arguments
 from baechi.verbs.batches import batch_size, part_of_batch
 from baechi.verbs.given import Outputs, check_microbatches, check_outputs
@@ -50,7 +53,8 @@ def profile(
 ) -> LayerGraph:
     """Capture the layer graph of a model, with times and memory on every layer.
 
-    Under `torch.autocast` costs are those of the dtype that the kernels then compute in.
+    Under `torch.autocast` costs are those of the dtype that the kernels then compute in. For GPUs, memory is
+    what their kernels keep for backward.
 
     Args:
         model: the model; left exactly as found. It may be on the `meta` device for an estimate.
@@ -96,14 +100,15 @@ def profile(
     with unwatched(), autocast_everywhere(), verbosity(verbose), progress("capturing"):
         measured = source in ("hooks", "layers") or (source == "auto" and is_measurable(cluster))
         arguments: list[dict[str, Arguments]] = [{} for _ in given]
-        graphs = capture_each(
-            model,
-            given,
-            training=training,
-            no_split_module_classes=no_split_module_classes,
-            split_module_classes=split_module_classes,
-            arguments=arguments if measured and source != "hooks" else None,
-        )
+        with kernels_of_gpus() if computes_on_gpus(cluster) else nullcontext():
+            graphs = capture_each(
+                model,
+                given,
+                training=training,
+                no_split_module_classes=no_split_module_classes,
+                split_module_classes=split_module_classes,
+                arguments=arguments if measured and source != "hooks" else None,
+            )
         if source != "estimate" and measured:
             runs = [Captured(*run) for run in zip(graphs, given, arguments, strict=True)]
             with progress("measuring"):

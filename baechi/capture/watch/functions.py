@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from baechi.capture.watch.trace import OF_DATA, TO, Function, HostWait, Origin, Storage
 from baechi.capture.watch.watched_run import Watch
+from baechi.torchlib.operators.facts import drops
 from baechi.torchlib.operators.functions import function_name, reads_property
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.patches import FAKE_DEVICE
@@ -48,7 +49,8 @@ class Functions(TorchFunctionMode):
         reads = watch.uses(args, kwargs)
         # a factory such as `arange(n, device=x.device)` runs where `x` lies, also if `n` is a tensor
         beside = None if reads and name == TO else watch.devices.owner(kwargs.get("device"))
-        watch.function = Function(name, reads, bound=watch.in_region(), beside=beside)
+        bound = watch.in_region() or drops(name, args, kwargs)
+        watch.function = Function(name, reads, bound=bound, beside=beside)
         try:
             if (
                 name == TO

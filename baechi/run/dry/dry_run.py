@@ -16,6 +16,7 @@ from torch import nn
 
 from baechi.backend import DeviceMemoryError
 from baechi.backend.virtual.emulation import Emulation
+from baechi.cost.gpus import computes_on_gpus
 from baechi.cost.optimizers import optimizer_costs
 from baechi.errors import BaechiError, DryRunError, PlanError
 from baechi.records.inputs import Inputs
@@ -85,7 +86,8 @@ def _run(
     microbatches: Microbatches | None,
 ) -> Timeline:
     emulated = replace(plan, cluster=replace(plan.cluster, emulated=True))
-    with prepared_for_dry_run(model), valueless_weights(model):
+    gpus = computes_on_gpus(plan.cluster)
+    with prepared_for_dry_run(model, gpus=gpus), valueless_weights(model):
         try:
             if plan.graph.training != model.training:
                 model.train(plan.graph.training)

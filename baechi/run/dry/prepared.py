@@ -9,6 +9,7 @@ from torch import nn
 from baechi.backend import suspended
 from baechi.torchlib.autocast import autocast_everywhere
 from baechi.torchlib.fakes.at_work import fakes_at_work
+from baechi.torchlib.fakes.gpu_kernels import kernels_of_gpus
 from baechi.torchlib.fakes.kernels import memory_left_unfilled
 from baechi.torchlib.fakes.survivors import collect_survivors, spoil_survivors
 from baechi.torchlib.host_memory import large_memory_apart
@@ -17,11 +18,12 @@ from baechi.uncollected import only_new_ones
 
 
 @contextmanager
-def prepared_for_dry_run(model: nn.Module) -> Iterator[None]:
+def prepared_for_dry_run(model: nn.Module, *, gpus: bool) -> Iterator[None]:
     """Prepare the process for a dry run, and put back all that it changes.
 
     Args:
         model: the model that runs.
+        gpus: whether operators keep for backward what they would keep on GPUs.
     """
     with ExitStack() as stack:
         stack.callback(spoil_survivors)  # last, with the whole heap in sight
@@ -36,4 +38,6 @@ def prepared_for_dry_run(model: nn.Module) -> Iterator[None]:
         stack.enter_context(
             autocast_everywhere()
         )  # tensors are on the CPU: an accelerator's autocast must act
+        if gpus:
+            stack.enter_context(kernels_of_gpus())
         yield

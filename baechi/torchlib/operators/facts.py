@@ -151,6 +151,19 @@ def draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     return random != "never"
 
 
+def drops(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a call of a torch function takes random numbers since it is given a probability to drop.
+
+    Args:
+        name: the function's name.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+    """
+    if rule_of(name).random != "if dropout":
+        return False
+    return draws(getattr(torch.ops.aten, name).default, args, kwargs)
+
+
 def draws_by_value(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether what a call draws depends on values, or on a generator of the model's own.
 

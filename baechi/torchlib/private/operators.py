@@ -1,7 +1,7 @@
 """Operators: their classes, their schemas, and what torch's dispatcher knows of them."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,10 @@ with_views_and_writes_noted: Callable[[], AbstractContextManager[object]] = part
 )
 """While this is open, torch notes views and counts writes, in inference mode, too."""
 
+_library: Callable[[str, str], AbstractContextManager[Any]] = named(
+    "torch.library._scoped_library", "predict what operators keep for backward on a GPU"
+)
+
 MACHINERY = ("torch._ops", "torch.fx.", "torch.jit.", "torch._dynamo.", "torch.utils.hooks")
 """Beginnings of the names of modules whose objects no model keeps tensors in. They need not exist."""
 
@@ -47,3 +51,16 @@ def composite_kernel(func: Any) -> Callable[..., Any]:
         func: an operator overload.
     """
     return partial(_kernel_at(func), _composite)
+
+
+@contextmanager
+def operators_replaced(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """While this is open, operators of torch that only call others run as functions of ours on the CPU.
+
+    Args:
+        kernels: by the name of the operator, without `aten::`; autograd sees what they call.
+    """
+    with _library("aten", "IMPL") as library:
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, "AutogradCPU")
+        yield
