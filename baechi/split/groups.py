@@ -1,7 +1,8 @@
 """Which nodes share a device when layers of their group are split.
 
-A group is held together by ties (the tiles of tied layers go on sharing a device, piece by piece), and by
-what follows an output (that goes with the join).
+A group is held together by ties (the tiles of tied layers go on sharing a device, piece by piece), by what
+follows an output (that goes with the join), and by layers that did not run (nothing is known of what they
+hand each other, so they stay together, with the join).
 """
 
 from collections.abc import Mapping
@@ -45,10 +46,12 @@ def _tiles_together(made: LayerGraph, group: str, split: list[list[str]]) -> Non
 def _others_together(
     made: LayerGraph, group: str, members: list[str], tiles: Mapping[str, list[str]], heads: Mapping[str, str]
 ) -> None:
-    """What follows an output, one op after the other, goes with the join."""
+    """What follows an output, one op after the other, goes with the join; and what did not run."""
     rest = [heads.get(member, member) for member in members]
     beside: nx.Graph[str] = nx.Graph(made.subgraph(rest).to_undirected(as_view=True).edges())
     beside.add_nodes_from(rest)
+    join = next(heads[member] for member in members if member in heads)
+    beside.add_edges_from([(join, member) for member in rest if made.nodes[member].get("unread")])
     for component in nx.connected_components(beside):
         first = next(member for member in rest if member in component)
         for member in component:

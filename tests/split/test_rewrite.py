@@ -46,6 +46,29 @@ def test_bytes_and_seconds_are_shared() -> None:
     assert split.costs("middle[3]").weights == ["middle.weight[3]"]
 
 
+class Chooses(nn.Module):
+    """Two layers run in one case only, and may hand each other what no code here shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.then, self.otherwise = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return self.otherwise(x)
+        made: torch.Tensor = self.then(self.first(x))
+        return made
+
+
+def test_layers_that_did_not_run_stay_together() -> None:
+    """Also where the layer that they lay with is split."""
+    graph = baechi.profile(Chooses(), torch.ones(2, 4), cluster=baechi.Cluster.virtual(2))
+    for spec in ({"out": 2}, {"in": 2}):
+        split = baechi.split(graph, "otherwise", spec)
+        together = [set(members) for members in split.groups().values()]
+        assert any({"first", "then", "otherwise[join]"} <= members for members in together)
+
+
 def test_ties_are_split_alike() -> None:
     """Tiles of tied layers share a device, piece by piece, and so does each part of a cross entropy."""
     for name, spec in (("head", {"out": 3}), ("embed", {"num_embeddings": 3})):
