@@ -20,6 +20,8 @@ from baechi.split.rewrite import cuts_weights, sizes_of, split
 Placed = TypeVar("Placed")
 logger = logging.getLogger(__name__)
 
+_READ_ELSEWHERE = "other code reads its weight (a layer that shares it, such as nn.Linear, is split with it)"
+
 _ATTEMPTS = 6
 """Maximum number of ways to split that are placed."""
 
@@ -46,7 +48,7 @@ def split_as_needed(
         refused = error
     largest_bytes = max([device.memory_bytes for device in cluster.devices], default=0)
     sizes = dict(_splittable(next(iter(graphs.values()))))
-    numbers: dict[str, int] = {}
+    numbers, whole = dict[str, int](), dict[str, str]()
     for _ in range(_ATTEMPTS if largest_bytes else 0):
         tile_bytes = {name: size / numbers.get(name, 1) for name, size in sizes.items()}
         name = max(tile_bytes, key=lambda layer: tile_bytes[layer], default=None)
@@ -62,13 +64,16 @@ def split_as_needed(
             if same:
                 break  # what is too large is no tile
             continue
-        except (SplitTensorError, ValueError):  # other code reads its weight, or it is not that long
+        except (SplitTensorError, ValueError) as error:
+            whole[name] = _READ_ELSEWHERE if isinstance(error, SplitTensorError) else str(error)
             del sizes[name], numbers[name]
             continue
         logger.info("split, since nothing else fits: %s", _listed(numbers))
         return plan
     if numbers:
         note(refused, f"split into tiles ({_listed(numbers)}) it does not fit, either")
+    for name, why in whole.items():
+        note(refused, f"split='auto' leaves {name} whole: {why}")
     raise refused
 
 

@@ -65,6 +65,24 @@ def test_what_cannot_be_split_enough() -> None:
     assert any("split into tiles (embed into" in line for line in caught.value.__notes__)
 
 
+class ReadsTheWeight(Large):
+    """Its head is a functional op."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = nn.functional.linear(self.middle(self.embed(ids)), self.embed.weight)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def test_what_stays_whole_says_why() -> None:
+    """A weight that other code reads is needed whole: the error says so."""
+    model, _ = twins(ReadsTheWeight)
+    inputs = (words(1, 4, below=WORDS), words(1, 4, below=WORDS))
+    cluster = baechi.Cluster.virtual(2, memory="3MiB")
+    with pytest.raises(baechi.PlacementError) as caught:
+        baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
+    assert any("leaves embed whole: other code reads its weight" in line for line in caught.value.__notes__)
+
+
 @pytest.mark.parametrize(
     ("split", "fault"),
     [
