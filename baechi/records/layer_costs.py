@@ -137,6 +137,12 @@ class LayerCosts(AbstractAttributes):
     reaches: Annotated[bool, "flag", "It reads what it was not given: in an object, in another module."] = (
         False
     )
+    reads: Annotated[
+        Mapping[str, Any] | None,
+        "record, by weight",
+        "Of a functional op: whole weights that it is given, their `shape`, and their `place` among the "
+        "tensors that it is given.",
+    ] = None
     splits: Annotated[
         Mapping[str, Any] | None,
         "record",
@@ -150,7 +156,7 @@ class LayerCosts(AbstractAttributes):
         "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
         "the axes along which weights are cut (`cuts`), names that these are `tied` with, and, where sizes "
         "count something else than a weight's axis, how many values a weight has, and how long one is "
-        "(`units`).",
+        "(`units`). Of a tile of a functional op: the `function`, and the weight that it `reads`.",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None
 

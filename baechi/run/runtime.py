@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -35,6 +36,7 @@ from baechi.run.step.step import Step
 from baechi.split.cuts import Cut, cuts_of
 from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
+from baechi.torchlib.split_tensors.gradients import leaves_of
 
 Reorder = bool | Literal["host", "threads"]
 
@@ -81,6 +83,8 @@ class Runtime:
         """The modules that `distribute` compiled."""
         self.microbatches: Any = None
         """How a step is split into microbatches (`run.pipeline`); None if it is not."""
+        self.weight_owners: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
+        """By weight in pieces, the layer that ran with it, where functional ops read it, too."""
         self.replicas: Any = None
         """The processes that train the same weights in pieces (`run.weights.replicated`); None if alone."""
         self._in_training = plan.graph.training
@@ -239,7 +243,10 @@ class Runtime:
         autograd engine takes modes off the stack after each node, so the mode may have to be set again.
         """
         if self.glue is None:
-            self._thread.glue = GlueMode(Step(self.backend, self))
+            step = Step(self.backend, self)
+            if self.microbatches is not None:  # what runs again saves what lanes have saved
+                step.pieces_of = leaves_of
+            self._thread.glue = GlueMode(step)
             self._thread.backward = current_graph_task_id()
             call_after_backward(functools.partial(self._backward_ended, threading.get_ident()))
         glue = self._thread.glue

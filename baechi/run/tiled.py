@@ -4,7 +4,8 @@
                     tile 1(x, weight[1]) on cpu:1 ──┴──▶ join ──▶ output
 
 Tiles and joins are layers like any others: they wait, launch and transfer as the plan says. They have no
-weights of their own, so the model's modules, keys and parameters are those that it had.
+weights of their own, so the model's modules, keys and parameters are those that it had. Functional ops that
+read a weight in pieces run as the layers that they stand for.
 """
 
 import functools
@@ -18,8 +19,6 @@ from torch import nn
 from baechi.errors import PlanError, SplitTensorError
 from baechi.records.plan import Plan
 from baechi.run.guards.entrances import inside_a_function
-from baechi.run.runtime import Runtime
-from baechi.run.step.step import Step
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
 from baechi.split.dimension import Given, SplitDimension
 from baechi.split.table import rule_of
@@ -29,6 +28,28 @@ from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.tensors.pytree import tensors_in
 
 _TILED = "_baechi_tiled"
+_WEIGHT_OPS = "_baechi_weight_ops"
+"""Of a split layer: by weight, the functional ops that read it, in the order of the code."""
+
+_ARGUMENTS = {"linear": ("input", "weight", "bias"), "embedding": ("input", "weight", "padding_idx")}
+"""By function, its first arguments."""
+
+_KINDS: dict[str, type[nn.Module]] = {"linear": nn.Linear, "embedding": nn.Embedding}
+"""By function, the layer that it stands for."""
+
+
+class WeightOp(nn.Module):
+    """Stands for a functional op that reads the weight of a split layer: `F.linear(x, embed.weight)`.
+
+    Args:
+        function: its name.
+    """
+
+    padding_idx = None
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        self.function = function
 
 
 @dataclass
@@ -52,6 +73,19 @@ class Tiled:
     takes_all: bool = False
 
 
+def weight_ops(plan: Plan) -> dict[str, WeightOp]:
+    """What stands for the functional ops that a plan splits.
+
+    Args:
+        plan: the plan.
+
+    Returns:
+        By the name that the plan has for them, in the order of the code.
+    """
+    tiles = [costs.tile for _, costs in plan.graph.placed_costs() if costs.tile and "reads" in costs.tile]
+    return {tile["of"]: WeightOp(tile["function"]) for tile in tiles}
+
+
 def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     """Make the tiles and joins that a plan has.
 
@@ -66,13 +100,14 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
         PlanError: no rule splits such a layer in this process.
     """
     made: dict[str, nn.Module] = {}
+    ops = weight_ops(plan)
     joins = {costs.joins for _, costs in plan.graph.placed_costs()}
     for _, costs in plan.graph.placed_costs():
         if costs.tile is None or costs.tile["number"] or f"{costs.tile['of']}[0]" in made:
             continue
         name = costs.tile["of"]
-        layer = modules[name]
-        rule = rule_of(type(layer))
+        layer = ops.get(name) or modules[name]
+        rule = rule_of(_KINDS[layer.function] if isinstance(layer, WeightOp) else type(layer))
         if rule is None:
             raise PlanError(
                 f"the plan splits {name}, a {type(layer).__name__}: no rule does that in this process; call "
@@ -86,6 +121,10 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
         made |= {f"{name}[{number}]": tile for number, tile in enumerate(tiles)}
         if tiled.joins:
             made[f"{name}[join]"] = tiled.join
+        for weight in costs.tile["tied"]["weight"] if name in ops else ():
+            owner, _, own = weight.rpartition(".")
+            if owner in modules:
+                modules[owner].__dict__.setdefault(_WEIGHT_OPS, {}).setdefault(own, []).append(layer)
     if made:
         for kind in {type(module) for module in modules.values()}:
             teach_saving(kind)
@@ -108,10 +147,11 @@ def drop_tiles(module: nn.Module) -> None:
     Args:
         module: any module.
     """
-    module.__dict__.pop(_TILED, None)
+    for name in (_TILED, _WEIGHT_OPS):
+        module.__dict__.pop(name, None)
 
 
-def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) -> Any:
+def run_tiles(module: nn.Module, runtime: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the tiles of a layer, and join what they return.
 
     Args:
@@ -132,6 +172,8 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
             f"a split {type(module).__name__} takes one tensor, and was given {len(given)} arguments: leave "
             "it out of split="
         )
+    for name in module.__dict__.get(_WEIGHT_OPS, ()):
+        runtime.weight_owners[id(getattr(module, name))] = module
     inputs = _shares(given[0], tiled)
     if inputs is None and any(isinstance(tensor, Unjoined) for tensor in tensors_in(given, {})):
         given = glue.joined(given)
@@ -158,6 +200,51 @@ def run_tiles(module: nn.Module, runtime: Runtime, *args: Any, **kwargs: Any) ->
     return glue.joined(made) if inside_a_function() else made  # what a Function returns, autograd has to know
 
 
+def run_weight_op(runtime: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a functional op that was given a weight in pieces, as the layer that it stands for.
+
+    Args:
+        runtime: a step of it is open, and its glue mode is on.
+        name: the function's name.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        Its result; NotImplemented if the plan has no such op, or it is told what tiles do not do.
+    """
+    known = _ARGUMENTS.get(name, ())
+    given = {**dict(zip(known, args, strict=False)), **kwargs}
+    weight, x, bias = given.pop("weight", None), given.pop("input", None), given.pop("bias", None)
+    padding = given.pop("padding_idx", None)
+    given.pop("norm_type", None)  # it says nothing without `max_norm`
+    ops = [op for op in _ops_of(runtime, weight) if op.function == name]
+    if not ops or len(args) > len(known) or any(given.values()) or isinstance(x, SplitTensor):
+        return NotImplemented
+    glue = runtime.glue
+    assert glue is not None
+    number = glue.weight_op_calls[name, id(weight)]
+    op = ops[min(number, len(ops) - 1)]  # a call that the plan does not have is one more of the last one
+    tiled = tiled_of(op)
+    assert tiled is not None
+    cut = isinstance(bias, SplitTensor)
+    if cut and ("bias" not in tiled.dimension.cuts or bias.sizes != weight.sizes):
+        return NotImplemented
+    glue.weight_op_calls[name, id(weight)] += 1
+    op.__dict__.update(weight=weight, bias=bias if cut else None)
+    for tile in tiled.tiles:
+        tile.options = {"padding_idx": None if padding is None else padding % len(weight)}
+    made = run_tiles(op, runtime, x)
+    return made if cut or bias is None else made + bias
+
+
+def _ops_of(runtime: Any, weight: Any) -> Sequence[WeightOp]:
+    owner = runtime.weight_owners.get(id(weight))
+    if owner is None:
+        return ()
+    ops: Mapping[str, Sequence[WeightOp]] = owner.__dict__.get(_WEIGHT_OPS, {})
+    return next((own for name, own in ops.items() if getattr(owner, name) is weight), ())
+
+
 def _shares(x: Any, tiled: Tiled) -> Sequence[torch.Tensor] | None:
     """What of an input in parts each tile takes; None if it is not cut as the tiles are."""
     takes = tiled.dimension.takes
@@ -167,7 +254,7 @@ def _shares(x: Any, tiled: Tiled) -> Sequence[torch.Tensor] | None:
     return x.parts if sizes_of(x) == [stop - start for start, stop in bounds] else None
 
 
-def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Step) -> Sequence[Any]:
+def _pieces(module: nn.Module, name: str, tiled: Tiled, step: Any) -> Sequence[Any]:
     """What of a weight each tile is given: a piece; a whole weight goes to the first, or of rows to each."""
     owner, _, own_name = name.rpartition(".")
     weight = getattr(module.get_submodule(owner), own_name, None)

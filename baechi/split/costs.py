@@ -7,6 +7,7 @@ from baechi.records.attributes import scaled
 from baechi.records.graph import LayerGraph
 from baechi.records.layer_costs import LayerCosts
 from baechi.split.dimension import SplitDimension
+from baechi.split.piecewise import WEIGHT_OPS
 from baechi.split.spec import Tiling
 from baechi.split.table import rule_named
 
@@ -19,6 +20,8 @@ SHARED = (
 _SAME = ("kernels", "backward_kernels", "host_forward_s", "host_backward_s", "dtype")
 TIMES = ("forward_s", "backward_s", "spread_s")
 """Seconds, by device, of which each tile has its share."""
+
+_FUNCTIONS = {layer: function for function, layer in WEIGHT_OPS.items()}
 
 _OF_OUTPUT = (
     "held_bytes", "held_until", "lasting_bytes", "lent_bytes", "losses", "output_bytes", "passing_bytes",
@@ -60,6 +63,8 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
         weight: list(names) for weight, names in (costs.splits or {})["tied"].items() if weight in how.cuts
     }
     made["tile"] |= {"tied": tied} if tied else {}
+    if costs.reads:
+        made["tile"] |= {"function": _FUNCTIONS[str(costs.type)], "reads": next(iter(costs.reads))}
     made |= {key: data[key] * share for key in SHARED if data.get(key)}
     made |= {key: data[key] for key in _SAME if key in data}
     made |= {key: scaled(data[key], share) for key in TIMES if key in data}

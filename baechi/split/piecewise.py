@@ -34,3 +34,7 @@ LAYERS = {
     "Sigmoid": "sigmoid", "SiLU": "silu", "SiLUActivation": "silu", "Softplus": "softplus", "Tanh": "tanh",
 }  # fmt: skip
 """Classes of layers that are such an op, by short name. Their code runs as it is: other ops in it join."""
+
+WEIGHT_OPS = {"linear": "Linear", "embedding": "Embedding"}
+"""Functional ops that are split, by name, each with the layer that it stands for. Its weight is the second
+tensor that it is given."""

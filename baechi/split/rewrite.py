@@ -6,7 +6,7 @@
 
 A tile has its share of the layer's bytes and seconds; a join has the layer's output. Dry runs, and runs, show
 what they really take. Layers that share a weight are split together, and tiles that share a piece of it share
-a device. Nothing here needs torch.
+a device; functional ops that read it are such layers, too (`functional`). Nothing here needs torch.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from baechi.records.graph import LayerGraph
 from baechi.split.chains import link_chains
 from baechi.split.costs import join_costs, part_of_edge, tile_costs
 from baechi.split.dimension import SplitDimension
+from baechi.split.functional import with_ops_as_layers
 from baechi.split.groups import regrouped
 from baechi.split.spec import LayerSpec, Tiling, tiling_of
 from baechi.split.table import rule_named
@@ -37,6 +38,7 @@ def split(graph: LayerGraph, layers: Mapping[str, LayerSpec]) -> LayerGraph:
         PlanError: a layer is not there, or cannot be split; the reason is said.
         ValueError: a malformed spec.
     """
+    graph = with_ops_as_layers(graph, layers)
     tilings: dict[str, Tiling] = {}
     for name, spec in layers.items():
         tiling = tiling_of(spec, sizes_of(graph, name), name)

@@ -24,6 +24,7 @@ RAW = {
     "split/unjoin.py",
     "cost/transfer.py",
     "split/costs.py",
+    "split/functional.py",
     "split/groups.py",
     "split/noting.py",
     "split/rewrite.py",

@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import networkx as nx
@@ -86,6 +88,9 @@ class Drafted:
                 attributes["whole_because"] = because[draft.module]
             if name in self.on_host:
                 attributes["on_host"] = True
+            read = _weights_given(self.given[name], names) if draft.kind == "glue" else {}
+            if read:
+                attributes["reads"] = read
             if sizes[self.groups.first(name)] > 1:
                 attributes["colocate"] = self.groups.first(name)
             if name in self.follows:
@@ -205,3 +210,21 @@ def _node_at(until: int, draft: Draft, nodes: Sequence[Draft], lasts: Sequence[i
     if until < begun and nodes[place - 1] is not draft:
         place -= 1  # released before that node begins its work
     return nodes[max(place, 0)].name
+
+
+def _weights_given(given: Sequence[Use], names: Mapping[int, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """The weights among what a functional op is given, as they are: no views of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for place, use in enumerate(given):
+        dimensions = (len(use.view) - 1) // 2
+        shape = use.view[1 : 1 + dimensions]
+        whole = use.size_bytes == use.storage.size_bytes and use.view == (0, *shape, *_strides(shape))
+        if use.storage.parameter and whole:
+            found[names[use.storage.index][0]] = {"shape": list(shape), "place": place}
+    return found
+
+
+def _strides(shape: Sequence[Any]) -> list[int]:
+    """The strides of a tensor that lies row by row."""
+    strides = list(accumulate([max(1, size) for size in shape[:0:-1]], mul, initial=1))
+    return strides[::-1] if shape else []

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,18 +18,21 @@ from baechi.run.step.plain_loans import lend_plain
 from baechi.run.step.removable_mode import RemovableMode
 from baechi.run.step.site import site_of_op
 from baechi.run.step.step import Step
+from baechi.run.tiled import run_weight_op
 from baechi.run.unjoined.functions import joined_in_step, run_unjoined
 from baechi.run.unjoined.value import Unjoined
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.operators.functions import (
     ASKED_BY_NAME,
     described,
+    function_name,
     is_question,
     touched,
     written_in_place,
 )
 from baechi.torchlib.operators.table import GRADIENTS, rule_of
 from baechi.torchlib.private.modes import without_subclass_function
+from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.tensors.pytree import tensors_in
 
 _HOST = torch.device("cpu")
@@ -44,13 +48,21 @@ class GlueMode(RemovableMode):
     def __init__(self, step: Step) -> None:
         super().__init__()
         self.step = step
+        self.weight_op_calls: Counter[tuple[str, int]] = Counter()
+        """Of functional ops that read a weight in pieces: calls so far, by function and weight."""
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if types and Unjoined in types:
-            with self._unsited():
-                return run_unjoined(self._run_op, func, args, kwargs, self.step.backend.place_of)
+        if types:
+            if SplitTensor in types:
+                with self:  # tiles are reached as layers are: by the model's code
+                    made = run_weight_op(self.step.runtime, function_name(func), args, kwargs)
+                if made is not NotImplemented:
+                    return made
+            if Unjoined in types:
+                with self._unsited():
+                    return run_unjoined(self._run_op, func, args, kwargs, self.step.backend.place_of)
         facts, schedule = function_facts(func), self.step.schedule
         if schedule is None or not schedule.waiting:
             if facts.asks:

@@ -209,25 +209,24 @@ def test_names_in_modules_that_do_not_run() -> None:
     assert_same(model, plain)
 
 
-class Functional(Tied):
-    """It reads the weight of its embedding in a functional op."""
+class Transposes(Tied):
+    """It reads the weight of its embedding in a product."""
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.middle(self.embed(ids)))
-        logits = nn.functional.linear(hidden, self.embed.weight)
+        logits = torch.relu(self.middle(self.embed(ids))) @ self.embed.weight.T
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
 def test_a_weight_that_other_code_reads() -> None:
-    """Where an op has the weight, too, splitting is refused, or the first call is."""
+    """Where an op has the weight that no tiles replace, splitting is refused, or the first call is."""
 
-    class Untied(Functional):
+    class Untied(Transposes):
         def __init__(self) -> None:
             super().__init__()
             del self.head
 
     inputs = (words(2, 5), words(2, 5))
-    for build in (Functional, Untied):
+    for build in (Transposes, Untied):
         with pytest.raises(SplitTensorError, match="leave its layer out of split="):
             model = twins(build)[0]
             with split_on(2, model, inputs, {"embed": 2}):

@@ -20,9 +20,10 @@ class Large(Tied):
         super().__init__(WORDS, 32)
 
 
-def test_what_fits_nowhere_is_split() -> None:
+@pytest.mark.parametrize("functional", [False, True])
+def test_what_fits_nowhere_is_split(functional: bool) -> None:
     """It is refused whole; split it trains as on one large device, with the peaks that were predicted."""
-    model, plain = twins(Large)
+    model, plain = twins(Functional if functional else Large)
     inputs = (words(2, 32, below=WORDS), words(2, 32, below=WORDS))
     cluster = baechi.Cluster.virtual(4, memory="3MiB")
     with pytest.raises(baechi.PlacementError, match="larger than every device"):
@@ -31,7 +32,8 @@ def test_what_fits_nowhere_is_split() -> None:
     baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
     plan = baechi.plan_of(model)
     tiles = [costs.tile for _, costs in plan.graph.placed_costs() if costs.tile is not None]
-    assert {tile["of"] for tile in tiles} == {"embed", "head"} and len(plan.devices_used) > 2
+    head = "glue:/linear#0" if functional else "head"
+    assert {tile["of"] for tile in tiles} == {"embed", head} and len(plan.devices_used) > 2
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (model, plain)]
     with cluster:
         for _ in range(3):
@@ -65,11 +67,19 @@ def test_what_cannot_be_split_enough() -> None:
     assert any("split into tiles (embed into" in line for line in caught.value.__notes__)
 
 
-class ReadsTheWeight(Large):
+class Functional(Large):
     """Its head is a functional op."""
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits = nn.functional.linear(self.middle(self.embed(ids)), self.embed.weight)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+class ReadsTheWeight(Large):
+    """Its head is a product with the weight."""
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = self.middle(self.embed(ids)) @ self.embed.weight.T
         return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
