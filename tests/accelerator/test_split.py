@@ -9,6 +9,7 @@ import torch
 from run.split.split_layers import TOLERANCE, Around, Tied, assert_same, twins, words
 from run.split.test_attention import ITSELF, Attending
 from run.split.test_chains import LINKED, Attention
+from split.test_functional import ReadsTwice, RunsAgain
 from torch import nn
 
 import baechi
@@ -89,18 +90,23 @@ def test_training(toy: ToyMachine, late: bool, foreach: bool) -> None:
 
 
 @pytest.mark.parametrize("microbatches", [None, 2])
-def test_logits_in_parts(toy: ToyMachine, microbatches: int | None) -> None:
-    """A cross entropy takes the logits where their tiles made them, also in a step of microbatches."""
+@pytest.mark.parametrize("build", [Tied, ReadsTwice, RunsAgain])
+def test_logits_in_parts(toy: ToyMachine, build: type[nn.Module], microbatches: int | None) -> None:
+    """A cross entropy takes the logits where their tiles made them, also in a step of microbatches.
+
+    So it does where the head is a functional op.
+    """
     toy.restart(seed=6, late=True)
-    model, plain = twins(Tied)
+    model, plain = twins(build)
     inputs = (words(4, 5), words(4, 5))
     devices = cluster(*NAMES[:3])
-    spec = baechi.BatchSpec({"out": 14}, device_matrix=NAMES[:3])
+    layer, dim = ("head", "out") if build is Tied else ("embed", "num_embeddings")
+    spec = baechi.BatchSpec({dim: 14}, device_matrix=NAMES[:3])
     baechi.distribute(
         model,
         inputs,
         cluster=devices,
-        split={"head": spec},
+        split={layer: spec},
         source="estimate",
         microbatches=microbatches,
         effort=0,
