@@ -15,6 +15,8 @@ from baechi.split.piecewise import WEIGHT_OPS
 
 _WEIGHT = "weight"
 
+_ITEM_BYTES = (1, 2, 4, 8)
+
 
 class _Reader(NamedTuple):
     """A functional op that reads a weight.
@@ -109,10 +111,12 @@ def _weights(data: Mapping[str, Any]) -> dict[str, set[str]]:
 
 def _without_weight(made: LayerGraph, name: str, reader: _Reader) -> None:
     """The weight does not travel."""
+    if not made.has_edge(reader.holder, name):  # it comes from an op that has written it
+        return
     edge = made.edges[reader.holder, name]
     elements = prod(reader.shape)
     sizes: Mapping[str, float] = edge.get("parts") or {}
-    weight = next((tensor for tensor, size in sizes.items() if size % elements == 0), None)
+    weight = next((tensor for tensor, size in sizes.items() if size / elements in _ITEM_BYTES), None)
     if weight is None:
         made.remove_edge(reader.holder, name)
         return

@@ -89,6 +89,23 @@ class ReadsHead(Reads):
         return self.loss(first + F.linear(x, self.proj.weight, self.proj.bias), labels)
 
 
+class ReadsBoth(Reads):
+    """The op reads what the layer made, and its weight."""
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return self.head(self.embed(ids), labels)
+
+
+class Writes(Reads):
+    """The code writes the weight before the op reads it."""
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        x = self.hidden(self.embed(ids).detach())
+        with torch.no_grad():
+            self.embed.weight.mul_(0.5)
+        return self.head(x, labels)
+
+
 class Returns(Reads):
     """Something else than a loss reads the logits."""
 
@@ -104,6 +121,7 @@ MODELS: list[Callable[[], nn.Module]] = [
     RunsAgain,
     RunsAgainReentrant,
     ReadsHead,
+    ReadsBoth,
     Returns,
 ]
 BATCH = words(4, 5), words(4, 5)
@@ -152,6 +170,18 @@ def test_the_weight_travels_nowhere(tmp_path: Path) -> None:
     assert_same(copied, plain)
     assert model.embed.weight.grad is None
     assert_same(baechi.restore(copied), plain)
+
+
+def test_a_weight_that_is_written_between() -> None:
+    """The op reads it as it is then."""
+    model, plain = twins(Writes)
+    with split_on(2, model, BATCH, {"embed": 2}):
+        loss = model(*BATCH)
+        loss.backward()
+    expected = plain(*BATCH)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    assert_same(model, plain)
 
 
 def test_more_calls_than_planned() -> None:
