@@ -156,7 +156,7 @@ class LayerCosts(AbstractAttributes):
         "Of a tile: the module that it is a share `of`, the `dimension`, the `sizes` of all, its `number`, "
         "the axes along which weights are cut (`cuts`), names that these are `tied` with, and, where sizes "
         "count something else than a weight's axis, how many values a weight has, and how long one is "
-        "(`units`). Of a tile of a functional op: the `function`, and the weight that it `reads`.",
+        "(`units`). Of a tile of a functional op: the `function`.",
     ] = None
     joins: Annotated[str | None, "name", "The module whose tiles' outputs it joins."] = None
 

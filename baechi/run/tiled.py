@@ -20,8 +20,9 @@ from baechi.errors import PlanError, SplitTensorError
 from baechi.records.plan import Plan
 from baechi.run.guards.entrances import inside_a_function
 from baechi.run.unjoined.value import Unjoined, is_joined, join_at, sizes_of, unjoined
-from baechi.split.dimension import Given, SplitDimension
-from baechi.split.table import rule_of
+from baechi.split.dimension import Given, SplitDimension, SplitRule
+from baechi.split.piecewise import WEIGHT_OPS
+from baechi.split.table import rule_named, rule_of
 from baechi.split.tiles import Join, Tile, tiles_of
 from baechi.torchlib.split_tensors.files import teach_saving
 from baechi.torchlib.split_tensors.tensor import SplitTensor
@@ -33,9 +34,6 @@ _WEIGHT_OPS = "_baechi_weight_ops"
 
 _ARGUMENTS = {"linear": ("input", "weight", "bias"), "embedding": ("input", "weight", "padding_idx")}
 """By function, its first arguments."""
-
-_KINDS: dict[str, type[nn.Module]] = {"linear": nn.Linear, "embedding": nn.Embedding}
-"""By function, the layer that it stands for."""
 
 
 class WeightOp(nn.Module):
@@ -82,7 +80,7 @@ def weight_ops(plan: Plan) -> dict[str, WeightOp]:
     Returns:
         By the name that the plan has for them, in the order of the code.
     """
-    tiles = [costs.tile for _, costs in plan.graph.placed_costs() if costs.tile and "reads" in costs.tile]
+    tiles = [costs.tile for _, costs in plan.graph.placed_costs() if costs.tile and "function" in costs.tile]
     return {tile["of"]: WeightOp(tile["function"]) for tile in tiles}
 
 
@@ -107,7 +105,10 @@ def make_tiles(plan: Plan, modules: Mapping[str, nn.Module]) -> dict[str, nn.Mod
             continue
         name = costs.tile["of"]
         layer = ops.get(name) or modules[name]
-        rule = rule_of(_KINDS[layer.function] if isinstance(layer, WeightOp) else type(layer))
+        if isinstance(layer, WeightOp):
+            rule: SplitRule | None = rule_named(WEIGHT_OPS[layer.function])
+        else:
+            rule = rule_of(type(layer))
         if rule is None:
             raise PlanError(
                 f"the plan splits {name}, a {type(layer).__name__}: no rule does that in this process; call "

@@ -64,7 +64,7 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     }
     made["tile"] |= {"tied": tied} if tied else {}
     if costs.reads:
-        made["tile"] |= {"function": _FUNCTIONS[str(costs.type)], "reads": next(iter(costs.reads))}
+        made["tile"] |= {"function": _FUNCTIONS[str(costs.type)]}
     made |= {key: data[key] * share for key in SHARED if data.get(key)}
     made |= {key: data[key] for key in _SAME if key in data}
     made |= {key: scaled(data[key], share) for key in TIMES if key in data}

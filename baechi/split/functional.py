@@ -42,7 +42,10 @@ def with_ops_as_layers(graph: LayerGraph, layers: Iterable[str]) -> LayerGraph:
     Returns:
         Another graph; the graph itself if there are no such ops.
     """
-    readers = {reader: found for layer in layers for reader, found in _readers(graph, layer)}
+    ops = {
+        name: costs.reads for name, costs in graph.placed_costs() if costs.type in WEIGHT_OPS and costs.reads
+    }
+    readers = {name: found for layer in layers if ops for name, found in _readers(graph, layer, ops)}
     if not readers:
         return graph
     made = LayerGraph()
@@ -54,16 +57,17 @@ def with_ops_as_layers(graph: LayerGraph, layers: Iterable[str]) -> LayerGraph:
     return made
 
 
-def _readers(graph: LayerGraph, layer: str) -> Iterator[tuple[str, _Reader]]:
-    """The ops that read a weight of a layer, or one that is tied with it."""
+def _readers(
+    graph: LayerGraph, layer: str, ops: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, _Reader]]:
+    """Of some ops, by what each reads, those that read a weight of a layer, or one that is tied with it."""
     calls = [costs.splits for name, costs in graph.placed_costs() if graph.module_of(name) == layer]
     splits: Mapping[str, Any] = next(filter(None, calls), {"shapes": {}, "tied": {}})
     for weight, shape in splits["shapes"].items():
         names = (f"{layer}.{weight}", *splits["tied"].get(weight, ()))
         holder = _holder(graph, names)
-        for name, costs in graph.placed_costs() if holder else ():
-            read = [how for own, how in (costs.reads or {}).items() if own in names]
-            if costs.type in WEIGHT_OPS and read == [{"shape": shape, "place": 1}]:
+        for name, reads in ops.items() if holder else ():
+            if [how for own, how in reads.items() if own in names] == [{"shape": shape, "place": 1}]:
                 yield name, _Reader(holder, names, list(shape))
 
 

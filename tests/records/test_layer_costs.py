@@ -38,7 +38,6 @@ OF_SPLITS = {
     "number",
     "of",
     "place",
-    "reads",
     "refused",
     "rows",
     "shape",

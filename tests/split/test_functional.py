@@ -127,6 +127,17 @@ MODELS: list[Callable[[], nn.Module]] = [
 BATCH = words(4, 5), words(4, 5)
 
 
+def assert_steps_alike(model: nn.Module, plain: nn.Module, cluster: baechi.Cluster) -> None:
+    """Loss and gradients of a step are those of the twin."""
+    with cluster:
+        loss = model(*BATCH)
+        loss.backward()
+    expected = plain(*BATCH)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    assert_same(model, plain)
+
+
 @pytest.mark.parametrize(
     "more", [{}, {"microbatches": 2}, {"placer": "random:3", "reorder": "threads"}], ids=str
 )
@@ -138,13 +149,7 @@ def test_steps(build: Callable[[], nn.Module], dim: int, more: dict[str, Any]) -
     dims = {"proj": ("out", "in")} if hasattr(model, "proj") else {"embed": ("num_embeddings", "dim")}
     cluster = split_on(3, model, BATCH, {name: {own[dim]: 3} for name, own in dims.items()}, **more)
     for _ in range(2):
-        with cluster:
-            loss = model(*BATCH)
-            loss.backward()
-        expected = plain(*BATCH)
-        expected.backward()
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
-    assert_same(model, plain)
+        assert_steps_alike(model, plain, cluster)
     with torch.no_grad(), cluster:
         again = model.eval()(*BATCH).item()
     assert again == pytest.approx(plain.eval()(*BATCH).item(), abs=1e-12)
@@ -175,13 +180,7 @@ def test_the_weight_travels_nowhere(tmp_path: Path) -> None:
 def test_a_weight_that_is_written_between() -> None:
     """The op reads it as it is then."""
     model, plain = twins(Writes)
-    with split_on(2, model, BATCH, {"embed": 2}):
-        loss = model(*BATCH)
-        loss.backward()
-    expected = plain(*BATCH)
-    expected.backward()
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
-    assert_same(model, plain)
+    assert_steps_alike(model, plain, split_on(2, model, BATCH, {"embed": 2}))
 
 
 def test_more_calls_than_planned() -> None:
@@ -189,7 +188,4 @@ def test_more_calls_than_planned() -> None:
     model, plain = twins(ReadsOften)
     cluster = split_on(2, model, BATCH, {"embed": 2})
     model.calls = plain.calls = 3
-    with cluster:
-        model(*BATCH).backward()
-    plain(*BATCH).backward()
-    assert_same(model, plain)
+    assert_steps_alike(model, plain, cluster)

@@ -3,8 +3,6 @@
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
 from typing import Any
 
 import networkx as nx
@@ -14,6 +12,7 @@ from baechi.capture.graph.draft import Draft
 from baechi.capture.graph.groups import Groups
 from baechi.capture.watch.trace import Storage, Trace, Use
 from baechi.records.graph import LayerGraph
+from baechi.torchlib.tensors.layout import contiguous_strides
 
 
 @dataclass(slots=True)
@@ -218,13 +217,11 @@ def _weights_given(given: Sequence[Use], names: Mapping[int, Sequence[str]]) -> 
     for place, use in enumerate(given):
         dimensions = (len(use.view) - 1) // 2
         shape = use.view[1 : 1 + dimensions]
-        whole = use.size_bytes == use.storage.size_bytes and use.view == (0, *shape, *_strides(shape))
+        whole = use.size_bytes == use.storage.size_bytes and use.view == (
+            0,
+            *shape,
+            *contiguous_strides(shape),
+        )
         if use.storage.parameter and whole:
             found[names[use.storage.index][0]] = {"shape": list(shape), "place": place}
     return found
-
-
-def _strides(shape: Sequence[Any]) -> list[int]:
-    """The strides of a tensor that lies row by row."""
-    strides = list(accumulate([max(1, size) for size in shape[:0:-1]], mul, initial=1))
-    return strides[::-1] if shape else []

@@ -104,7 +104,7 @@ def _module_faults(plan: Plan, modules: Mapping[str, nn.Module]) -> list[str]:
             continue
         if costs.tile is not None:
             name = costs.tile["of"]
-            if name not in modules and "reads" not in costs.tile:
+            if name not in modules and "function" not in costs.tile:
                 faults.append(f"the plan's split layer {name} is not in the model")
             continue
         name = plan.graph.module_of(node)

@@ -36,8 +36,8 @@ with_views_and_writes_noted: Callable[[], AbstractContextManager[object]] = part
 )
 """While this is open, torch notes views and counts writes, in inference mode, too."""
 
-_library: Callable[[str, str], AbstractContextManager[Any]] = named(
-    "torch.library._scoped_library", "predict what operators keep for backward on a GPU"
+_kernels: Callable[[str, str, str], Any] = named(
+    "torch._C._dispatch_library", "predict what operators keep for backward on a GPU"
 )
 
 MACHINERY = ("torch._ops", "torch.fx.", "torch.jit.", "torch._dynamo.", "torch.utils.hooks")
@@ -60,7 +60,10 @@ def operators_replaced(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[No
     Args:
         kernels: by the name of the operator, without `aten::`; autograd sees what they call.
     """
-    with _library("aten", "IMPL") as library:
+    ours = _kernels("IMPL", "aten", "AutogradCPU")
+    try:
         for name, kernel in kernels.items():
-            library.impl(name, kernel, "AutogradCPU")
+            ours.impl(name, "AutogradCPU", kernel)
         yield
+    finally:
+        ours.reset()

@@ -19,6 +19,7 @@ from baechi.errors import SplitTensorError
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.tensors import TensorBase, make_wrapper
+from baechi.torchlib.tensors.layout import contiguous_strides
 
 _OWN = ("pieces", "axis", "lies", "streams")
 
@@ -85,7 +86,7 @@ class SplitTensor(torch.Tensor):
         made: SplitTensor = make_wrapper(
             cls,
             shape,
-            strides=_contiguous(shape),
+            strides=contiguous_strides(shape),
             dtype=first.dtype,
             device=TensorBase.device.__get__(first),
         )
@@ -240,12 +241,3 @@ def refuse(what: str, tensor: torch.Tensor) -> NoReturn:
         "it would need the whole on one device. Take .cpu() of it for a copy on the host, "
         "call baechi.restore(model) first, or leave its layer out of split="
     )
-
-
-def _contiguous(shape: Sequence[int]) -> list[int]:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.insert(0, step)
-        step *= max(1, size)
-    return strides

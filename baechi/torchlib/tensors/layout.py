@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import torch
 
@@ -139,3 +140,17 @@ def real_device(tensor: torch.Tensor) -> torch.device:
     """
     device: torch.device = TensorBase.device.__get__(tensor)
     return device
+
+
+def contiguous_strides(shape: Sequence[Any]) -> list[int]:
+    """The strides of a tensor that lies row by row.
+
+    Args:
+        shape: of the tensor.
+    """
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= max(1, size)
+    return strides

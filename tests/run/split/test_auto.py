@@ -57,14 +57,19 @@ def test_what_fits_stays_whole() -> None:
     assert type(model.head.weight) is nn.Parameter
 
 
-def test_what_cannot_be_split_enough() -> None:
-    """The error says what was tried."""
-    model, _ = twins(Large)
+def notes_of_refusal(build: type[nn.Module], memory: str) -> list[str]:
+    """What the error says of a model that fits on no two devices, however it is split."""
+    model, _ = twins(build)
     inputs = (words(2, 4, below=WORDS), words(2, 4, below=WORDS))
-    cluster = baechi.Cluster.virtual(2, memory="1MiB")
+    cluster = baechi.Cluster.virtual(2, memory=memory)
     with pytest.raises(baechi.PlacementError) as caught:
         baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
-    assert any("split into tiles (embed into" in line for line in caught.value.__notes__)
+    return caught.value.__notes__
+
+
+def test_what_cannot_be_split_enough() -> None:
+    """The error says what was tried."""
+    assert any("split into tiles (embed into" in line for line in notes_of_refusal(Large, "1MiB"))
 
 
 class Functional(Large):
@@ -85,12 +90,8 @@ class ReadsTheWeight(Large):
 
 def test_what_stays_whole_says_why() -> None:
     """A weight that other code reads is needed whole: the error says so."""
-    model, _ = twins(ReadsTheWeight)
-    inputs = (words(1, 4, below=WORDS), words(1, 4, below=WORDS))
-    cluster = baechi.Cluster.virtual(2, memory="3MiB")
-    with pytest.raises(baechi.PlacementError) as caught:
-        baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
-    assert any("leaves embed whole: other code reads its weight" in line for line in caught.value.__notes__)
+    notes = notes_of_refusal(ReadsTheWeight, "3MiB")
+    assert any("leaves embed whole: other code reads its weight" in line for line in notes)
 
 
 @pytest.mark.parametrize(
