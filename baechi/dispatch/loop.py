@@ -164,6 +164,7 @@ class Loop:
                 return opened
         if self._over or len(self._open) > self.scheduler.depth:
             return None
+        self.workers.begin()
         call = next(source, None)
         if call is None:
             self._over = True

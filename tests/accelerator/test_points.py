@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
+from process_group import process_group
 from run.launched import runtime_of
 from run.worlds import Net
 from torch import Tensor, nn
@@ -196,8 +197,7 @@ def test_weak_references_and_views_stay(toy: ToyMachine) -> None:
 
 def test_a_parallel_model_made_before_is_refused(toy: ToyMachine, tmp_path: Any) -> None:
     """DistributedDataParallel counts on the memory that weights had; nothing has moved then."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
+    with process_group(tmp_path / "store"):
         model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
         parallel = nn.parallel.DistributedDataParallel(model)
         with pytest.raises(BaechiError, match="distribute the model first"):
@@ -206,8 +206,6 @@ def test_a_parallel_model_made_before_is_refused(toy: ToyMachine, tmp_path: Any)
         del parallel
         gc.collect()
         placed(model, noise(3, 8), {"0": 0, "1": 1})
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 # --- 3. random numbers of checkpointed regions

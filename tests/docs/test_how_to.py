@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from docs.pages import page
-from torch import Tensor, distributed, nn
+from process_group import process_group
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -100,9 +101,8 @@ def spread(model: nn.Module, batch: Any, **options: Any) -> nn.Module:
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
     """A process group of this process alone, for DDP."""
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
+    with process_group(tmp_path / "meeting"):
+        yield
 
 
 def trained(program: str, distribute: Callable[..., nn.Module]) -> nn.Module:

@@ -59,6 +59,10 @@ class AbstractWorkers(ABC):
         """
 
     @abstractmethod
+    def begin(self) -> None:
+        """What was handed over may begin: the next job may be long in coming."""
+
+    @abstractmethod
     def wait(self) -> list[Done]:
         """Wait until a job that was handed over is done.
 
@@ -68,7 +72,7 @@ class AbstractWorkers(ABC):
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """All that is done so far was seen, and what could be handed over was."""
+        """All that is done so far was seen, and what could be handed over was: it may begin."""
 
     @abstractmethod
     def now_s(self) -> float:

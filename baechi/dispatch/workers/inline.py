@@ -28,6 +28,9 @@ class InlineWorkers(AbstractWorkers):
         else:
             self._launched.append((job, replica, launched))
 
+    def begin(self) -> None:
+        """All was launched as it was handed over."""
+
     def wait(self) -> list[Done]:
         job, replica, launched = self._launched.popleft()
         return [done_with(replica, job.number, launched)]

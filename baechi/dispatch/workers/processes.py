@@ -65,6 +65,9 @@ class ProcessWorkers(AbstractWorkers):
             if not worker.ended:
                 worker.send(kind, -1, content)
 
+    def begin(self) -> None:
+        """Workers begin by themselves."""
+
     def wait(self) -> list[Done]:
         done: list[Done] = []
         while not done:

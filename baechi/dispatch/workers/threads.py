@@ -1,10 +1,11 @@
 """A thread for each target, for the length of one call.
 
-    caller    submit k, k+1 ──▶ inbox        wait ◀── done k      submit k+2, acknowledge
-    worker    launch k, launch k+1, finish k ──▶ done k, waits ........................ launch k+2, finish k+1
+    caller    submit k, k+1, begin ──▶ inbox   wait ◀── done k      submit k+2, acknowledge
+    worker    launch k, launch k+1, finish k ────▶ done k, waits ...................... launch k+2, finish k+1
 
 A worker launches what it has before it brings the results of the chunk before: so arguments travel while a
-chunk computes. After each chunk it waits until the caller has seen it, since that may hand over the next one.
+chunk computes. So it gets all chunks that it may have at once, and waits after each until the caller has seen
+it, since that may hand over the next one.
 """
 
 import threading
@@ -47,7 +48,13 @@ class ThreadWorkers(AbstractWorkers):
         if worker is None:
             worker = _Worker(replica, self._host, self._reports, len(self._workers))
             self._workers[job.target] = worker
-        worker.inbox.put(job)
+        worker.submitted.append(job)
+
+    def begin(self) -> None:
+        for worker in self._workers.values():
+            jobs, worker.submitted = worker.submitted, []
+            if jobs:
+                worker.inbox.put(*jobs)
 
     def wait(self) -> list[Done]:
         reports = self._reports.take()
@@ -55,6 +62,7 @@ class ThreadWorkers(AbstractWorkers):
         return [report.done for report in reports if report.done is not None]
 
     def acknowledge(self) -> None:
+        self.begin()
         seen, self._unseen = self._unseen, []
         for report in seen:
             report.seen.set()
@@ -78,6 +86,7 @@ class ThreadWorkers(AbstractWorkers):
     def abandon(self) -> None:
         """Threads cannot be stopped: what runs ends, and what has not begun does not begin."""
         for worker in self._workers.values():
+            worker.submitted.clear()
             worker.inbox.clear()
         self.end()
 
@@ -91,10 +100,10 @@ class _Mailbox(Generic[_T]):
         self._items: deque[_T] = deque()
         self._flag, self._raised = host.flag(), False
 
-    def put(self, item: _T) -> None:
-        """Put something in."""
+    def put(self, *items: _T) -> None:
+        """Put things in."""
         with self._lock:
-            self._items.append(item)
+            self._items += items
             if not self._raised:
                 self._raised = True
                 self._flag.set()
@@ -131,6 +140,7 @@ class _Worker:
     def __init__(
         self, replica: AbstractReplica, host: AbstractHostThreads, reports: _Mailbox[_Report], position: int
     ) -> None:
+        self.submitted: list[Job] = []
         self.inbox: _Mailbox[Job | None] = _Mailbox(host)
         self._replica, self._host, self._reports = replica, host, reports
         self._state = CallerState.now()

@@ -3,6 +3,7 @@
 import os
 
 import torch
+from process_group import process_group
 from torch import distributed, nn
 
 import baechi
@@ -29,8 +30,7 @@ def run(rank: int, meeting: str, result: str) -> None:
     """
     os.environ.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    try:
+    with process_group(meeting, rank, 2):
         cluster = baechi.Cluster.virtual(2)
         scheduler = baechi.RankScheduler(cluster, batch_size=2)
         assert list(scheduler.load) == [f"cpu:{rank}"]
@@ -46,5 +46,3 @@ def run(rank: int, meeting: str, result: str) -> None:
         distributed.all_reduce(grads)
         if rank == 0:
             torch.save((parts, grads), result)
-    finally:
-        distributed.destroy_process_group()

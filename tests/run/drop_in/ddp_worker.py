@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from process_group import process_group
 from run.every_way import TURNS, assert_equal, batch, left_by, rig
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -42,14 +43,13 @@ def refused_inside() -> None:
 def main(rank: int, file: str) -> None:
     """Train the plain model, then the distributed one by each launcher: they are the same."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    expected = train(rig())
-    for way in TURNS[0]:
-        model, _ = way.distribute(rig, batch)
-        assert_equal(expected, train(model))
-        print("the same", way)
-    refused_inside()
-    distributed.destroy_process_group()
+    with process_group(file, rank, 2):
+        expected = train(rig())
+        for way in TURNS[0]:
+            model, _ = way.distribute(rig, batch)
+            assert_equal(expected, train(model))
+            print("the same", way)
+        refused_inside()
 
 
 if __name__ == "__main__":

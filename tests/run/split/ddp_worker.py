@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from process_group import process_group
 from run.split.split_layers import assert_same, split_on, tied_on_devices, twins, words
 from run.split.test_pipelined import BATCH, Wide, pipelined
 from torch import distributed, nn
@@ -58,29 +59,28 @@ def leave_out(rank: int) -> None:
 def main(rank: int, file: str) -> None:
     """Split, then split and pipelined: the weights are those of the plain model, in both processes."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    model, plain, _, inputs = tied_on_devices()
-    with torch.no_grad():  # the first process's weights count
-        for network in (model, plain):
-            network.head.weight.add_(rank)
-            network.middle.weight.add_(rank)
-    for network in (plain, model):
-        train(network, inputs)
-    assert_same(model, plain)
-    baechi.restore(model)
-    wide, plain_wide = twins(Wide)
-    pipelined(wide)
-    for network in (plain_wide, wide):
-        train(network, BATCH)
-    assert_same(wide, plain_wide)
-    copied = copy.deepcopy(model)
-    split_on(2, copied, (words(2, 5), words(2, 5)), {"head": 2})
-    train(copied, inputs)
-    train(model, inputs)
-    assert_same(copied, model)
-    leave_out(rank)
-    print("the same")
-    distributed.destroy_process_group()
+    with process_group(file, rank, 2):
+        model, plain, _, inputs = tied_on_devices()
+        with torch.no_grad():  # the first process's weights count
+            for network in (model, plain):
+                network.head.weight.add_(rank)
+                network.middle.weight.add_(rank)
+        for network in (plain, model):
+            train(network, inputs)
+        assert_same(model, plain)
+        baechi.restore(model)
+        wide, plain_wide = twins(Wide)
+        pipelined(wide)
+        for network in (plain_wide, wide):
+            train(network, BATCH)
+        assert_same(wide, plain_wide)
+        copied = copy.deepcopy(model)
+        split_on(2, copied, (words(2, 5), words(2, 5)), {"head": 2})
+        train(copied, inputs)
+        train(model, inputs)
+        assert_same(copied, model)
+        leave_out(rank)
+        print("the same")
 
 
 if __name__ == "__main__":
