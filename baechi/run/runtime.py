@@ -34,7 +34,7 @@ from baechi.run.step.glue import GlueMode
 from baechi.run.step.reach import ModesAside
 from baechi.run.step.step import Step
 from baechi.split.cuts import Cut, cuts_of
-from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id
+from baechi.torchlib.private.autograd import call_after_backward, current_graph_task_id, views_replayed
 from baechi.torchlib.private.modes import function_modes
 from baechi.torchlib.split_tensors.gradients import leaves_of
 
@@ -198,7 +198,7 @@ class Runtime:
                 step.sites = self.call_sites()
                 self.forced, self.launched, self.counts = [], [], {}
                 try:
-                    with glue, entrances_watched(glue):
+                    with views_replayed(), glue, entrances_watched(glue):
                         if schedule is None:
                             yield step
                         else:
@@ -219,7 +219,7 @@ class Runtime:
         """
         self._thread.glue = glue
         try:
-            with glue, entrances_watched(glue):
+            with views_replayed(), glue, entrances_watched(glue):
                 yield
         finally:
             self._thread.glue = None

@@ -8,11 +8,18 @@ from typing import Any, NamedTuple
 import torch
 
 from baechi.torchlib.autocast import autocast_types, casts_anywhere, no_casts
-from baechi.torchlib.private.autograd import pop_saved_hooks, push_saved_hooks, top_saved_hooks
+from baechi.torchlib.private.autograd import (
+    are_views_replayed,
+    pop_saved_hooks,
+    push_saved_hooks,
+    replay_views,
+    top_saved_hooks,
+)
 from baechi.torchlib.private.kernels import KERNEL_CHOICES
 from baechi.torchlib.private.transforms import current_transform, without_transforms
 
-_KERNELS = tuple(ask for ask, _ in KERNEL_CHOICES)
+_CHOICES = (*KERNEL_CHOICES, (are_views_replayed, replay_views))
+_ASKED = tuple(ask for ask, _ in _CHOICES)
 
 
 class CallerState(NamedTuple):
@@ -24,7 +31,7 @@ class CallerState(NamedTuple):
         autocast: by device type, whether autocast is on.
         cast_to: by device type, the dtype of autocast; None where it is off for all.
         dtype: the default dtype.
-        kernels: which kernels torch may choose (`sdpa_kernel` and the like).
+        choices: which kernels torch may choose (`sdpa_kernel` and the like), and which autograd nodes.
     """
 
     grad: bool
@@ -32,14 +39,14 @@ class CallerState(NamedTuple):
     autocast: tuple[bool, ...]
     cast_to: tuple[torch.dtype | None, ...]
     dtype: torch.dtype
-    kernels: tuple[Any, ...]
+    choices: tuple[Any, ...]
 
     @classmethod
     def now(cls) -> "CallerState":
         """Read the settings of this thread."""
         casts = _casts() if casts_anywhere() else no_casts()  # to ask type by type takes long
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        return cls(grad, inference, *casts, torch.get_default_dtype(), (*map(call, _KERNELS),))
+        return cls(grad, inference, *casts, torch.get_default_dtype(), (*map(call, _ASKED),))
 
     @property
     def autocasts(self) -> bool:
@@ -65,9 +72,9 @@ class CallerState(NamedTuple):
         if before != self.dtype:
             torch.set_default_dtype(self.dtype)
             stack.callback(torch.set_default_dtype, before)
-        for (ask, choose), kernel in zip(KERNEL_CHOICES, self.kernels, strict=True):
-            if (now := ask()) != kernel:
-                choose(kernel)
+        for (ask, choose), chosen in zip(_CHOICES, self.choices, strict=True):
+            if (now := ask()) != chosen:
+                choose(chosen)
                 stack.callback(choose, now)
 
 

@@ -1,6 +1,7 @@
-"""Autograd's inside: which backward runs, the numbers of its nodes, the hooks on what it saves."""
+"""Autograd's inside: which backward runs, its nodes and their numbers, the hooks on what it saves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +44,10 @@ push_saved_hooks: Callable[[Any, Any], None] = named(
     "torch._C._autograd._push_saved_tensors_default_hooks", "run layers later than hooks expect it"
 )
 
+_replay = "have the same autograd nodes in a run as with fake tensors, where code writes a part of a tensor"
+are_views_replayed: Callable[[], bool] = named("torch._C._is_view_replay_enabled", _replay, lambda: False)
+replay_views: Callable[[bool], None] = named("torch._C._set_view_replay_enabled", _replay, lambda _: None)
+
 backward_class: Callable[[Any], type] = attribute(
     torch.autograd.Function, "_backward_cls", "tell the nodes of an `autograd.Function` from others"
 )
@@ -58,6 +63,21 @@ def set_sequence_number(node: Any, number: int) -> None:
         number: its new number.
     """
     node._set_sequence_nr(number)
+
+
+@contextmanager
+def views_replayed() -> Iterator[None]:
+    """Within this context, a view whose tensor was written goes backward op by op, through each of its views.
+
+    Autograd does so for fake tensors. For others it makes one node of all views, whose backward fills, copies
+    and adds the whole tensor several times. The numbers are the same.
+    """
+    before = are_views_replayed()
+    replay_views(True)
+    try:
+        yield
+    finally:
+        replay_views(before)
 
 
 def replace_backward(node: Any, backward: Callable[..., Any]) -> None:
