@@ -43,7 +43,7 @@ from baechi.torchlib.operators.facts import (
     may_lie_on_host,
     writes_of,
 )
-from baechi.torchlib.private.autograd import next_sequence_number
+from baechi.torchlib.private.autograd import next_sequence_number, views_replayed
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import TorchDispatchMode, without_torch_function
 from baechi.torchlib.private.operators import HigherOrderOperator
@@ -80,6 +80,7 @@ def watching(
         stack.callback(watch.forget)
         stack.callback(watch.put_weights_back)
         stack.enter_context(compiler_aside())
+        stack.enter_context(views_replayed())
         for module in model.modules():
             # a module that another model shares (an activation) may have a replaced forward already
             stack.enter_context(forward_restored(module))

@@ -13,6 +13,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.pipeline.closing import Closing
+from baechi.simulate.pipeline.counting.awaits import Awaits, awaits_of
 from baechi.simulate.pipeline.counting.bytes import UnitBytes, bytes_of, gradients_of
 from baechi.simulate.pipeline.counting.seconds import Made, SecondsCounter
 
@@ -58,7 +59,7 @@ class PipelineCosts:
         uploads: by run, what it is the first to need from the host.
         sends: by run, what it makes for other devices.
         returns: by stage, the gradients that it sends.
-        awaits: by run, the devices whose values the host waits for before it; then those within it.
+        awaits: by run, the values for which the host waits in its code.
         forward_after, backward_after: what it follows without a transfer.
         task_s: the part of each task's host time that comes before its first kernel.
         transfer_s: the part of a transfer's host time that comes before it is issued.
@@ -80,7 +81,7 @@ class PipelineCosts:
     uploads: list[list[Send]]
     sends: list[list[Send]]
     returns: list[list[Send]]
-    awaits: list[tuple[list[int], list[int]]]
+    awaits: list[Awaits]
     forward_after: list[list[int]]
     backward_after: list[list[int]]
     task_s: float
@@ -163,7 +164,7 @@ class PipelineCoster:
             uploads=[[] for _ in range(runs)],
             sends=[[] for _ in range(runs)],
             returns=[[] for _ in range(stages)],
-            awaits=self._awaits(plan, run_of, runs),
+            awaits=awaits_of(plan, run_of, counter),
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
             task_s=task_s,
@@ -192,17 +193,6 @@ class PipelineCoster:
             back = [(layer, stage_of[layer]) for layer in reversed(layers)]
             counter.backward(back, losses, self._weights_part)
         return counter
-
-    def _awaits(
-        self, plan: IndexedPlan, run_of: Sequence[int], runs: int
-    ) -> list[tuple[list[int], list[int]]]:
-        found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(runs)]
-        for reached, makers in self.indexed.awaited.items():
-            later = [run for run in run_of[reached:] if run >= 0]  # what the host reaches may have no run
-            for maker in makers if later else ():
-                if run_of[maker] >= 0:
-                    found[later[0]][run_of[maker] == later[0]].append(plan.device_of[maker])
-        return found
 
     def _count_transfers(
         self,

@@ -94,6 +94,15 @@ class AbstractPlay(ABC):
     def choose(self, device: int) -> int | None:
         """The task that an idle device begins now, if any."""
 
+    def began(self, number: int, over_s: float) -> None:
+        """Note that a task has begun.
+
+        Args:
+            number: the task.
+            over_s: when its device is done with it, if it waits for nothing.
+        """
+        del number, over_s
+
     def ended(self, number: int) -> None:
         """Note that a task is over.
 
@@ -208,6 +217,7 @@ class AbstractPlay(ABC):
         end_s = max(over_s, begun_s + self._paced_s[number])
         self.start_s[number] = self.now_s
         self._at(end_s, _END, number)
+        self.began(number, over_s)
         unit = number % self.width
         for send, last in self.costs.sends_before_end[unit] if unit < self.runs else ():
             made_s = min(end_s, max(over_s - send.rest_s, begun_s + send.paced_s))

@@ -1,10 +1,10 @@
 """A pipeline's list as the host goes through it: when each task is issued, starts and ends.
 
 The host takes the tasks one after the other. Where the code asks for values of a device, it waits until all
-that was issued there is over. It is never more than a few ahead of a device, so that memory of
-tasks that are far from running is not taken. A task starts when its first kernel was issued, its device is
-free and what it reads has arrived. It ends no sooner than its last kernel was issued, nor sooner than if its
-device had waited for the host alone.
+that was issued there before is over, and then goes on with the task. It is never more than a few ahead of a
+device, so that memory of tasks that are far from running is not taken. A task starts when its first kernel
+was issued, its device is free and what it reads has arrived. It ends no sooner than its last kernel was
+issued, nor sooner than if its device had waited for the host alone.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,8 @@ class Replay(AbstractPlay):
         self._open = [0] * len(self.idle)
         self._issued: dict[int, tuple[float, float]] = {}
         self._next = 0
-        self._awaited: list[int] = []
+        self._awaited: set[int] = set()
+        self._asking: int | None = None
         self._host_free_s = 0.0
         self.host_s = 0.0
         self.issue_s: list[float] = []
@@ -75,6 +76,18 @@ class Replay(AbstractPlay):
         self._heads[device] += 1
         return number
 
+    def began(self, number: int, over_s: float) -> None:
+        """The host gets the value that it waits for in this task, and issues what is left of it."""
+        if number != self._asking:
+            return
+        self._asking = None
+        unit = number % self.width
+        rest = self.costs.awaits[unit].own
+        assert rest is not None
+        there_s = max(over_s - rest.rest_s, self.begun_s(number) + rest.paced_s)
+        self._host_free_s = max(self._host_free_s, there_s + rest.issue_s)
+        self.wake(self.device_of[unit], self._host_free_s)
+
     def ended(self, number: int) -> None:
         """A task less that is issued and not over."""
         self._open[self.device_of[number % self.width]] -= 1
@@ -89,8 +102,8 @@ class Replay(AbstractPlay):
             number = self.order[self._next]
             microbatch, unit = divmod(number, self.width)
             device = self.device_of[unit]
-            before, within = self.costs.awaits[unit] if unit < self.runs else ([], [])
-            if self._open[device] >= AHEAD or any([self._open[one] for one in (*self._awaited, *before)]):
+            waits = self._asking is not None or any([self._open[one] for one in self._awaited])
+            if waits or self._open[device] >= AHEAD:
                 return
             taken_s = self._host_s[number]
             first_s = self.now_s + min(self._before_s, taken_s)
@@ -100,7 +113,11 @@ class Replay(AbstractPlay):
             self.issue_s.append(self.now_s)
             self._open[device] += 1
             self._next += 1
-            self._awaited = within
+            if unit < self.runs:
+                self._awaited, rest = self.costs.awaits[unit]
+                self._asking = None if rest is None else number
+            else:
+                self._awaited = set()
             self._queues[device].append(number)
             if unit < self.runs:
                 self.upload_at(first_s + self.costs.transfer_s, microbatch, unit)

@@ -122,15 +122,39 @@ class Naive:
         key = (tensor, task.microbatch, target, task.phase, stage)
         return Travel(key, source, target, 0.0, seconds, tensor if task.phase == "forward" else "")
 
-    def awaited(self, task: Task, *, within: bool) -> set[str]:
-        """Devices whose values the code asks for before a run, or in it."""
+    def awaited(self, task: Task) -> set[str]:
+        """Devices whose values the code asks for in a run, or after it and before the next."""
         found = set()
-        for name in self.graph.placed():
+        order = list(self.graph.placed())
+        for name in order:
             reached = self.graph.costs(name).awaited_before
-            if task.phase == "forward" and reached and self.run_of[reached] == task.unit:
-                if (self.run_of[name] == task.unit) == within:
+            if task.phase == "forward" and reached:
+                if self.run_of[order[order.index(reached) - 1]] == task.unit:
                     found.add(self.device_of[name])
         return found
+
+    def asks_itself(self, task: Task) -> str:
+        """The last layer of a run after which the host waits for its device; empty: there is none."""
+        order, last = list(self.graph.placed()), ""
+        for name in order:
+            reached = self.graph.costs(name).awaited_before
+            if task.phase == "forward" and reached and self.device_of[name] == self.device(task):
+                before = order[order.index(reached) - 1]
+                if self.run_of[before] == task.unit and (not last or order.index(before) > order.index(last)):
+                    last = before
+        return last
+
+    def answered(self, task: Task, host_free_s: float) -> float | None:
+        """When the host has issued the rest of a task whose values it waited for; None: not known yet."""
+        last = self.asks_itself(task)
+        if not last:
+            return host_free_s
+        if task not in self.starts:
+            return None
+        issued_s, names = 0.0, self.layers(task)
+        for name in names[names.index(last) + 1 :]:
+            issued_s += self.graph.costs(name).host_forward_s
+        return max(host_free_s, self.over(task, self.starts[task], last) + issued_s)
 
     def over(self, task: Task, start_s: float, last: str = "") -> float:
         """When a task is over, or one of its layers: kernels wait for the host, and for those before."""
@@ -201,6 +225,7 @@ class Naive:
         queues: dict[str, list[Task]] = {name: [] for name in self.cluster.names}
         running: dict[str, Task] = {}
         ready_s: list[float] = []
+        answered: set[Task] = set()
         while len(self.ends) < len(self.order) or running:
             moved = True
             while moved:
@@ -216,10 +241,15 @@ class Naive:
                 if issued < len(self.order) and host_free_s <= now_s:
                     task = self.order[issued]
                     device = self.device(task)
-                    asked = self.awaited(task, within=False)
-                    if issued:
-                        asked |= self.awaited(self.order[issued - 1], within=True)
+                    before = self.order[issued - 1] if issued else None
+                    asked = self.awaited(before) - {self.device(before)} if before else set()
                     waits = any(queues[one] or one in running for one in asked)
+                    if before and before not in answered:
+                        free_s = self.answered(before, host_free_s)
+                        waits |= free_s is None or free_s > now_s
+                        if free_s is not None:
+                            host_free_s = free_s
+                            answered.add(before)
                     if not waits and len(queues[device]) + (device in running) < AHEAD:
                         taken_s = self.host_seconds(task)
                         task_s = self.cluster.host.task_s if self.cluster.host and self.knows_host else 0.0
@@ -242,6 +272,7 @@ class Naive:
                         running[device] = task
                         self.starts[task] = now_s
                         self.ends[task] = self.over(task, now_s)
+                        ready_s.append(self.answered(task, 0.0) or 0.0)
                         for travel in self.made(task) if task.phase == "forward" else ():
                             travel.ready_s = self.made_at(task, travel.maker, now_s)
                             ready_s.append(travel.ready_s)

@@ -42,10 +42,12 @@ class Made(NamedTuple):
     Args:
         done_s: what it has taken of the device.
         paced_s: from the host's begin of the run, where the device waits for the host alone.
+        issued_s: what the host has done of the run when it has issued the layer.
     """
 
     done_s: float
     paced_s: float
+    issued_s: float
 
 
 class SecondsCounter:
@@ -70,7 +72,7 @@ class SecondsCounter:
             *([task_s] * runs, [task_s] * stages, [0.0] * stages),
             *([0.0] * runs, [0.0] * stages, [0.0] * stages),
         )
-        self.made = [Made(0.0, 0.0)] * len(plan.indexed)
+        self.made = [Made(0.0, 0.0, 0.0)] * len(plan.indexed)
 
     def forward(self, layers: Iterable[tuple[int, int]]) -> None:
         """Count layers.
@@ -87,7 +89,7 @@ class SecondsCounter:
             begin_s = seconds.host_forward_s[run]
             paced[run] = paced_s(paced[run], begin_s, host_s[layer], forward_s[layer], self._launch_s)
             seconds.host_forward_s[run] += host_s[layer]
-            self.made[layer] = Made(seconds.forward_s[run], paced[run])
+            self.made[layer] = Made(seconds.forward_s[run], paced[run], seconds.host_forward_s[run])
 
     def backward(
         self, layers: Iterable[tuple[int, int]], losses: Iterable[int], weights_part: Sequence[float]
