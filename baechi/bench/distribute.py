@@ -22,7 +22,7 @@ from baechi.bench.models.families import families
 from baechi.capture.watch.run import run_once
 from baechi.records.cluster import Cluster
 from baechi.records.inputs import Inputs
-from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.losses import losses_among
 from baechi.verbs.distribute import assign
 from baechi.verbs.planning import place
 from baechi.verbs.profiling import profile
@@ -156,9 +156,7 @@ def _row(name: str, example: tuple[nn.Module, Any], *, deep: bool, aside: bool) 
 
 def _plain(model: nn.Module, inputs: Inputs) -> None:
     """A forward and a backward, which begins where capture has it begin."""
-    made = [t for t in tensors_in(model(*inputs.args, **inputs.kwargs)) if t.grad_fn is not None]
-    floating = [tensor for tensor in made if tensor.is_floating_point()]
-    losses = [tensor for tensor in floating if tensor.numel() == 1] or floating
+    losses = losses_among(model(*inputs.args, **inputs.kwargs))
     torch.autograd.backward(losses, [torch.ones_like(loss) for loss in losses])
     model.zero_grad()
 

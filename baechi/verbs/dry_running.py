@@ -28,7 +28,7 @@ def dry_run(
 
     Streams, transfers, memory and the host are those of an emulated run; kernels are shape functions. So it
     takes seconds, no memory for weights or activations, and holds for any architecture. It trains if the
-    plan's graph is of training: backward from the losses (outputs of one element), else from the sum of all.
+    plan's graph is of training: backward from the losses (outputs of one element), else from all outputs.
 
     Kernels, and what they keep for backward, are those of the CPU. Kernel times are the datasheet's.
 

@@ -102,12 +102,10 @@ class Builder:
     def _return(self, uses: tuple[Use, ...]) -> None:
         """What the model returns goes to where its inputs came from; backward begins there."""
         distinct = list({(use.storage.index, use.view, use.object): use for use in uses}.values())
-        trained = [use for use in distinct if use.requires_grad]
-        losses = [use for use in trained if use.is_one_number] or trained
         for place, use in enumerate(distinct):
             writer = self.states[use.storage.index].writer
             if writer in self.drafts and writer not in self.found.on_host:
-                self.drafts[writer].give(str(place), use, is_loss=use in losses)
+                self.drafts[writer].give(str(place), use, is_loss=use.object in self.trace.losses)
 
     def _enter(self, call: Call, uses: tuple[Use, ...], number: int) -> None:
         module = call.module or ROOT

@@ -11,6 +11,7 @@ from torch import nn
 from baechi.capture.watch.trace import BackwardOp
 from baechi.capture.watch.watched_run import Watch
 from baechi.torchlib.autograd_nodes import node_of, nodes_from
+from baechi.torchlib.losses import losses_among
 from baechi.torchlib.operators.facts import bytes_of, facts_of, flat, flops_of, is_kernel, writes_of
 from baechi.torchlib.private.autograd import current_autograd_node, sequence_number
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> None:
     """Run backward, and write down what it does; no gradient is put anywhere.
 
-    It begins where training would: at outputs of one element (a loss), else at all outputs.
+    It begins where training would: at losses, else at all outputs.
 
     Args:
         watch: the watch of the forward, which goes on.
@@ -30,9 +31,8 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
         result: what it returned.
     """
     leaves = [t for t in (*model.parameters(), *tensors_in(given)) if t.requires_grad and t.is_leaf]
-    outputs = list({id(t): t for t in tensors_in(result) if node_of(t) is not None}.values())
-    losses = [output for output in outputs if output.numel() == 1] or outputs
-    losses = [output for output in losses if output.is_floating_point() or output.is_complex()]
+    losses = losses_among(result)
+    watch.trace.losses = {use.object for use in watch.uses(losses)}
     if not losses or not leaves:
         return
     watch.trace.backward = []
@@ -49,8 +49,11 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
     finally:
         for handle in handles:
             handle.remove()
-    made = [grad for grad, _ in zip(gradients, weights, strict=False) if grad is not None]
-    watch.trace.gradients = {watch.storage_of(grad).index for grad in made}
+    made = [(grad, weight) for grad, weight in zip(gradients, weights, strict=False) if grad is not None]
+    watch.trace.gradients = {watch.storage_of(grad).index for grad, _ in made}
+    reached = {watch.storage_of(weight).index for _, weight in made}
+    for storage in watch.trace.weights.values():
+        storage.trained = storage.index in reached
 
 
 def _laid_out_as(weight: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor | None:

@@ -38,7 +38,7 @@ class Storage:
         size_bytes: how large it is.
         weight: the first qualified name of a parameter or buffer in it; None if it is no weight.
         parameter: whether a parameter lies in it (else it is a buffer's).
-        trained: whether a parameter in it requires a gradient.
+        trained: whether a parameter in it requires a gradient, and gets one where backward ran.
         input: path of the model input it came in with, if it did.
         origin: what it was computed from.
         saved: whether autograd kept it for backward.
@@ -84,12 +84,6 @@ class Use:
     copy_bytes: int
     requires_grad: bool
     object: int
-
-    @property
-    def is_one_number(self) -> bool:
-        """Whether it has one element, as a loss has."""
-        dimensions = (len(self.view) - 1) // 2
-        return bool(self.view) and all(size == 1 for size in self.view[1 : 1 + dimensions])
 
 
 @dataclass(slots=True, eq=False)
@@ -246,6 +240,7 @@ class Trace:
         modules: class name of every module, by qualified name.
         uncounted: operators that compute a lot, but have no formula for their flops.
         backward: what the backward did, in its order; None if it did not run.
+        losses: the numbers of the outputs where backward begins.
         gradients: storages of the gradients of parameters, when backward was over.
     """
 
@@ -257,6 +252,7 @@ class Trace:
     modules: dict[str, str] = field(default_factory=dict)
     uncounted: set[str] = field(default_factory=set)
     backward: list[BackwardOp] | None = None
+    losses: set[int] = field(default_factory=set)
     gradients: set[int] = field(default_factory=set)
 
     @property

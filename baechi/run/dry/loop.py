@@ -7,8 +7,7 @@ from torch import nn
 
 from baechi.cost.optimizers import OPTIMIZERS
 from baechi.errors import DryRunError
-from baechi.torchlib.autograd_nodes import node_of
-from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.losses import losses_among
 
 _LEARNING_RATE = 1e-3
 _OPTION_VALUE = 0.9
@@ -50,7 +49,7 @@ def train(
 
 
 def losses_of(outputs: Any) -> list[torch.Tensor]:
-    """Where backward starts: the outputs with one element (losses); if there is none, each output's sum.
+    """Where backward starts: the losses (`losses_among`), and the sum of each larger output among them.
 
     Args:
         outputs: what a model returned; they may lie on several devices.
@@ -61,13 +60,17 @@ def losses_of(outputs: Any) -> list[torch.Tensor]:
     Raises:
         DryRunError: no output requires a gradient.
     """
-    # by id: an output may be returned twice
-    made = {id(t): t for t in tensors_in(outputs) if node_of(t) is not None and t.is_floating_point()}
-    losses = [t.sum() if t.dim() else t for t in made.values() if t.numel() == 1]
-    if not made:
+    losses = [tensor for tensor in losses_among(outputs) if tensor.is_floating_point()]
+    if not losses:
         raise DryRunError("the model returned nothing that has a gradient: run it dry for inference")
+    return [_number(loss) for loss in losses]
+
+
+def _number(loss: torch.Tensor) -> torch.Tensor:
+    if loss.numel() == 1:
+        return loss.sum() if loss.dim() else loss
     # times ones: the gradient of a plain sum is one expanded element, that of a loss function has full size
-    return losses or [(t * torch.ones_like(t)).sum() for t in made.values()]
+    return (loss * torch.ones_like(loss)).sum()
 
 
 def optimizer_for(

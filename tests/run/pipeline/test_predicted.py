@@ -1,10 +1,13 @@
 """Dry runs of pipelines beside what was predicted: steps and peaks, where kernels or launches bound them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from architectures import OTHERS
 from run.pipeline.nets import noise, seeded
+from run.pipeline.witness import cluster_of, measured
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -51,12 +54,14 @@ class Scores(nn.Module):
 MODELS = {"u_net": (UNet, (8, 3, 16, 16)), "scores": (Scores, (128, 32))}
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize(("rate", "at_most"), [(1e9, 0.02), (1e12, 0.05)], ids=["compute", "launches"])
-@pytest.mark.parametrize("order", ["gpipe", "1f1b"])
-def test_steps_and_peaks(model: str, rate: float, at_most: float, order: str) -> None:
-    """On three devices; peaks are 0 to 15 % below the predicted."""
-    kind, shape = MODELS[model]
+RATES = pytest.mark.parametrize(("rate", "at_most"), [(1e9, 0.02), (1e12, 0.05)], ids=["compute", "launches"])
+ORDERS = pytest.mark.parametrize("order", ["gpipe", "1f1b"])
+
+
+def timelines(
+    kind: type[nn.Module], shape: tuple[int, ...], rate: float, order: Any
+) -> tuple[baechi.Timeline, baechi.Timeline]:
+    """Of a step on three devices: run dry, and predicted."""
     device = Device("cpu:0", "cpu", 2**34, 1.0, {"float64": rate, "float32": rate}, rate)
     devices = tuple(replace(device, name=f"cpu:{number}") for number in range(3))
     cluster = baechi.Cluster(devices, link=baechi.Link(5e-6, 3e9), emulated=True, launch_s=5e-6)
@@ -64,11 +69,75 @@ def test_steps_and_peaks(model: str, rate: float, at_most: float, order: str) ->
     graph = baechi.profile(
         net, x, cluster=cluster, training=True, source="estimate", microbatches=MICROBATCHES
     )
-    pipeline = baechi.pipeline(baechi.place(graph, cluster, "even"), MICROBATCHES, order)  # type: ignore[arg-type]
-    dry, predicted = baechi.dry_run(net, x, pipeline), pipeline.timeline
+    pipeline = baechi.pipeline(baechi.place(graph, cluster, "even"), MICROBATCHES, order)
+    return baechi.dry_run(net, x, pipeline), pipeline.timeline
+
+
+@pytest.mark.parametrize("model", MODELS)
+@RATES
+@ORDERS
+def test_steps_and_peaks(model: str, rate: float, at_most: float, order: str) -> None:
+    """Peaks are 0 to 15 % below the predicted."""
+    dry, predicted = timelines(*MODELS[model], rate, order)
     assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=at_most)
-    for name in cluster.names:
+    for name in dry.peak_bytes:
         assert dry.peak_bytes[name] <= predicted.peak_bytes[name] <= 1.15 * dry.peak_bytes[name], name
+
+
+class Values(nn.Module):
+    """After each layer, and within a stage, the code asks for a value: the host waits, then goes on there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(48, 48) for _ in range(7)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+            if not x.isfinite().all():
+                x = x.clamp(-1e4, 1e4)
+            x = x + x.square().tanh()
+        return x.square().mean()
+
+
+class Idle(nn.Module):
+    """Each block has weights that a step does not use: nothing is added to their gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([HalfIdle() for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
+class HalfIdle(nn.Module):
+    """A layer, since it has a weight itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = (nn.Parameter(torch.randn(64, 64) / 8) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.used).tanh()
+
+
+@pytest.mark.parametrize("kind", [Values, Idle])
+@RATES
+@ORDERS
+def test_steps(kind: type[nn.Module], rate: float, at_most: float, order: str) -> None:
+    shape = (16, 48) if kind is Values else (48, 64)
+    dry, predicted = timelines(kind, shape, rate, order)
+    assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=at_most)
+
+
+def test_values_that_the_code_of_a_stage_asks_for() -> None:
+    """DETR asks after each layer of its encoder whether all is finite: one microbatch after the other."""
+    detr = next(one for one in OTHERS if one.name == "detr")
+    dry, predicted = measured(detr, cluster_of(4, 1e9), "even", "1f1b", MICROBATCHES)
+    assert abs(dry[0]) < 0.1 and abs(predicted[0]) <= 2
 
 
 class Aside(nn.Module):
