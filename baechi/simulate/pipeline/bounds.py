@@ -67,8 +67,11 @@ def _transfers(costs: PipelineCosts, microbatches: int, found: Ways) -> Iterator
                 made_s = 0.0
                 if maker is not None:
                     made_s = found.heads_s[base + maker] + found.own_s[base + maker] - send.rest_s
-                readers = [found.tails_s[base + offset + reader] for reader in send.readers]
-                yield channel, (made_s, send.duration_s, max(readers, default=0.0))
+                rests_s = [
+                    found.tails_s[base + offset + reader] - early_s
+                    for reader, early_s in zip(send.readers, send.early_s, strict=True)
+                ]
+                yield channel, (made_s, send.duration_s, max(rests_s, default=0.0))
 
     for run in range(runs):
         yield from of(costs.uploads[run], None, 0)

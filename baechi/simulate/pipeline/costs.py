@@ -28,6 +28,7 @@ class Send(NamedTuple):
         size_bytes: what travels.
         copy_bytes: the memory that it takes where it arrives.
         readers: the runs (of a gradient: the stages) that wait for it.
+        early_s: by reader, what it takes of its device before it comes to the first layer that reads it.
         rest_s: what its maker still takes of the device when it is made; gradients are sent at the end.
         paced_s: from the host's begin of its maker until it is made, if the device waits for the host alone.
     """
@@ -38,6 +39,7 @@ class Send(NamedTuple):
     size_bytes: int
     copy_bytes: int
     readers: tuple[int, ...]
+    early_s: tuple[float, ...]
     rest_s: float = 0.0
     paced_s: float = 0.0
 
@@ -116,13 +118,14 @@ class PipelineCosts:
 
 
 def last_for_readers(sends: Sequence[Send]) -> list[tuple[Send, bool]]:
-    """Each with whether the same readers wait for no later one: they begin when the last has arrived.
+    """Each with whether the same readers wait for no later one, at the same layers: the last arrives last.
 
     Args:
         sends: what a task sends, in this order: on a channel, they arrive in this order.
     """
-    last = {(send.target, send.readers): number for number, send in enumerate(sends)}
-    return [(send, last[send.target, send.readers] == number) for number, send in enumerate(sends)]
+    keys = [(send.target, send.readers, send.early_s) for send in sends]
+    last = {key: number for number, key in enumerate(keys)}
+    return [(send, last[key] == number) for number, (send, key) in enumerate(zip(sends, keys, strict=True))]
 
 
 class PipelineCoster:
@@ -202,6 +205,7 @@ class PipelineCoster:
         made: Sequence[Made],
     ) -> None:
         indexed, units, host = self.indexed, costs.units, len(self.cluster)
+        sending_s = self._sending_s(plan, costs, run_of, made)
         each_s = self.cluster.launch_s * plan.knows_host
         node_s = plan.own.node_s * plan.knows_host
         own_s = costs.transfer_s  # autograd records none
@@ -214,11 +218,13 @@ class PipelineCoster:
             size, held = indexed.size_bytes[tensor], indexed.copy_bytes[tensor]
             graded = set(indexed.graded[tensor]) if self.graph.training else set()
             for target, layers in readers.items():
-                runs = sorted({run_of[layer] for layer in layers})
+                firsts = {run_of[layer]: layer for layer in sorted(layers, reverse=True)}
+                runs = sorted(firsts)
+                early_s = tuple([min(made[firsts[run]].begun_s, sending_s[run]) for run in runs])
                 sent_s = transfer_s(self._links[source][target], size)
                 issuer = runs[0] if maker == FROM_HOST else run_of[maker]
                 costs.host_forward_s[issuer] += each_s + own_s
-                send = Send(source, target, sent_s, size, held, tuple(runs))
+                send = Send(source, target, sent_s, size, held, tuple(runs), early_s)
                 if maker == FROM_HOST:
                     costs.uploads[issuer].append(send)
                     continue
@@ -229,9 +235,24 @@ class PipelineCoster:
                 home = units.stage_of_run[run_of[maker]]
                 for stage in sorted({units.stage_of_run[run_of[n]] for n in layers if n in graded}):
                     back_s = transfer_s(self._links[target][source], size)
-                    costs.returns[stage].append(Send(target, source, back_s, size, size, (home,)))
+                    costs.returns[stage].append(Send(target, source, back_s, size, size, (home,), (0.0,)))
                     costs.host_backward_s[stage] += each_s + node_s
                     _drop(costs.backward_after[home], stage)
+
+    def _sending_s(
+        self, plan: IndexedPlan, costs: PipelineCosts, run_of: Sequence[int], made: Sequence[Made]
+    ) -> list[float]:
+        """By run, what it has taken of its device when it makes the first tensor that it sends.
+
+        A run waits for what it reads no later than that: so it is as if it began later, as a whole.
+        """
+        found_s, device_of = list(costs.forward_s), plan.device_of
+        for tensor, maker in enumerate(self.indexed.source):
+            if maker != FROM_HOST and any(
+                [device_of[one] != device_of[maker] for one in self.indexed.consumers[tensor]]
+            ):
+                found_s[run_of[maker]] = min(found_s[run_of[maker]], made[maker].done_s)
+        return found_s
 
     def _closing(self, plan: IndexedPlan, units: Units, of_stages: Sequence[int]) -> Closing:
         gradients = [0] * len(self.cluster)

@@ -10,13 +10,14 @@ replay obeys a list.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import chain
 from math import inf
 from typing import Any
 
 from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
-from baechi.simulate.pipeline.ways import by_task, waiting_for_ends
+from baechi.simulate.pipeline.ways import arrivals_of, by_task, waiting_for_ends
 
 _END, _ARRIVAL, _WAKE, _UPLOAD, _MADE = range(5)
 
@@ -30,6 +31,7 @@ class AbstractPlay(ABC):
 
     Attributes:
         start_s, end_s: by task; unset tasks never ran.
+        missing: by task, how many things it waits for: ends, and the last of several transfers.
         sent: transfers as `(start, end, send, task that makes or first needs it)`.
     """
 
@@ -56,8 +58,10 @@ class AbstractPlay(ABC):
         self._paced_s = first + later * (microbatches - 1)
         self._followers = waiting_for_ends(costs)
         # from the second microbatch on, a task waits for that of the microbatch before as well
-        missing = _missing(costs, self._followers)
-        self._missing = missing + [count + 1 for count in missing] * (microbatches - 1)
+        missing = [0] * self.width
+        for unit in (*chain(*self._followers), *[unit for unit, _ in arrivals_of(costs)]):
+            missing[unit] += 1
+        self.missing = missing + [count + 1 for count in missing] * (microbatches - 1)
 
     def task_of(self, number: int) -> Task:
         """The task of a number.
@@ -94,8 +98,8 @@ class AbstractPlay(ABC):
     def choose(self, device: int) -> int | None:
         """The task that an idle device begins now, if any."""
 
-    def began(self, number: int, over_s: float) -> None:
-        """Note that a task has begun.
+    def timed(self, number: int, over_s: float) -> None:
+        """Note that it is known when a task is over.
 
         Args:
             number: the task.
@@ -117,7 +121,7 @@ class AbstractPlay(ABC):
 
     def begin_all(self) -> None:
         """Tell which tasks wait for nothing, and let every device begin."""
-        for number, missing in enumerate(self._missing):
+        for number, missing in enumerate(self.missing):
             if not missing:
                 self.ready(number)
         for device in range(len(self.idle)):
@@ -138,9 +142,19 @@ class AbstractPlay(ABC):
         Args:
             number: the task.
         """
-        self._missing[number] -= 1
-        if not self._missing[number]:
+        self.missing[number] -= 1
+        if not self.missing[number]:
             self.ready(number)
+
+    def arrived(self, number: int, early_s: float) -> None:
+        """Something that a task reads has arrived.
+
+        Args:
+            number: the task.
+            early_s: what the task takes of its device before it reads it.
+        """
+        del early_s
+        self.meet(number)
 
     def wait_more(self, numbers: Iterable[int]) -> None:
         """One thing more for tasks to wait for, before they begin.
@@ -149,11 +163,7 @@ class AbstractPlay(ABC):
             numbers: the tasks.
         """
         for number in numbers:
-            self._missing[number] += 1
-
-    def is_ready(self, number: int) -> bool:
-        """Whether a task has all that it waits for."""
-        return not self._missing[number]
+            self.missing[number] += 1
 
     def upload(self, microbatch: int, run: int) -> None:
         """Ask for what a run is the first to need from the host.
@@ -191,10 +201,10 @@ class AbstractPlay(ABC):
                 if kind == _END:
                     self._end(what, awake)
                 elif kind == _ARRIVAL:
-                    base, readers = what
-                    for reader in readers:
+                    base, send = what
+                    for reader, early_s in zip(send.readers, send.early_s, strict=True):
                         number = base + reader
-                        self.meet(number)
+                        self.arrived(number, early_s)
                         awake.add(device_of[number % self.width])
                 elif kind == _UPLOAD:
                     self.upload(*what)
@@ -210,17 +220,33 @@ class AbstractPlay(ABC):
 
     def _try(self, device: int) -> None:
         number = self.choose(device)
-        if number is None:
-            return
-        self.idle[device] = False
-        begun_s, over_s = self.begun_s(number), self.now_s + self._duration_s[number]
+        if number is not None:
+            self.idle[device] = False
+            self.begin(number)
+
+    def begin(self, number: int) -> None:
+        """Let a task begin now.
+
+        Args:
+            number: the task.
+        """
+        self.set_off(number, self.now_s)
+
+    def set_off(self, number: int, start_s: float) -> None:
+        """Let a task run from a time on, which may be past: nothing that it makes is there by now.
+
+        Args:
+            number: the task.
+            start_s: when it starts.
+        """
+        begun_s, over_s = self.begun_s(number), start_s + self._duration_s[number]
         end_s = max(over_s, begun_s + self._paced_s[number])
-        self.start_s[number] = self.now_s
+        self.start_s[number] = start_s
         self._at(end_s, _END, number)
-        self.began(number, over_s)
+        self.timed(number, over_s)
         unit = number % self.width
         for send, last in self.costs.sends_before_end[unit] if unit < self.runs else ():
-            made_s = min(end_s, max(over_s - send.rest_s, begun_s + send.paced_s))
+            made_s = max(self.now_s, min(end_s, max(over_s - send.rest_s, begun_s + send.paced_s)))
             if self._own_channels:  # until the task ends, no other one sends from its device
                 self._send(made_s, number, send, last)
             else:
@@ -254,29 +280,11 @@ class AbstractPlay(ABC):
         self.sent.append((start_s, end_s, send, number))
         if last:
             unit = number % self.width
-            self._at(end_s, _ARRIVAL, (number - unit + self.runs * (unit >= self.runs), send.readers))
+            self._at(end_s, _ARRIVAL, (number - unit + self.runs * (unit >= self.runs), send))
 
     def _at(self, time_s: float, kind: int, what: object) -> None:
         self._counter += 1
         heappush(self._heap, (time_s, kind, self._counter, what))
-
-
-def _missing(costs: PipelineCosts, at_once: Sequence[Sequence[int]]) -> list[int]:
-    """By unit, how many things it waits for in its microbatch: ends, and the last of several transfers."""
-    missing, runs = [0] * len(at_once), len(costs.forward_s)
-    for followers in at_once:
-        for follower in followers:
-            missing[follower] += 1
-    for unit, sends in enumerate((*costs.sends_at_end[: len(at_once)], *costs.sends_before_end)):
-        stages = runs if runs <= unit < len(at_once) else 0
-        for send, last in sends:
-            for reader in send.readers if last else ():
-                missing[stages + reader] += 1
-    for uploads in costs.uploads:
-        for send in uploads:
-            for run in send.readers:
-                missing[run] += 1
-    return missing
 
 
 def lines_of(play: AbstractPlay, started: Sequence[int]) -> list[list[Task]]:

@@ -1,9 +1,11 @@
 """A pipeline's list as the host goes through it: when each task is issued, starts and ends.
 
 The host takes the tasks one after the other. Where the code asks for values of a device, it waits until all
+The host takes the tasks one after the other. Where the code asks for values of a device, it waits until all
 that was issued there before is over, and then goes on with the task. It is never more than a few ahead of a
 device, so that memory of tasks that are far from running is not taken. A task starts when its first kernel
-was issued, its device is free and what it reads has arrived. It ends no sooner than its last kernel was
+was issued, its device is free and what it reads first has arrived. What its later layers read may arrive
+later: then it starts late enough to go through without a pause. It ends no sooner than its last kernel was
 issued, nor sooner than if its device had waited for the host alone.
 """
 
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.play import AbstractPlay
-from baechi.simulate.pipeline.ways import by_task
+from baechi.simulate.pipeline.ways import arrivals_of, by_task
 
 AHEAD = 3
 """So many tasks of a device may be issued and not over."""
@@ -31,6 +33,7 @@ class Replay(AbstractPlay):
         host_s: seconds of the host at work.
         order: the list, as numbers of tasks.
         issue_s: by position in the list, when the host began to issue it.
+        held_s: by task that started late, when the last of what it waited for arrived.
     """
 
     def __init__(self, costs: PipelineCosts, microbatches: int, order: Sequence[Task]) -> None:
@@ -43,6 +46,12 @@ class Replay(AbstractPlay):
         self._queues: list[list[int]] = [[] for _ in self.idle]
         self._heads = [0] * len(self.idle)
         self._open = [0] * len(self.idle)
+        late = [0] * self.width
+        for unit, early_s in arrivals_of(costs):
+            late[unit] += early_s > 0
+        self._late = late * microbatches
+        self._pausing: dict[int, float] = {}
+        self.held_s: dict[int, float] = {}
         self._issued: dict[int, tuple[float, float]] = {}
         self._next = 0
         self._awaited: set[int] = set()
@@ -66,17 +75,17 @@ class Replay(AbstractPlay):
         """Nothing to note: the head of a queue is asked."""
 
     def choose(self, device: int) -> int | None:
-        """The next in the queue, if it was issued and all that it reads is there."""
+        """The next in the queue, if it was issued and all that it reads first is there."""
         queue, head = self._queues[device], self._heads[device]
-        if head == len(queue) or not self.is_ready(queue[head]):
+        if head == len(queue):
             return None
         number = queue[head]
-        if self._issued[number][1] > self.now_s:
+        if self.missing[number] > self._late[number] or self._issued[number][1] > self.now_s:
             return None
         self._heads[device] += 1
         return number
 
-    def began(self, number: int, over_s: float) -> None:
+    def timed(self, number: int, over_s: float) -> None:
         """The host gets the value that it waits for in this task, and issues what is left of it."""
         if number != self._asking:
             return
@@ -86,7 +95,27 @@ class Replay(AbstractPlay):
         assert rest is not None
         there_s = max(over_s - rest.rest_s, self.begun_s(number) + rest.paced_s)
         self._host_free_s = max(self._host_free_s, there_s + rest.issue_s)
-        self.wake(self.device_of[unit], self._host_free_s)
+        self.wake(self.device_of[unit], max(self.now_s, self._host_free_s))
+
+    def begin(self, number: int) -> None:
+        """Begin a task; how late it started is known when all that it reads is there."""
+        if self.missing[number]:
+            self._pausing[number] = self.now_s
+        else:
+            super().begin(number)
+
+    def arrived(self, number: int, early_s: float) -> None:
+        """Something that a task reads has arrived; it may have begun before."""
+        super().arrived(number, early_s)
+        self._late[number] -= early_s > 0
+        start_s = self._pausing.get(number)
+        if start_s is None:
+            return
+        if self.now_s - early_s > start_s:
+            start_s = self._pausing[number] = self.now_s - early_s
+            self.held_s[number] = self.now_s
+        if not self.missing[number]:
+            self.set_off(number, self._pausing.pop(number))
 
     def ended(self, number: int) -> None:
         """A task less that is issued and not over."""

@@ -59,9 +59,10 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
 
 
 def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
-    """By unit, those of its microbatch that read what it makes, and how long after its end that is there.
+    """By unit, those of its microbatch that read what it makes, and how long after its end they can begin.
 
-    It is there before the end if its maker goes on with other work. Then the time is negative.
+    That is before the end if it goes on with other work, or they begin with other work. Then the time is
+    negative.
 
     Args:
         costs: of the pipeline.
@@ -69,8 +70,9 @@ def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
     runs = len(costs.forward_s)
     found = [[(later, 0.0) for later in at_once] for at_once in waiting_for_ends(costs)]
     for run, sends in enumerate(costs.sends):
-        for send in sends:  # it may arrive before the end of its maker
-            found[run] += [(reader, send.duration_s - send.rest_s) for reader in send.readers]
+        for send in sends:
+            sent_s, readers = send.duration_s - send.rest_s, zip(send.readers, send.early_s, strict=True)
+            found[run] += [(reader, sent_s - early_s) for reader, early_s in readers]
     for stage, sends in enumerate(costs.returns) if costs.units.training else ():
         found[runs + stage] += [(runs + reader, send.duration_s) for send in sends for reader in send.readers]
     return found
@@ -95,6 +97,26 @@ def waiting_for_ends(costs: PipelineCosts) -> list[list[int]]:
     for earlier, later in in_code_order(costs):
         found[earlier].append(later)
     return found
+
+
+def arrivals_of(costs: PipelineCosts) -> Iterator[tuple[int, float]]:
+    """What units wait for: of several transfers to the same readers, the last.
+
+    Args:
+        costs: of the pipeline.
+
+    Yields:
+        A unit, and what it takes of its device before it reads what arrives.
+    """
+    units, runs = costs.units, len(costs.forward_s)
+    for unit, sends in enumerate((*costs.sends_at_end[: len(units.unit_devices)], *costs.sends_before_end)):
+        stages = runs if runs <= unit < len(units.unit_devices) else 0
+        for send, last in sends:
+            for reader, early_s in zip(send.readers, send.early_s, strict=True) if last else ():
+                yield stages + reader, early_s
+    for uploads in costs.uploads:
+        for send in uploads:
+            yield from zip(send.readers, send.early_s, strict=True)
 
 
 def by_task(each_s: Sequence[float], more_s: Sequence[float], units: Units, microbatches: int) -> list[float]:
@@ -143,7 +165,7 @@ def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:
 
 
 def uploaded_s(costs: PipelineCosts) -> list[float]:
-    """By run, when the last that it needs from the host is there at the earliest.
+    """By run, when it can begin at the earliest, by what it needs from the host.
 
     Args:
         costs: of the pipeline.
@@ -151,6 +173,6 @@ def uploaded_s(costs: PipelineCosts) -> list[float]:
     found = [0.0] * len(costs.forward_s)
     for sends in costs.uploads:
         for send in sends:
-            for reader in send.readers:
-                found[reader] = max(found[reader], send.duration_s)
+            for reader, early_s in zip(send.readers, send.early_s, strict=True):
+                found[reader] = max(found[reader], send.duration_s - early_s)
     return found

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import OTHERS
+from architectures import OTHERS, OWN
 from run.pipeline.nets import noise, seeded
 from run.pipeline.witness import cluster_of, measured
 from torch import Tensor, nn
@@ -133,10 +133,12 @@ def test_steps(kind: type[nn.Module], rate: float, at_most: float, order: str) -
     assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=at_most)
 
 
-def test_values_that_the_code_of_a_stage_asks_for() -> None:
-    """DETR asks after each layer of its encoder whether all is finite: one microbatch after the other."""
-    detr = next(one for one in OTHERS if one.name == "detr")
-    dry, predicted = measured(detr, cluster_of(4, 1e9), "even", "1f1b", MICROBATCHES)
+@pytest.mark.parametrize(("name", "devices"), [("detr", 4), ("two_branches", 3)])
+def test_steps_of_architectures(name: str, devices: int) -> None:
+    """DETR asks after each layer of its encoder whether all is finite: one microbatch after the other. Of two
+    branches a stage reads one later than the other, and starts before that one is there."""
+    architecture = next(one for one in (*OWN, *OTHERS) if one.name == name)
+    dry, predicted = measured(architecture, cluster_of(devices, 1e9), "even", "1f1b", MICROBATCHES)
     assert abs(dry[0]) < 0.1 and abs(predicted[0]) <= 2
 
 

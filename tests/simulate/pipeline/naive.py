@@ -28,6 +28,7 @@ class Travel:
 class Naive:
     pipeline: Pipeline
     starts: dict[Task, float] = field(default_factory=dict)
+    first_starts: dict[Task, float] = field(default_factory=dict)
     ends: dict[Task, float] = field(default_factory=dict)
     issued: dict[Task, tuple[float, float]] = field(default_factory=dict)
     began: dict[Task, float] = field(default_factory=dict)
@@ -189,7 +190,33 @@ class Naive:
         last_work_s = work_s * min(1.0, self.cluster.launch_s / issue_s) if issue_s else 0.0
         return max(max(free_s, first_s) + work_s, last_s + last_work_s), last_s
 
+    def early(self, task: Task, source: str) -> float:
+        """What a run takes before its first layer that reads a tensor, or before it sends a first one."""
+        done_s = 0.0
+        speed = self.cluster.device(self.device(task)).speed
+        for name in self.layers(task):
+            if name in self.graph.successors(source):
+                return done_s
+            done_s += float(self.graph.costs(name).forward_s) / speed  # type: ignore[arg-type]
+            if any(self.device_of[reader] != self.device_of[name] for reader in self.graph.successors(name)):
+                return done_s
+        raise AssertionError("it does not read it")
+
+    def pause(self, task: Task, now_s: float) -> float | None:
+        """When a task that has begun would have begun without a pause; None: not known yet."""
+        start_s = self.first_starts[task]
+        for name in self.layers(task) if task.phase == "forward" else ():
+            for source in self.graph.predecessors(name):
+                key = (source, task.microbatch, self.device(task), "forward", "")
+                if self.graph.costs(source).kind == "input" or self.device_of[source] != self.device(task):
+                    ends = [travel.end_s for travel in self.travels if travel.key == key]
+                    if not ends or ends[0] is None or ends[0] > now_s:
+                        return None
+                    start_s = max(start_s, ends[0] - self.early(task, source))
+        return start_s
+
     def has_all(self, task: Task, now_s: float) -> bool:
+        """All but what it reads on its way."""
         k, here = task.microbatch, self.device(task)
         there = {travel.key for travel in self.travels if travel.end_s is not None and travel.end_s <= now_s}
 
@@ -214,7 +241,7 @@ class Naive:
             for source in self.graph.predecessors(name):
                 is_input = self.graph.costs(source).kind == "input"
                 if is_input or self.device_of[source] != here:
-                    if (source, k, here, "forward", "") not in there:
+                    if (source, k, here, "forward", "") not in there and not self.early(task, source):
                         return False
                 elif self.run_of[source] != task.unit and not over("forward", self.run_of[source]):
                     return False
@@ -230,8 +257,10 @@ class Naive:
             moved = True
             while moved:
                 moved = False
-                for device, task in sorted(running.items(), key=lambda item: self.starts[item[1]]):
-                    if self.ends[task] <= now_s:
+                for device, task in sorted(running.items(), key=lambda item: self.first_starts[item[1]]):
+                    if task not in self.ends:
+                        moved |= self.go_on(task, now_s, ready_s)
+                    if self.ends.get(task, float("inf")) <= now_s:
                         del running[device]
                         for travel in self.travels_of(task) if task.phase == "backward" else ():
                             travel.ready_s = now_s
@@ -270,13 +299,8 @@ class Naive:
                     if self.has_all(queue[0], now_s):
                         task = queue.pop(0)
                         running[device] = task
-                        self.starts[task] = now_s
-                        self.ends[task] = self.over(task, now_s)
-                        ready_s.append(self.answered(task, 0.0) or 0.0)
-                        for travel in self.made(task) if task.phase == "forward" else ():
-                            travel.ready_s = self.made_at(task, travel.maker, now_s)
-                            ready_s.append(travel.ready_s)
-                            self.travels.append(travel)
+                        self.first_starts[task] = now_s
+                        self.go_on(task, now_s, ready_s)
             times = [*self.ends.values(), host_free_s]
             times += [time for pair in self.issued.values() for time in pair]
             times += ready_s
@@ -285,9 +309,24 @@ class Naive:
             if not later and len(self.ends) < len(self.order):
                 raise RuntimeError("it stops for ever")
             now_s = min(later, default=now_s)
+        host_free_s = self.answered(self.order[-1], host_free_s) or host_free_s
         ends = [*self.ends.values(), *[travel.end_s or 0.0 for travel in self.travels]]
         began_s = min([*self.starts.values(), *[travel.start_s or 0.0 for travel in self.travels]])
         return max([*ends, self.close(host_free_s)]) - began_s
+
+    def go_on(self, task: Task, now_s: float, ready_s: list[float]) -> bool:
+        """Once all that it reads is there, it is known when it is over, and when what it makes is made."""
+        start_s = self.pause(task, now_s)
+        if start_s is None:
+            return False
+        self.starts[task] = start_s
+        self.ends[task] = self.over(task, start_s)
+        ready_s.append(self.answered(task, 0.0) or 0.0)
+        for travel in self.made(task) if task.phase == "forward" else ():
+            travel.ready_s = self.made_at(task, travel.maker, start_s)
+            ready_s.append(travel.ready_s)
+            self.travels.append(travel)
+        return True
 
     def made(self, task: Task) -> list[Travel]:
         return [travel for travel in self.travels_of(task) if travel.source != "host"]

@@ -9,9 +9,9 @@ from baechi.records.pipeline import Pipeline, Task, units_of
 from baechi.records.pipeline.dependencies import comes_after
 
 
-def random_pipeline(seed: int) -> Pipeline:
+def random_pipeline(seed: int, layers: int = 7, edges: float = 0.5) -> Pipeline:
     chance = Random(seed)
-    size, devices = chance.randint(1, 7), chance.randint(1, 3)
+    size, devices = chance.randint(1, layers), chance.randint(1, 3)
     graph = nx.DiGraph(training=chance.random() < 0.8)
     graph.add_node("x", kind="input")
     knows_host = chance.random() < 0.5
@@ -27,7 +27,7 @@ def random_pipeline(seed: int) -> Pipeline:
             **(host if knows_host else {}),
         )
     for number in range(size):
-        sources = [source for source in range(number) if chance.random() < 0.5]
+        sources = [source for source in range(number) if chance.random() < edges]
         for source in [f"l{source}" for source in sources] or ["x"]:
             graph.add_edge(source, f"l{number}", tensor="0")
     for source in graph:

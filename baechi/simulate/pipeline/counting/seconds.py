@@ -40,11 +40,13 @@ class Made(NamedTuple):
     """How far a run is when one of its layers is over.
 
     Args:
+        begun_s: what it has taken of the device when the layer begins.
         done_s: what it has taken of the device.
         paced_s: from the host's begin of the run, where the device waits for the host alone.
         issued_s: what the host has done of the run when it has issued the layer.
     """
 
+    begun_s: float
     done_s: float
     paced_s: float
     issued_s: float
@@ -72,7 +74,7 @@ class SecondsCounter:
             *([task_s] * runs, [task_s] * stages, [0.0] * stages),
             *([0.0] * runs, [0.0] * stages, [0.0] * stages),
         )
-        self.made = [Made(0.0, 0.0, 0.0)] * len(plan.indexed)
+        self.made = [Made(0.0, 0.0, 0.0, 0.0)] * len(plan.indexed)
 
     def forward(self, layers: Iterable[tuple[int, int]]) -> None:
         """Count layers.
@@ -84,12 +86,13 @@ class SecondsCounter:
         forward_s, host_s = plan.seconds_of("forward"), plan.host_s["forward"]
         paced = seconds.paced_forward_s
         for layer, run in layers:
+            before_s = seconds.forward_s[run]
             seconds.forward_s[run] += forward_s[layer]
             seconds.host_forward_s[run] += plan.knows_host * plan.own.call_s[layer]
             begin_s = seconds.host_forward_s[run]
             paced[run] = paced_s(paced[run], begin_s, host_s[layer], forward_s[layer], self._launch_s)
             seconds.host_forward_s[run] += host_s[layer]
-            self.made[layer] = Made(seconds.forward_s[run], paced[run], seconds.host_forward_s[run])
+            self.made[layer] = Made(before_s, seconds.forward_s[run], paced[run], seconds.host_forward_s[run])
 
     def backward(
         self, layers: Iterable[tuple[int, int]], losses: Iterable[int], weights_part: Sequence[float]

@@ -63,7 +63,8 @@ class _Causes:
     def of(self, task: int) -> list[int]:
         """Where a transfer arrived as a task began: who made it, or the one for which it queued."""
         found = []
-        for number in self._arrived.get((task, self._replay.start_s[task]), []):
+        began_s = self._replay.held_s.get(task, self._replay.start_s[task])
+        for number in self._arrived.get((task, began_s), []):
             _, _, send, maker = self._replay.sent[self._first_in_queue(number)]
             if send.source < len(self._replay.idle):
                 found.append(maker)
