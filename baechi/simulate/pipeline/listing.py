@@ -9,7 +9,7 @@ from typing import Any
 
 from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.costs import PipelineCosts
-from baechi.simulate.pipeline.play import AbstractPlay, lines_of
+from baechi.simulate.pipeline.play import AbstractPlay
 
 
 class _Listing(AbstractPlay):
@@ -106,7 +106,11 @@ class Listed:
     @property
     def lines(self) -> list[list[Task]]:
         """By device, its tasks in order."""
-        return lines_of(self._play, self._play.started)
+        play = self._play
+        lines: list[list[Task]] = [[] for _ in play.idle]
+        for number in play.started:
+            lines[play.device_of[number % play.width]].append(play.task_of(number))
+        return lines
 
     @property
     def start_s(self) -> dict[Task, float]:

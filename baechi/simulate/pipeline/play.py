@@ -8,7 +8,7 @@ replay obeys a list.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import chain
 from math import inf
@@ -285,16 +285,3 @@ class AbstractPlay(ABC):
     def _at(self, time_s: float, kind: int, what: object) -> None:
         self._counter += 1
         heappush(self._heap, (time_s, kind, self._counter, what))
-
-
-def lines_of(play: AbstractPlay, started: Sequence[int]) -> list[list[Task]]:
-    """By device, its tasks in the order in which they started.
-
-    Args:
-        play: what has run.
-        started: tasks by start.
-    """
-    lines: list[list[Task]] = [[] for _ in play.idle]
-    for number in started:
-        lines[play.device_of[number % play.width]].append(play.task_of(number))
-    return lines
