@@ -13,7 +13,8 @@ def losses_among(outputs: Any) -> list[torch.Tensor]:
     """Where training begins its backward: at losses, which have one element; without any, at all outputs.
 
     A single number beside others is no loss if others depend on weights that it does not depend on, such as a
-    learned scale that is returned beside features. It is one anyway if it is called `loss`, or comes first.
+    learned scale that is returned beside features. It is one anyway if it is called `loss`, or comes first in
+    a tuple.
 
     Args:
         outputs: what a model returned.
@@ -27,9 +28,7 @@ def losses_among(outputs: Any) -> list[torch.Tensor]:
     others = [tensor for _, tensor in made if tensor.numel() != 1]
     if not numbers or not others:
         return numbers or others
-    is_told = made[0][1].numel() == 1 or any(
-        tensor.numel() == 1 and name.rpartition(".")[2] == "loss" for name, tensor in made
-    )
+    is_told = any(name == ".0" or name.rpartition(".")[2] == "loss" for name, n in made if n.numel() == 1)
     return numbers if is_told or _ends(others) <= _ends(numbers) else [tensor for _, tensor in made]
 
 
