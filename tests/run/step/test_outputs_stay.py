@@ -189,6 +189,4 @@ def test_the_plan_keeps_it(tmp_path: Path) -> None:
             assert place(other, other(X.clone()).first) == "cpu:0"
         assert place(home, home(X.clone()).first) == "host"
     sent = [baechi.plan_of(other).timeline.counters["transfers"] for other in (again, home)]
-    assert (
-        sent[1] == sent[0] + 4
-    )  # by default three outputs go to the host, and the loss's gradient comes back
+    assert sent[1] == sent[0] + 6  # by default three outputs go to the host, and their gradients come back
