@@ -22,14 +22,14 @@ def losses_among(outputs: Any) -> list[torch.Tensor]:
     Returns:
         Outputs that have a gradient, each once.
     """
-    named = {id(tensor): (name, tensor) for name, tensor in named_tensors("", outputs)}
-    made = [(name, tensor) for name, tensor in named.values() if _has_gradient(tensor)]
-    numbers = [tensor for _, tensor in made if tensor.numel() == 1]
-    others = [tensor for _, tensor in made if tensor.numel() != 1]
+    named = [(name, tensor) for name, tensor in named_tensors("", outputs) if _has_gradient(tensor)]
+    made = list({id(tensor): tensor for _, tensor in named}.values())
+    numbers = [tensor for tensor in made if tensor.numel() == 1]
+    others = [tensor for tensor in made if tensor.numel() != 1]
     if not numbers or not others:
-        return numbers or others
-    is_told = any(name == ".0" or name.rpartition(".")[2] == "loss" for name, n in made if n.numel() == 1)
-    return numbers if is_told or _ends(others) <= _ends(numbers) else [tensor for _, tensor in made]
+        return made
+    is_told = any(name == ".0" or name.rpartition(".")[2] == "loss" for name, n in named if n.numel() == 1)
+    return numbers if is_told or _ends(others) <= _ends(numbers) else made
 
 
 def _has_gradient(tensor: torch.Tensor) -> bool:

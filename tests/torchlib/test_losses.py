@@ -32,6 +32,7 @@ OUTPUTS: dict[str, Any] = {
     "the same, first of a tuple": ((s, h), [s]),
     "the same, first of a dict": ({"scale": s, "x": h}, [s, h]),
     "returned twice": ((n, n, h), [n]),
+    "returned twice, once as the loss": ({"loss": s, "x": h, "scale": s}, [s]),
     "without a gradient": ((torch.ones(()), h), [h]),
     "integers": ((h.argmax(), h), [h]),
 }

@@ -1,7 +1,6 @@
 """A pipeline's list as the host goes through it: when each task is issued, starts and ends.
 
 The host takes the tasks one after the other. Where the code asks for values of a device, it waits until all
-The host takes the tasks one after the other. Where the code asks for values of a device, it waits until all
 that was issued there before is over, and then goes on with the task. It is never more than a few ahead of a
 device, so that memory of tasks that are far from running is not taken. A task starts when its first kernel
 was issued, its device is free and what it reads first has arrived. What its later layers read may arrive
@@ -112,7 +111,7 @@ class Replay(AbstractPlay):
         if start_s is None:
             return
         if self.now_s - early_s > start_s:
-            start_s = self._pausing[number] = self.now_s - early_s
+            self._pausing[number] = self.now_s - early_s
             self.held_s[number] = self.now_s
         if not self.missing[number]:
             self.set_off(number, self._pausing.pop(number))
@@ -142,13 +141,11 @@ class Replay(AbstractPlay):
             self.issue_s.append(self.now_s)
             self._open[device] += 1
             self._next += 1
+            self._queues[device].append(number)
+            self._awaited = set()
             if unit < self.runs:
                 self._awaited, rest = self.costs.awaits[unit]
                 self._asking = None if rest is None else number
-            else:
-                self._awaited = set()
-            self._queues[device].append(number)
-            if unit < self.runs:
                 self.upload_at(first_s + self.costs.transfer_s, microbatch, unit)
             self.wake(device, first_s)
             if self._host_free_s > self.now_s:

@@ -1,6 +1,5 @@
 """Dry runs of pipelines beside what was predicted: steps and peaks, where kernels or launches bound them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import baechi
-from baechi.records import Device
 
 MICROBATCHES = 4
 
@@ -62,10 +60,7 @@ def timelines(
     kind: type[nn.Module], shape: tuple[int, ...], rate: float, order: Any
 ) -> tuple[baechi.Timeline, baechi.Timeline]:
     """Of a step on three devices: run dry, and predicted."""
-    device = Device("cpu:0", "cpu", 2**34, 1.0, {"float64": rate, "float32": rate}, rate)
-    devices = tuple(replace(device, name=f"cpu:{number}") for number in range(3))
-    cluster = baechi.Cluster(devices, link=baechi.Link(5e-6, 3e9), emulated=True, launch_s=5e-6)
-    net, x = seeded(kind), noise(*shape)
+    cluster, net, x = cluster_of(3, rate), seeded(kind), noise(*shape)
     graph = baechi.profile(
         net, x, cluster=cluster, training=True, source="estimate", microbatches=MICROBATCHES
     )

@@ -1,7 +1,9 @@
 """The values for which the host waits while it goes through the code of a run.
 
-host     |a|b| waits for b ....|c|d| next task     code that comes before a run, after the run before it,
-device     |--a--|---b-------|   |c|d|             is gone through with that one
+    host     |a|b| waits for b ....|c|d| next task
+    device     |--a--|---b-------|   |c|d|
+
+Code that comes before a run, after the run before it, is gone through with that one.
 """
 
 from collections.abc import Sequence
