@@ -15,7 +15,8 @@ def process_group(meeting: Path | str, rank: int = 0, world_size: int = 1) -> It
 
     The last `DistributedDataParallel` that goes takes its group with it, and joins the group's threads under
     the interpreter's lock. A thread that still lets go of a gradient's context needs that lock: neither ends
-    (torch 2.13, without baechi one time in five). So the group is kept.
+    (torch 2.13, without baechi one time in five). So the group is kept. A process that was made for the group
+    ends by `os._exit`: a thread that asks for that lock while the interpreter ends aborts the process.
 
     Args:
         meeting: a file where the processes find each other.
