@@ -263,7 +263,8 @@ class Operations:
             raise _mixed(facts, self._devices[devices[0]].name, "the host")
         result = self._run_kernel(func, args, kwargs)
         results = flat((result,))
-        written = self._blocks_of(writes_of(facts, args, kwargs))
+        writing = list(writes_of(facts, args, kwargs))
+        written = self._blocks_of(writing)
         for device in devices:
             stream = self._emulator.stream(device)
             here = [tensor for tensor in given if self._place_of(tensor) == device]
@@ -276,7 +277,8 @@ class Operations:
             blocks = self._blocks_of(here)
             read = [block for key, block in blocks.items() if key not in written]
             writes = [*new, *[block for key, block in blocks.items() if key in written]]
-            work = work_of(func, facts, (args, kwargs, result), (here, made))
+            put = made or [tensor for tensor in writing if self._place_of(tensor) == device]
+            work = work_of(func, facts, (args, kwargs, result), (here, put))
             self._emulator.compute(device, facts.name, read, writes, work)
         return result
 

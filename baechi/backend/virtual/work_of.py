@@ -20,7 +20,7 @@ def work_of(func: Any, facts: Facts, call: Any, tensors: Any) -> Work:
         func: the operator.
         facts: what is known of it.
         call: its positional arguments, its keyword arguments, and its result.
-        tensors: what it is given, and what it makes.
+        tensors: what it is given, and what it returns; what it writes if it returns nothing.
     """
     given, made = tensors
     args, kwargs, result = call

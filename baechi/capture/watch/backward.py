@@ -105,7 +105,8 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
         return result
     known = {id(watch.storage_of(tensor)) for tensor in given}
     makes = tuple([s for s in map(watch.storage_of, made) if id(s) not in known])
-    if not makes and next(writes_of(facts, args, kwargs), None) is None:
+    writing = list(writes_of(facts, args, kwargs))
+    if not makes and not writing:
         return result
     node = current_autograd_node()
     backward = watch.trace.backward
@@ -117,7 +118,7 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             takers=_takers(watch, sequence, made),
             makes=makes,
             flops=flops_of(func, args, kwargs, result),
-            moved_bytes=bytes_of(facts, given, made),
+            moved_bytes=bytes_of(facts, given, made or writing),
             kernel=is_kernel(func, args, kwargs),
         )
     )

@@ -222,7 +222,7 @@ class _Operations(TorchDispatchMode):
         if makes or written:
             work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
             there = _where_it_runs(facts, args, given, reads)
-            self._note(func, (there, written, makes), (given, made), work)
+            self._note(func, (there, written, makes), (given, made or writing), work)
         if host_waits(facts, args) and not (watch.function is not None and watch.function.name == LIST):
             kernels = 0 if makes else int(is_kernel(func, args, kwargs))
             watch.trace.events.append(HostWait(makes or reads, kernels))

@@ -234,7 +234,7 @@ def bytes_of(facts: Facts, given: Iterable[torch.Tensor], made: Iterable[torch.T
     Args:
         facts: of the operator.
         given: the tensors it got.
-        made: the tensors it returned.
+        made: the tensors it returned; those it wrote if it returns nothing.
     """
     if not facts.rule.computes:
         return 0

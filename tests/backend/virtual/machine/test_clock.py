@@ -32,6 +32,17 @@ def test_a_stream_runs_in_order() -> None:
         ]
 
 
+def test_lists_in_place_take_what_their_tensors_take() -> None:
+    """An operator on lists that returns nothing writes what it is given, on each device what lies there."""
+    with cluster_of(2):
+        x, y, z = zeros("cpu:0", 3), zeros("cpu:0", 2), zeros("cpu:1", 4)
+        torch._foreach_mul_([x, y, z], 2.0)
+        assert [row for row in rows() if row[0] == "_foreach_mul_"] == [
+            ("_foreach_mul_", "cpu:1", 4.0, 12.0),
+            ("_foreach_mul_", "cpu:0", 5.0, 15.0),  # reads 3 and 2, writes 3 and 2
+        ]
+
+
 def test_arithmetic_bounds_a_kernel_that_moves_little() -> None:
     """A kernel lasts as long as its arithmetic or its bytes, whichever is more."""
     flops_per_s = {"float32": 1.0, "float64": 0.5}
