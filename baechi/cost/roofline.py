@@ -22,13 +22,14 @@ class Work:
         flops: arithmetic operations.
         moved_bytes: bytes read and written.
         kernels: operations launched.
-        memory_bound_bytes: the part of `moved_bytes` that kernels without arithmetic move.
+        arithmetic: of each kernel with arithmetic, its part of `flops` and of `moved_bytes`. What is in none
+            of them is taken for one kernel more.
     """
 
     flops: float
     moved_bytes: float
     kernels: float
-    memory_bound_bytes: float = 0.0
+    arithmetic: tuple[tuple[float, float], ...] = ()
 
     @classmethod
     def of(cls, graph: LayerGraph, name: str, *, backward: bool) -> "Work":
@@ -39,25 +40,22 @@ class Work:
             name: the node.
             backward: in backward, else in forward.
         """
-        costs = graph.costs(name)
-        amounts = (costs.flops, costs.moved_bytes, costs.kernels, costs.memory_bound_bytes)
-        times = 1.0
+        costs, times = graph.costs(name), 1.0
+        amounts, arithmetic = (costs.flops, costs.moved_bytes, costs.kernels), costs.arithmetic
         if backward and graph.graph.get("backward_captured", False):
-            amounts = (
-                costs.backward_flops,
-                costs.backward_moved_bytes,
-                costs.backward_kernels,
-                costs.backward_memory_bound_bytes,
-            )
+            amounts = (costs.backward_flops, costs.backward_moved_bytes, costs.backward_kernels)
+            arithmetic = costs.backward_arithmetic
         elif backward:
             times = float(BACKWARD_PER_FORWARD)
-        return cls(*[times * amount for amount in amounts])
+        flops, moved_bytes, kernels = [times * amount for amount in amounts]
+        each = [(times * its_flops, times * its_bytes) for its_flops, its_bytes in arithmetic]
+        return cls(flops, moved_bytes, kernels, tuple(each))
 
     def seconds(self, device: Device, dtype: str) -> float:
         """How long it takes at a device's peak rates.
 
-        Kernels run one after the other. So what a memory-bound kernel moves is not hidden behind the
-        arithmetic of another one.
+        Kernels run one after the other. So what one of them moves is not hidden behind the arithmetic of
+        another one.
 
         Args:
             device: who does it.
@@ -66,8 +64,11 @@ class Work:
         Raises:
             ValueError: the device has no rate for what the layer does.
         """
-        computing_s = layer_s(device, self.flops, self.moved_bytes - self.memory_bound_bytes, dtype)
-        return computing_s + layer_s(device, 0.0, self.memory_bound_bytes, dtype)
+        rest = (
+            max(0.0, self.flops - sum([flops for flops, _ in self.arithmetic])),
+            max(0.0, self.moved_bytes - sum([moved_bytes for _, moved_bytes in self.arithmetic])),
+        )
+        return sum([layer_s(device, *kernel, dtype) for kernel in (*self.arithmetic, rest)])
 
 
 def layer_s(device: Device, flops: float, moved_bytes: float, dtype: str = "float32") -> float:

@@ -77,15 +77,17 @@ class LayerCosts(AbstractAttributes):
 
     flops: Annotated[float, "FLOP", "Arithmetic of its forward."] = 0
     moved_bytes: Annotated[float, "bytes", "What its forward reads and writes in memory."] = 0
-    memory_bound_bytes: Annotated[
-        float, "bytes", "The part of `moved_bytes` that kernels without counted arithmetic move."
-    ] = 0
+    arithmetic: Annotated[
+        Sequence[Sequence[float]],
+        "FLOP and bytes, by kernel",
+        "Of each kernel of its forward that has arithmetic: its part of `flops` and of `moved_bytes`.",
+    ] = ()
     kernels: Annotated[float, "number", "Kernels that its forward launches."] = 0
     backward_flops: Annotated[float, "FLOP", "Arithmetic of its backward."] = 0
     backward_moved_bytes: Annotated[float, "bytes", "What its backward reads and writes in memory."] = 0
-    backward_memory_bound_bytes: Annotated[
-        float, "bytes", "The part of `backward_moved_bytes` that kernels without counted arithmetic move."
-    ] = 0
+    backward_arithmetic: Annotated[
+        Sequence[Sequence[float]], "FLOP and bytes, by kernel", "The same of its backward."
+    ] = ()
     backward_kernels: Annotated[float, "number", "Kernels that its backward launches."] = 0
     backward_grad_bytes: Annotated[
         float | None,

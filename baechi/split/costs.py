@@ -18,6 +18,9 @@ SHARED = (
 """Amounts of which each tile has its share."""
 
 _SAME = ("kernels", "backward_kernels", "host_forward_s", "host_backward_s", "dtype")
+_ARITHMETIC = ("arithmetic", "backward_arithmetic")
+"""The same of each kernel."""
+
 TIMES = ("forward_s", "backward_s", "spread_s")
 """Seconds, by device, of which each tile has its share."""
 
@@ -66,6 +69,7 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     if costs.reads:
         made["tile"] |= {"function": _FUNCTIONS[str(costs.type)]}
     made |= {key: data[key] * share for key in SHARED if data.get(key)}
+    made |= {key: _shared(data[key], share) for key in _ARITHMETIC if key in data}
     made |= {key: data[key] for key in _SAME if key in data}
     made |= {key: scaled(data[key], share) for key in TIMES if key in data}
     for key in ("param_bytes", "grad_bytes", "largest_grad_bytes", "backward_grad_bytes"):
@@ -82,6 +86,10 @@ def tile_costs(graph: LayerGraph, name: str, tiling: Tiling, number: int) -> dic
     if tiling.devices is not None:
         made["pin"] = tiling.devices[number]
     return made
+
+
+def _shared(kernels: Sequence[Sequence[float]], share: float) -> list[list[float]]:
+    return [[amount * share for amount in kernel] for kernel in kernels]
 
 
 def _weight_bytes(

@@ -41,10 +41,31 @@ def test_backward() -> None:
     assert Work.of(graph, "a", backward=True) == Work(50, 0, 3)
 
 
-def test_memory_bound_kernels_are_not_hidden() -> None:
-    """Arithmetic hides what its own kernels move; the others' bytes come on top."""
+def test_each_kernel_has_its_own_roofline() -> None:
+    """Arithmetic hides what its own kernel moves; the others' bytes come on top."""
     assert Work(40, 10, 2).seconds(DEVICE, "float32") == 4.0
-    assert Work(40, 10, 2, memory_bound_bytes=10).seconds(DEVICE, "float32") == 6.0
+    assert Work(40, 10, 2, ((40, 0),)).seconds(DEVICE, "float32") == 6.0  # the second one only moves
+    assert Work(40, 30, 2, ((30, 5), (10, 25))).seconds(DEVICE, "float32") == 8.0  # 3 s, and 5 s for bytes
+    assert Work(40, 30, 3, ((30, 5), (10, 20))).seconds(DEVICE, "float32") == 8.0
+
+
+def test_kernels_of_a_graph() -> None:
+    """A graph says what its kernels do; where it says nothing of backward, each does twice as much."""
+    graph = LayerGraph(training=True)
+    graph.add_node(
+        "a",
+        kind="layer",
+        flops=40,
+        moved_bytes=30,
+        arithmetic=[[30, 5], [10, 25]],
+        backward_flops=20,
+        backward_moved_bytes=9,
+        backward_arithmetic=[[20, 4]],
+    )
+    assert Work.of(graph, "a", backward=False) == Work(40, 30, 0, ((30, 5), (10, 25)))
+    assert Work.of(graph, "a", backward=True) == Work(80, 60, 0, ((60, 10), (20, 50)))
+    graph.graph["backward_captured"] = True
+    assert Work.of(graph, "a", backward=True) == Work(20, 9, 0, ((20, 4),))
 
 
 @pytest.mark.parametrize(("flops", "moved_bytes", "what"), [(1, 0, "flops_per_s"), (0, 1, "bytes_per_s")])

@@ -1,6 +1,7 @@
 """The simulator beside the run, where the code takes views and torch takes fused paths."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -75,6 +76,19 @@ def test_as_it_runs(build: Callable[[], nn.Module], batch: Tensor) -> None:
     assert run.makespan_s == pytest.approx(plan.timeline.makespan_s, rel=0.05)
     for name in cluster.names:
         assert run.peak_bytes[name] <= plan.timeline.peak_bytes[name] <= 1.15 * run.peak_bytes[name]
+
+
+def test_each_kernel_of_a_layer_is_bound_by_its_own() -> None:
+    """Arithmetic bounds an attention's projections, memory its products of short rows: equal to the digit."""
+    torch.manual_seed(0)
+    model, batch = _Attention().train(), torch.ones(4, 16, 32)
+    rates: dict[str, Any] = {"flops_per_s": {"float32": 4e9}, "bytes_per_s": 1e9}
+    devices = tuple([baechi.Device(f"cpu:{number}", "cpu", 2**30, **rates) for number in range(2)])
+    cluster = baechi.Cluster(devices, link=baechi.Link(5e-6, 3e9), emulated=True, launch_s=0.0)
+    graph = baechi.profile(model, batch, cluster=cluster, training=True, source="estimate")
+    plan = baechi.Plan.from_device_map(graph, cluster, {"": 0, "attention": 1})
+    run = baechi.dry_run(model, batch, plan)
+    assert baechi.simulate(plan).makespan_s == pytest.approx(run.makespan_s, rel=1e-9)
 
 
 class _Asks(nn.Module):

@@ -39,7 +39,7 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
         draft.backward_kernels = sum([op.kernel for _, op in part])
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
-        draft.backward_memory_bound_bytes = sum([op.moved_bytes for _, op in part if not op.flops])
+        draft.backward_arithmetic = [(op.flops, op.moved_bytes) for _, op in part if op.flops]
         draft.backward_temp_bytes = _temp_bytes(part, trace.gradients)
         draft.lasting = _lasting(draft, trace)
         kept = [s for index, (s, _) in draft.made.items() if s.saved and index not in draft.lent]

@@ -35,9 +35,9 @@ class Draft:
         writes: whose memory it writes in place that others read: `"given"` to it, or `"other"`.
         reaches: whether it reads what it was not given: in an object, in another module.
         flops, moved_bytes: by dtype name.
-        memory_bound_bytes: the part of `moved_bytes` that operations without arithmetic move.
-        backward_kernels, backward_flops, backward_moved_bytes, backward_memory_bound_bytes: of its part of
-            the backward.
+        arithmetic: of each operation that has some, its flops and moved bytes.
+        backward_kernels, backward_flops, backward_moved_bytes, backward_arithmetic: of its part of the
+            backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         backward_rise_bytes: what that part adds to what is there at most; None if unknown.
         delivered: storages of `made` that the model returns.
@@ -69,11 +69,11 @@ class Draft:
     reaches: bool = False
     flops: dict[str, int] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
-    memory_bound_bytes: int = 0
+    arithmetic: list[tuple[int, int]] = field(default_factory=list)
     backward_kernels: int = 0
     backward_flops: int = 0
     backward_moved_bytes: int = 0
-    backward_memory_bound_bytes: int = 0
+    backward_arithmetic: list[tuple[int, int]] = field(default_factory=list)
     backward_temp_bytes: int | None = None
     backward_rise_bytes: int | None = None
     delivered: set[int] = field(default_factory=set)
@@ -104,7 +104,7 @@ class Draft:
         self.kernels += op.kernel
         self.flops[op.dtype] = self.flops.get(op.dtype, 0) + op.flops
         self.moved_bytes[op.dtype] = self.moved_bytes.get(op.dtype, 0) + op.moved_bytes
-        self.memory_bound_bytes += 0 if op.flops else op.moved_bytes
+        self.arithmetic += [(op.flops, op.moved_bytes)] if op.flops else []
         self.work.append((op.name, op.dtype, op.flops, op.moved_bytes))
         for use in op.makes:
             self.made.setdefault(use.storage.index, (use.storage, event))
@@ -131,7 +131,6 @@ class Draft:
             "kernels": self.kernels,
             "flops": sum(self.flops.values()),
             "moved_bytes": sum(self.moved_bytes.values()),
-            "memory_bound_bytes": self.memory_bound_bytes,
         }
         if training:
             amounts["grad_bytes"] = _size(w for w in self.weights if w.trained)
@@ -150,11 +149,14 @@ class Draft:
             amounts["backward_kernels"] = self.backward_kernels
             amounts["backward_flops"] = self.backward_flops
             amounts["backward_moved_bytes"] = self.backward_moved_bytes
-            amounts["backward_memory_bound_bytes"] = self.backward_memory_bound_bytes
         attributes: dict[str, Any] = {"kind": self.kind, "module": self.module, "type": self.type}
         attributes |= {name: amount for name, amount in amounts.items() if amount > 0}
         if self.moved_bytes:
             attributes["dtype"] = max(self.moved_bytes, key=lambda d: (self.flops[d], self.moved_bytes[d]))
+        if self.arithmetic:
+            attributes["arithmetic"] = _alike_together(self.arithmetic)
+        if training and self.backward_arithmetic:
+            attributes["backward_arithmetic"] = _alike_together(self.backward_arithmetic)
         if amounts["output_bytes"]:
             attributes["passing_bytes"] = _size(self.passing(training=training).values())
         if self.held_until:
@@ -208,6 +210,15 @@ class Draft:
         """Gradients of what is inside a layer: one being read, one being written, at a time."""
         inside = [s for index, (s, _) in self.made.items() if index not in self.escaped and s.requires_grad]
         return sum(sorted(storage.size_bytes for storage in inside)[-2:])
+
+
+def _alike_together(kernels: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Kernels with as many flops a byte are as fast as one that does the work of all of them."""
+    found: dict[float, tuple[int, int]] = {}
+    for flops, moved_bytes in kernels:
+        so_far = found.get(moved_bytes / flops, (0, 0))
+        found[moved_bytes / flops] = so_far[0] + flops, so_far[1] + moved_bytes
+    return tuple(found.values())
 
 
 def _size(storages: Iterable[Storage]) -> int:

@@ -124,6 +124,8 @@ def _larger(one: Any, other: Any) -> Any:
         return max(one, other)
     if isinstance(one, Mapping):  # seconds by kind of device
         return {kind: max(one.get(kind, 0.0), other.get(kind, 0.0)) for kind in {**one, **other}}
+    if isinstance(one, tuple):  # kernels with their arithmetic
+        return max(one, other, key=lambda kernels: sum([flops for flops, _ in kernels]))
     if isinstance(one, list):
         return list(dict.fromkeys([*one, *other]))
     return one
