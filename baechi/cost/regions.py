@@ -33,7 +33,7 @@ def calls_of(graph: LayerGraph, names: Collection[str]) -> dict[str, list[list[s
     open_: list[str] = []
     for node, costs in graph.placed_costs():
         module = graph.module_of(node)
-        inside = [] if costs.unread else [name for name in (module, *_around(module)) if name in calls]
+        inside = [] if costs.unread else [name for name in (module, *around(module)) if name in calls]
         is_layer = costs.kind == "layer"
         for name in inside:
             repeats = is_layer and first_layer.get(name) == module
@@ -55,12 +55,16 @@ def outermost(names: Collection[str]) -> Iterator[str]:
     """
     known = set(names)
     for name in dict.fromkeys(names):
-        if not any(outer in known for outer in _around(name)):
+        if not any(outer in known for outer in around(name)):
             yield name
 
 
-def _around(name: str) -> Iterator[str]:
-    """The modules that one is inside of."""
+def around(name: str) -> Iterator[str]:
+    """The modules that one is inside of, from the inside out, without the root.
+
+    Args:
+        name: the qualified name of a module, or of a weight.
+    """
     while "." in name:
         name = name.rpartition(".")[0]
         yield name

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from baechi.backend.real.devices import TorchDevices
+from baechi.cost.regions import around
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.plan import Plan
@@ -234,9 +235,8 @@ def _wrap(model: nn.Module, runtime: Runtime, planned: dict[str, str], tiles: di
     below = _devices_below(devices)
     for name, module in modules.items():
         fused = isinstance(module, FUSED_STACKS)
-        spread = name == ROOT or name in again or len(below.get(name, ())) > 1
         called = has_forward(module)  # not a ModuleList
-        if id(module) not in wrapped and called and (spread or fused):
+        if id(module) not in wrapped and called and (fused or name in again or _begins_steps(name, below)):
             wrapped.add(id(module))
             bind(module, Binding(runtime, name))
             device = "".join(below[name]) if len(below.get(name, ())) == 1 else ""
@@ -273,7 +273,7 @@ def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str,
     layers = frozenset(devices)
     own = _devices_below(planned)
     for name, module in modules.items():
-        inside = not layers.isdisjoint(_above(name))
+        inside = not layers.isdisjoint(around(name))
         if name in devices or inside or next(module.children(), None) is not None or tiled_of(module):
             continue
         if len(own.get(name, ())) == 1:
@@ -281,17 +281,19 @@ def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str,
     return devices
 
 
+def _begins_steps(name: str, below: dict[str, set[str]]) -> bool:
+    """Whether a module opens a step if it is called alone: the root, what lies on several devices, and the
+    largest parts that lie on one."""
+    if name == ROOT or len(below.get(name, ())) != 1:
+        return name == ROOT or name in below
+    above = next(around(name), ROOT)
+    return above == ROOT or len(below[above]) > 1
+
+
 def _devices_below(devices: dict[str, str]) -> dict[str, set[str]]:
     """By module, the devices of its submodules, at any depth."""
     below: dict[str, set[str]] = {}
     for name, device in devices.items():
-        for module in _above(name):
+        for module in around(name):
             below.setdefault(module, set()).add(device)
     return below
-
-
-def _above(name: str) -> Iterator[str]:
-    """The modules that contain a module or a weight, from the inside out, without the root."""
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name

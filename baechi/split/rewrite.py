@@ -85,7 +85,9 @@ def sizes_of(graph: LayerGraph, layer: str) -> dict[str, int]:
     if layer in ("", ROOT) and _calls(graph, ROOT):
         raise PlanError("the model itself is the layer to split: put it into a module, as one of its layers")
     if not calls:
-        raise PlanError(f"the graph has no layer {layer!r} to split{_within(graph, layer)}")
+        raise PlanError(
+            f"the graph has no layer {layer!r} to split{_within(graph, layer)}: it has what the model calls"
+        )
     costs = graph.costs(calls[0])
     if costs.tile is not None or costs.joins is not None:
         raise PlanError(f"{layer} is a tile already: split its layer into smaller tiles instead")

@@ -101,6 +101,7 @@ def tiling_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Tiling:
     Raises:
         ValueError: an unknown dimension, or a number of tiles that cannot be.
     """
+    number: Any = spec
     if isinstance(spec, BatchSpec):
         ((dim, batch),) = spec.batch_sizes.items()
         size = _size(dim, sizes, layer)
@@ -112,10 +113,10 @@ def tiling_of(spec: LayerSpec, sizes: Mapping[str, int], layer: str) -> Tiling:
                 f"{layer} is to be split along {', '.join(spec) or 'nothing'}: name one dimension"
             )
         ((dim, number),) = spec.items()
-    elif isinstance(spec, Sequence):
+    elif isinstance(spec, (list, tuple)):
         return _nested(list(spec), sizes, layer)
     else:
-        dim, number = next(iter(sizes)), spec
+        dim = next(iter(sizes))
     _check_number(number, f"the number of tiles of {layer}")
     size = _size(dim, sizes, layer)
     if number > size:

@@ -37,6 +37,7 @@ def test_specs(spec: LayerSpec, tiling: Tiling) -> None:
         (11, "10 long along 'out': it cannot be split into 11"),
         ([], "not empty"),
         ([3], "one of BatchSpec"),
+        ("auto", "number of tiles of head is 'auto': it has to be a whole number"),
     ],
 )
 def test_faults(spec: LayerSpec, fault: str) -> None:

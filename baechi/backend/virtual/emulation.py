@@ -173,7 +173,7 @@ class Emulation(UntracedDispatchMode):
             if facts.rule.becomes_grad:
                 self._operations.check_gradient(args[0])
             result = self._run_kernel(func, args, kwargs or {})
-            if args[0].layout is not torch.strided:
+            if isinstance(args[0], torch.Tensor) and args[0].layout is not torch.strided:
                 self._operations.follow(args[0], result)
             return result
         with emulator.lock:

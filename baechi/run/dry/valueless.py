@@ -18,6 +18,7 @@ from baechi.torchlib.fakes.kernels import keeps_values, valueless_like
 from baechi.torchlib.private.modules import buffer_table
 from baechi.torchlib.split_tensors.cutting import join_in_place
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.tensors.layout import copy_with_layout
 from baechi.torchlib.tensors.pytree import map_tensors
 from baechi.torchlib.tensors.spans import copied_to_host
 from baechi.torchlib.tensors.swap_memory import exchange
@@ -94,13 +95,19 @@ def valueless_inputs(inputs: Any) -> Any:
     """Inputs without values, except small ones, which are copied: what follows from them alone is known.
 
     Args:
-        inputs: tensors, nested in lists, tuples and dicts.
+        inputs: tensors, nested in lists, tuples and dicts. One that is given twice stays one.
     """
+    known: dict[int, torch.Tensor] = {}
 
     def replaced(tensor: torch.Tensor) -> torch.Tensor:
-        if keeps_values(tensor):
-            return tensor.detach().cpu().clone().requires_grad_(tensor.requires_grad)
-        (made,) = valueless_like([tensor])
-        return made.requires_grad_(tensor.requires_grad)
+        if id(tensor) not in known:
+            kept = keeps_values(tensor)
+            made = (
+                copy_with_layout(tensor.detach(), torch.device("cpu"))
+                if kept
+                else valueless_like([tensor])[0]
+            )
+            known[id(tensor)] = made.requires_grad_(tensor.requires_grad)
+        return known[id(tensor)]
 
     return map_tensors(replaced, inputs)

@@ -62,7 +62,8 @@ class ShapeKernels:
             RuntimeError: torch's own errors for these shapes.
         """
         facts = facts_of(func)
-        if facts.aliases or facts.rule.new_memory or facts.rule.resizes:  # they read and write no values
+        # they read and write no values
+        if facts.aliases or facts.reshapes or facts.rule.new_memory or facts.rule.resizes:
             return func(*args, **kwargs)
         given = flat((*args, *kwargs.values()))
         if not any(map(is_valueless, given)) and self._is_small(func, facts, (args, kwargs), given):

@@ -30,6 +30,7 @@ class Facts:
         name: without namespace and overload.
         kernel: whether it computes something; views, queries and allocations do not.
         aliases: whether its results are views of its arguments.
+        reshapes: whether it changes in place how its argument sees its memory (`transpose_`), and no number.
         writes: positions and names of the arguments that it writes in place.
         returns_written: whether its results are what it wrote.
         waits: whether the host must see its result: a number, or a shape that depends on values.
@@ -40,6 +41,7 @@ class Facts:
     name: str
     kernel: bool
     aliases: bool
+    reshapes: bool
     writes: tuple[tuple[int, str], ...]
     returns_written: bool
     waits: bool
@@ -64,11 +66,13 @@ def facts_of(func: Any) -> Facts:
     # a composite operator writes nothing itself: those that it calls do
     names = rule.writes if rule.writes and not is_composite(func) else ()
     unsaid = [(i, a.name) for i, a in enumerate(schema.arguments) if a.name in names]
+    reshapes = torch.Tag.inplace_view in func.tags and not (rule.new_memory or rule.resizes)
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return Facts(
         name=name,
-        kernel=not aliases and rule.computes,
+        kernel=not (aliases or reshapes) and rule.computes,
         aliases=aliases,
+        reshapes=reshapes,
         writes=(*said, *unsaid),
         returns_written=bool(returns) and all(r.alias_info and r.alias_info.is_write for r in returns),
         waits=bool(tags & set(func.tags)),
@@ -236,7 +240,7 @@ def bytes_of(facts: Facts, given: Iterable[torch.Tensor], made: Iterable[torch.T
         given: the tensors it got.
         made: the tensors it returned; those it wrote if it returns nothing.
     """
-    if not facts.rule.computes:
+    if not facts.kernel:
         return 0
     returned = sum([tensor.numel() * tensor.element_size() for tensor in made])
     if facts.rule.reads_result_only:

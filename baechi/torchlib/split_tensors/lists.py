@@ -158,7 +158,7 @@ def unscale_lists(func: Any, args: Any) -> None:
     for piece in flat:
         groups.setdefault((piece.device, piece.dtype), []).append(piece)
     for (device, _), pieces in groups.items():
-        here = found if found.device == device else torch.zeros_like(found, device=device)
+        here = found if found.device == device else torch.zeros_like(found.to(device))
         func(pieces, here, inverse.to(device))
         if here is not found:
             found.copy_(torch.maximum(found, here.to(found.device)))

@@ -70,7 +70,11 @@ def set_data(tensor: SplitTensor, value: torch.Tensor) -> None:
     if isinstance(value, SplitTensor):
         if value.dtype != tensor.dtype or value.shape != tensor.shape:
             other = SplitTensor(value.pieces, value.axis).requires_grad_(tensor.requires_grad)
+            grad = tensor.grad  # it belongs to what is exchanged
             swap_implementation(tensor, other)
+            if grad is not None and value.shape == grad.shape:
+                grad.data = grad.detach().to(value.dtype)
+                tensor.grad = grad
         tensor.pieces, tensor.axis, tensor.lies = list(value.pieces), value.axis, value.lies
         return
     if value.shape != tensor.shape:

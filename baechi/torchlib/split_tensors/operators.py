@@ -220,6 +220,7 @@ _RUNNERS: dict[str, Callable[[Any, Any, dict[str, Any]], Any]] = {
     "dot": _dot,
     "vdot": _dot,
     **dict.fromkeys(["sum", "amax", "max", "min", "amin", "all", "any"], _reduced),
+    **dict.fromkeys(["_is_any_true", "_is_all_true"], _reduced),
     "equal": _equal,
     "is_same_size": lambda func, args, kwargs: args[0].shape == args[1].shape,
     "is_pinned": lambda func, args, kwargs: False,

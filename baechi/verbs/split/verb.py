@@ -115,7 +115,7 @@ def _located(spec: LayerSpec, cluster: Cluster | None) -> LayerSpec:
         named = None if matrix is None else [_name_of(device, cluster) for device in matrix]
         base = None if spec.base_device is None else _name_of(spec.base_device, cluster)
         return replace(spec, device_matrix=named, base_device=base)
-    if isinstance(spec, Sequence):
+    if isinstance(spec, (list, tuple)):
         return [_one(_located(one, cluster)) for one in spec]
     return spec
 

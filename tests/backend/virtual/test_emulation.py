@@ -123,3 +123,11 @@ def test_factories_that_answer_for_a_device() -> None:
             made = torch.zeros(2), torch.tensor([1.0, 2.0]), torch.as_tensor([1.0, 2.0])
         found = [str(tensor.device) for tensor in (*made, made[0].new_tensor([1.0, 2.0]))]
     assert found == ["cpu:1"] * 4
+
+
+def test_numbers_in_place_of_tensors() -> None:
+    """Torch multiplies by a complex number, and views it in backward."""
+    with baechi.Cluster.virtual(1):
+        x = torch.ones(3, requires_grad=True)
+        torch.exp(1j * x).real.sum().backward()
+        torch.testing.assert_close(x.grad, -torch.sin(torch.ones(3)))

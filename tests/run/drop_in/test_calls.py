@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -166,6 +166,51 @@ def test_parts_called_alone(way: Way) -> None:
         return alone.detach(), part.detach(), out.detach(), model.late(batch()).detach()
 
     same(way, run, waits=False)  # the last call is that of a part
+
+
+class _Positions(nn.Embedding):
+    """Is given a shape, and no tensor."""
+
+    def forward(self, shape: torch.Size) -> Tensor:  # type: ignore[override]
+        return super().forward(torch.arange(shape[1], device=self.weight.device))
+
+
+class _Encoder(nn.Module):
+    """A part that lies on one device, and reads a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions, self.layer = nn.Embedding(9, 6), _Positions(9, 6), nn.Linear(6, 6)
+        self.scale = nn.Parameter(torch.rand(6))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        made: Tensor = self.layer(self.words(ids) * self.scale + self.positions(ids.shape))
+        return made
+
+
+class _Both(nn.Module):
+    """An encoder, and a head on another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = _Encoder(), nn.Linear(6, 9)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.encoder(ids))
+
+
+@pytest.mark.parametrize("split", [None, {"head": 2}])
+def test_a_part_on_one_device_alone(split: dict[str, int] | None) -> None:
+    """Its own weights, and layers that are given no tensor, lie where its other layers do."""
+    model, ids = seeded(_Both)(), torch.arange(8).view(2, 4)
+    expected = model.encoder(ids).detach()
+    cluster = baechi.Cluster.virtual(2, memory="1GiB")
+    baechi.distribute(model, (ids,), cluster=cluster, device_map={"encoder": 1, "head": 0}, split=split)
+    for around in (cluster, nullcontext()):
+        with around:
+            found = model.encoder(ids)
+            found.sum().backward()
+            assert torch.equal(found.detach().cpu(), expected)
 
 
 @every_way

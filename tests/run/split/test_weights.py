@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,44 @@ def test_scaled_gradients() -> None:
             scaler.update()
         assert scaler.get_scale() == 4.0
     assert_same(model, plain, grads=False)
+
+
+def test_scaled_gradients_on_a_cluster() -> None:
+    """The same where pieces, and what the scaler notes, lie on several emulated devices."""
+    model, plain, cluster, inputs = tied_on_devices()
+    for network, around in ((model, cluster), (plain, nullcontext())):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        optimizer = optim.SGD(network.parameters(), lr=0.1)
+        with around:
+            scaler.scale(network(*inputs)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert_same(model, plain, grads=False)
+
+
+def test_cast_with_gradients() -> None:
+    """`float()` takes gradients along; the same weights stay."""
+    model, plain, _, inputs = tied_on_devices()
+    weights = list(model.parameters())
+    for network in (model, plain):
+        network(*inputs).backward()
+        network.float()
+    assert all(one is other for one, other in zip(model.parameters(), weights, strict=True))
+    assert {weight.dtype for weight in weights} == {torch.float32}
+    assert_same(model, plain, tolerance=1e-6)
+
+
+def test_anomaly_mode() -> None:
+    """Torch looks for gradients that are no numbers, piece by piece."""
+    model, plain, cluster, inputs = tied_on_devices()
+    with cluster, pytest.warns(UserWarning, match="Anomaly"), torch.autograd.detect_anomaly():
+        model(*inputs).backward()
+        with pytest.raises(RuntimeError, match="returned nan"):
+            (model(*inputs) * torch.nan).backward()
+    plain(*inputs).backward()
+    model.zero_grad()
+    model(*inputs).backward()
+    assert_same(model, plain)
 
 
 def test_frozen_and_filled() -> None:

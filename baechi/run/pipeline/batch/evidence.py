@@ -8,7 +8,9 @@ of the batch (contrastive losses, losses of experts): microbatches train somethi
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -16,11 +18,13 @@ from torch import nn
 
 from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.joining import loss_in
+from baechi.run.pipeline.batch.joining import objective_in
 from baechi.run.pipeline.batch.shares import ROWS, Rule, rules_for
-from baechi.run.pipeline.batch.splitting import Parted, Split, parted, some_rows
+from baechi.run.pipeline.batch.splitting import Parted, Split, parted, rows_of, some_rows
+from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import left_as_found
-from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,9 @@ _ROUNDING = 32
 """A rule is as good as the best one if it is behind by so many units in the last place."""
 
 _ALIKE = 1e-9
+
+_SEEN = 64
+"""Among so many rows of a batch those are chosen that are asked about."""
 
 CallWhole = Callable[[Inputs], Any]
 """Calls the model with a batch as it is; the result has the loss."""
@@ -53,7 +60,7 @@ class Evidence:
     def __init__(self, split: Split, *, tells: bool = True) -> None:
         self.rules: list[Rule] = []
         self.couples = False
-        self._split, self._tells = split, tells
+        self._split, self._tells, self._doubted = split, tells, False
 
     def shares(self, model: nn.Module, parts: Parted, inputs: Inputs, call: CallWhole) -> list[Any]:
         """What the losses of a batch's microbatches count.
@@ -71,7 +78,18 @@ class Evidence:
             return ROWS.weigh(parts)  # as without labels, when there is no loss
         elif len(self.rules) > 1 and self._disagree(parts):
             self._ask(model, inputs, call, max(parts.rows))
+        if len(self.rules) > 1 and not self._doubted and self._disagree(parts):
+            self._doubted = True
+            self._log(
+                "a few rows do not tell what the losses of microbatches count: it is taken to be %s, and %s "
+                "would do as well. Say it with loss_weights=",
+                self.rules[0].name,
+                self.rules[1].name,
+            )
         return self.rules[0].weigh(parts)
+
+    def _log(self, text: str, *values: object) -> None:
+        logger.log(logging.WARNING if self._tells else logging.DEBUG, text, *values)
 
     def _disagree(self, parts: Parted) -> bool:
         found = [[float(share) for share in rule.weigh(parts)] for rule in self.rules]
@@ -83,32 +101,56 @@ class Evidence:
 
     def _ask(self, model: nn.Module, inputs: Inputs, call: CallWhole, fit: int) -> None:
         """Leave only the rules that give the loss of a few rows; as many as a microbatch has find room."""
-        rows = some_rows(model, inputs, min(_ROWS, max(_FEWEST_ROWS, fit)), self._split)
-        parts = parted(model, rows, 2, self._split) if rows is not None else None
-        if rows is None or parts is None:
+        numbers = self._telling(model, inputs, min(_ROWS, max(_FEWEST_ROWS, fit)))
+        if len(numbers) < _FEWEST_ROWS:
             self.rules = self.rules[-2:-1]  # one row says nothing: by rows
             return
-        try:
-            result, *results = [_looked(model, call, inputs) for inputs in (rows, *parts.parts)]
-        except BaechiError:
-            raise
-        except Exception as error:  # the model's code may raise anything on fewer rows than it is made for
-            logger.log(
-                logging.WARNING if self._tells else logging.DEBUG,
-                "what the losses of microbatches count is not known, since the model fails on a few rows: by "
-                "rows, unless loss_weights= says otherwise. (%s: %s)",
-                type(error).__name__,
-                error,
-            )
-            self.rules, self.couples = [ROWS], True
-            return
-        whole, each = loss_in(result), [loss_in(one) for one in results]
-        if whole is None or any(one is None for one in each):
-            self.rules, self.couples = [ROWS], not _same_rows(result, results, parts.rows)
-            return
+        rows = some_rows(model, inputs, numbers, self._split)
+        parts = parted(model, rows, 2, self._split)
+        for training in (False, True) if model.training else (False,):
+            try:
+                result, *results = [_looked(model, call, one, training) for one in (rows, *parts.parts)]
+            except BaechiError:
+                raise
+            except Exception as error:  # the model's code may raise anything on few rows
+                if training:
+                    break
+                self._log(
+                    "what the losses of microbatches count is not known, since the model fails on a few "
+                    "rows: by rows, unless loss_weights= says otherwise. (%s: %s)",
+                    type(error).__name__,
+                    error,
+                )
+                self.rules, self.couples = [ROWS], True
+                return
+            whole, each = objective_in(result), [objective_in(one) for one in results]
+            if whole is not None and all(one is not None for one in each):
+                self._judge(parts, whole, each)
+                return
+            if not training:
+                apart = _same_rows(result, results, parts.rows)
+        self.rules, self.couples = [ROWS], not apart
+
+    def _telling(self, model: nn.Module, inputs: Inputs, count: int) -> list[int]:
+        """Rows that tell the rules apart: the one half counts least by one of them, the other half most."""
+        there = min(_SEEN, rows_of(model, inputs, self._split) or 0)
+        first = list(range(min(count, there)))
+        if there <= _FEWEST_ROWS:
+            return first
+        each = parted(model, some_rows(model, inputs, range(there), self._split), there, self._split)
+        for rule in self.rules:
+            shares = [float(share) for share in rule.weigh(each)]
+            if max(shares) - min(shares) > _ALIKE:
+                ranked = sorted(range(there), key=shares.__getitem__)
+                few = min(count, there) // 2
+                return [*ranked[:few], *ranked[there - few :]]
+        return first
+
+    def _judge(self, parts: Parted, whole: torch.Tensor, each: list[Any]) -> None:
+        """Leave only the rules that give the loss of the whole from those of its parts."""
         expected = float(whole)
         given = [_sum(rule.weigh(parts), each) for rule in self.rules]
-        errors = [abs(one - expected) for one in given]
+        errors = [abs(one - expected) if isfinite(one) else inf for one in given]
         scale = max(1.0, abs(expected))
         if min(errors) <= _tolerance(whole) * scale:
             at_most = min(errors) + _ROUNDING * _step(whole) * scale
@@ -116,8 +158,7 @@ class Evidence:
             return
         self.rules, self.couples = [ROWS], True
         nearest = min(given, key=lambda one: abs(one - expected))
-        logger.log(
-            logging.WARNING if self._tells else logging.DEBUG,
+        self._log(
             "the loss of %d rows is %.6g, and %.6g from two microbatches of them: it couples the rows of the "
             "batch, and microbatches train another objective. Use microbatches=1, or say how the parts count "
             "with loss_weights=",
@@ -127,12 +168,36 @@ class Evidence:
         )
 
 
-def _looked(model: nn.Module, call: CallWhole, inputs: Inputs) -> Any:
-    """What a call gives in evaluation, without gradients; nothing of the model changes."""
-    with torch.no_grad(), left_as_found(model, contents="none"):
-        for module in model.modules():
+def _looked(model: nn.Module, call: CallWhole, inputs: Inputs, training: bool) -> Any:
+    """What a call gives without gradients, with copies of its inputs; nothing of the model changes.
+
+    Args:
+        model: the model.
+        call: calls it.
+        inputs: a few rows.
+        training: whether in training, as a loss may be made there only; else in evaluation.
+    """
+    with torch.no_grad(), _buffers_kept(model), left_as_found(model, contents="none"):
+        for module in model.modules() if not training else ():
             module.training = False
-        return call(inputs)
+        args, kwargs = map_tensors(torch.clone, (inputs.args, inputs.kwargs))
+        return call(Inputs(*args, **kwargs))
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Put back what the model's code writes in buffers, in evaluation too: counts, say. This takes no time of
+    emulated devices."""
+    with without_dispatch_modes():
+        data = [buffer.data for buffer in model.buffers() if buffer.layout == torch.strided]
+        before = [(one, one.clone()) for one in data if not (one.is_meta or is_valueless(one))]
+    try:
+        yield
+    finally:
+        with without_dispatch_modes():
+            for one, content in before:
+                if not torch.equal(one, content):
+                    one.copy_(content)
 
 
 def _same_rows(whole: Any, parts: list[Any], rows: tuple[int, ...]) -> bool:
@@ -149,7 +214,9 @@ def _same_rows(whole: Any, parts: list[Any], rows: tuple[int, ...]) -> bool:
 
 
 def _sum(shares: list[Any], losses: list[Any]) -> float:
-    return sum([float(share) * float(loss) for share, loss in zip(shares, losses, strict=True)])
+    """What does not count may be no number: a mean over no labels."""
+    counted = [(float(share), loss) for share, loss in zip(shares, losses, strict=True)]
+    return sum([share * float(loss) for share, loss in counted if share])
 
 
 def _tolerance(loss: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import torch
 
 from baechi.errors import BaechiError
+from baechi.torchlib.tensors.pytree import named_tensors
 
 JoinTensors = Callable[[Sequence[torch.Tensor], str], Any]
 """From a tensor of each microbatch, and its name in the result, one value."""
@@ -38,7 +39,9 @@ class Unjoined:
         )
 
     __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse
-    __setattr__ = __setitem__ = __add__ = __mul__ = __sub__ = __float__ = __int__ = _refuse
+    __setattr__ = __setitem__ = __float__ = __int__ = __format__ = __neg__ = __abs__ = _refuse
+    __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __lt__ = __gt__ = _refuse
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = __le__ = __ge__ = _refuse
 
 
 def joined(results: Sequence[Any], join: JoinTensors, name: str = "") -> Any:
@@ -89,6 +92,30 @@ def _joined_mapping(results: Sequence[Mapping[Any, Any]], join: JoinTensors, nam
 
 def _below(name: str, key: Any) -> str:
     return f"{name}.{key}" if name else str(key)
+
+
+def is_loss_at(name: str) -> bool:
+    """Whether a number at that place in a result is joined as losses are.
+
+    Args:
+        name: its name, which is empty for the result itself.
+    """
+    last = name.rpartition(".")[2]
+    return not name or "loss" in last or last == "0"
+
+
+def objective_in(result: Any) -> torch.Tensor | None:
+    """What is minimized: the loss, else the sum of all numbers that are joined as losses; None without any.
+
+    Args:
+        result: what the model returned.
+    """
+    loss = loss_in(result)
+    if loss is not None:
+        return loss
+    named = [(name.removeprefix("."), tensor) for name, tensor in named_tensors("", result)]
+    numbers = [one for name, one in named if is_loss_at(name) and not one.dim() and one.is_floating_point()]
+    return torch.stack([number.detach().cpu() for number in numbers]).sum() if numbers else None
 
 
 def loss_in(result: Any) -> torch.Tensor | None:

@@ -8,7 +8,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
-from baechi.run.pipeline.batch.joining import Unjoined, joined
+from baechi.run.pipeline.batch.joining import Unjoined, is_loss_at, joined
 
 Root = Callable[[int, torch.Tensor], Any]
 """From a microbatch and a tensor of it, where gradients of the tensor come in."""
@@ -73,9 +73,8 @@ class Joiner:
     def _join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
         if all(one is tensors[0] for one in tensors):
             return tensors[0]
-        last = name.rpartition(".")[2]
         scalar = all(one.dim() == 0 and one.is_floating_point() for one in tensors)
-        if scalar and (not name or "loss" in last or last == "0"):
+        if scalar and is_loss_at(name):
             return self._noted(self._sum(tensors), tensors, None)
         for dim in self._dims:
             if self._is_along(tensors, dim):
@@ -111,7 +110,7 @@ class Joiner:
             for part, share in zip(parts, self._shares, strict=True):
                 if isinstance(share, torch.Tensor) and self._backend.place_of(share) != place:
                     share = transfer(share, self._backend, place)
-                counted = part * share
+                counted = _weighed(part, share)
                 total = counted if total is None else total + counted
             assert total is not None
             return total.to(parts[0].dtype)
@@ -124,3 +123,10 @@ class Joiner:
             one if near else transfer(one, self._backend, place)
             for one, near in zip(parts, here, strict=True)
         ]
+
+
+def _weighed(loss: torch.Tensor, share: Any) -> torch.Tensor:
+    """A mean over no labels is no number, and counts nothing."""
+    if not isinstance(share, torch.Tensor):
+        return loss * share if share else torch.zeros_like(loss)
+    return torch.where(share == 0, 0.0, loss * share)

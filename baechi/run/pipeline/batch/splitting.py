@@ -1,7 +1,7 @@
 """A batch in parts, one for each microbatch: tensors along the batch's dimension, everything else whole."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,24 +147,23 @@ def rows_of(model: nn.Module, inputs: Inputs, split: Split) -> int | None:
     return _rows(list(_named(model, inputs)), split)
 
 
-def some_rows(model: nn.Module, inputs: Inputs, rows: int, split: Split) -> Inputs | None:
-    """The first rows of a batch; None if it has less than two.
+def some_rows(model: nn.Module, inputs: Inputs, rows: Sequence[int], split: Split) -> Inputs:
+    """Some rows of a batch, copied.
 
     Args:
         model: the model.
-        inputs: the batch.
-        rows: how many at most.
+        inputs: the batch, which has these rows.
+        rows: their numbers.
         split: see `parted`.
     """
     named = list(_named(model, inputs))
     there = _rows(named, split)
-    if there is None or there < 2:
-        return None
+    assert there is not None
     dims = {id(t): _dimension(name, t, there, split) for name, value in named for t in tensors_in(value)}
 
-    def first(tensor: torch.Tensor) -> torch.Tensor:
+    def taken(tensor: torch.Tensor) -> torch.Tensor:
         dim = dims[id(tensor)]
-        return tensor if dim is None else tensor.narrow(dim, 0, min(rows, there))
+        return tensor if dim is None else tensor.index_select(dim, torch.tensor(rows, device=tensor.device))
 
-    args, kwargs = map_tensors(first, (inputs.args, inputs.kwargs))
+    args, kwargs = map_tensors(taken, (inputs.args, inputs.kwargs))
     return Inputs(*args, **kwargs)

@@ -56,8 +56,12 @@ class _Outer(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor, None, None]:
+        if torch.is_grad_enabled():  # only then: `once_differentiable` would say it too late, or never
+            raise BaechiError(
+                "create_graph=True through a step in microbatches: its gradients have no history, so what is "
+                "computed of them (a gradient penalty) would train nothing. Use microbatches=1"
+            )
         ctx.box.incoming = grads
         return _token(), None, None
 

@@ -2,10 +2,15 @@
 
 from typing import Any
 
+import torch
+
+from baechi.errors import BaechiError
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.steady.functions import FunctionFacts
 from baechi.run.step.glue import GlueMode
 from baechi.torchlib.tensors.pytree import tensors_in
+
+_DERIVES = frozenset([torch.autograd.grad, torch.autograd.backward, torch.Tensor.backward])
 
 
 class LaneGlue(GlueMode):
@@ -16,6 +21,15 @@ class LaneGlue(GlueMode):
     """
 
     step: LaneStep
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _DERIVES:
+            raise BaechiError(
+                f"the model's code calls torch.autograd.{func.__name__} between its layers, and a step in "
+                "microbatches cuts its history between stages: call it inside of one layer "
+                "(no_split_module_classes makes a module one), or use microbatches=1"
+            )
+        return super().__torch_function__(func, types, args, kwargs)
 
     def _run(
         self, func: Any, facts: FunctionFacts, turn: int, there: str | None, args: Any, kwargs: dict[str, Any]

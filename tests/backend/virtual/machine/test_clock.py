@@ -43,6 +43,14 @@ def test_lists_in_place_take_what_their_tensors_take() -> None:
         ]
 
 
+def test_views_in_place_are_no_kernels() -> None:
+    """What changes how a tensor sees its memory moves nothing."""
+    with cluster_of():
+        x = zeros("cpu:0", 3)
+        x.unsqueeze_(0).t_().transpose_(0, 1).squeeze_(0)
+        assert x.shape == (3,) and rows() == [("zeros", "cpu:0", 0.0, 3.0)]
+
+
 def test_arithmetic_bounds_a_kernel_that_moves_little() -> None:
     """A kernel lasts as long as its arithmetic or its bytes, whichever is more."""
     flops_per_s = {"float32": 1.0, "float64": 0.5}
