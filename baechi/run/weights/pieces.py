@@ -17,6 +17,7 @@ from baechi.torchlib.modules.optimizer_state import state_beside
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.split_tensors.cutting import cut, join_in_place, split_in_place
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.tensors.storage import storage_object
 
 
 def in_pieces(weights: Mapping[str, torch.Tensor], cuts: Mapping[str, Cut]) -> dict[str, torch.Tensor]:
@@ -46,6 +47,8 @@ def split_weights(
 ) -> None:
     """Cut whole weights, with gradients and optimizer state, each piece on its device.
 
+    Weights that share memory share their pieces: tied ones that `load_state_dict(assign=True)` made two.
+
     Args:
         weights: by qualified name; those in pieces stay as they are.
         cuts: where they are cut.
@@ -53,21 +56,32 @@ def split_weights(
         backend: the devices.
         optimizer: an optimizer made before.
     """
-    for name, (axis, sizes) in cuts.items():
-        weight = weights.get(name)
-        if weight is None or isinstance(weight, SplitTensor):
+    whole = {name: weights[name] for name in cuts if name in weights}
+    whole = {name: weight for name, weight in whole.items() if not isinstance(weight, SplitTensor)}
+    memory = {name: _memory_of(weight) for name, weight in whole.items()}
+    shared: dict[tuple[object, ...], list[torch.Tensor]] = {}
+    for name, weight in whole.items():
+        if isinstance(weight, SplitTensor):  # under another name
             continue
+        axis, sizes = cuts[name]
         devices = [planned[f"{name}[{number}]"] for number in range(len(sizes))]
         place = functools.partial(_placed, backend, devices)
         grad = weight.grad
         beside = [value for value in _beside(weight, optimizer) if not isinstance(value, SplitTensor)]
+        key = (memory[name], axis, tuple(sizes), *devices)
         with without_dispatch_modes():
-            made = cut(weight, sizes, axis, place)
+            made = SplitTensor(list(shared[key]), axis) if key in shared else cut(weight, sizes, axis, place)
+            shared[key] = list(made.pieces)
             parts = [cut(value, sizes, axis, place) for value in beside]
         for value, pieces in zip(beside, parts, strict=True):
             split_in_place(value, pieces)
         split_in_place(weight, made)
         weight.grad = grad
+
+
+def _memory_of(weight: torch.Tensor) -> object:
+    """Which memory a weight has: asked before any is cut."""
+    return id(storage_object(weight)), weight.storage_offset(), weight.shape, weight.stride()
 
 
 def _placed(backend: AbstractBackend, devices: list[str], view: torch.Tensor, number: int) -> torch.Tensor:

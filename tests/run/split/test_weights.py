@@ -292,6 +292,20 @@ def test_hooks_and_gradients() -> None:
     assert_same(model, plain)
 
 
+def test_assigned_state_stays_tied() -> None:
+    """`assign=True` makes two parameters of one memory, as it does of a model that is not split."""
+    model, plain, _, inputs = tied_on_devices()
+    state = copy.deepcopy(plain.state_dict())
+    for network in (model, plain):
+        network.load_state_dict(copy.deepcopy(state), assign=True)
+        assert network.head.weight is not network.embed.weight
+        optimizer = optim.SGD(network.parameters(), lr=0.1)
+        steps(network, inputs, optimizer)
+        assert torch.equal(network.head.weight.detach().cpu(), network.embed.weight.detach().cpu())
+    assert isinstance(model.head.weight, SplitTensor)
+    assert_same(model, plain)
+
+
 def test_scaled_gradients() -> None:
     """A `GradScaler` unscales pieces, and skips a step where one of them is not finite."""
     model, plain, _, inputs = tied_on_devices()
