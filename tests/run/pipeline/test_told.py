@@ -186,6 +186,7 @@ def test_no_use_of_an_output_that_is_not_joined() -> None:
         lambda: sum([best]), lambda: 2 * best, lambda: best / 2, lambda: -best, lambda: best > 0,
         lambda: f"{best:.3f}",
     ]  # fmt: skip
+    assert f"{best}" == "<best: tensor of shape () of each microbatch, not joined>"
     for use in uses:
         with pytest.raises(
             BaechiError, match=r"best is a tensor of shape .* nothing says how these are joined"

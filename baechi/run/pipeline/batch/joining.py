@@ -31,6 +31,9 @@ class Unjoined:
     def __repr__(self) -> str:
         return f"<{self._name}: {self._what} of each microbatch, not joined>"
 
+    def __format__(self, spec: str) -> str:
+        return self._refuse() if spec else repr(self)
+
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise BaechiError(
             f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing "
@@ -39,7 +42,7 @@ class Unjoined:
         )
 
     __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse
-    __setattr__ = __setitem__ = __float__ = __int__ = __format__ = __neg__ = __abs__ = _refuse
+    __setattr__ = __setitem__ = __float__ = __int__ = __neg__ = __abs__ = _refuse
     __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __lt__ = __gt__ = _refuse
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = __le__ = __ge__ = _refuse
 
