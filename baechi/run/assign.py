@@ -284,10 +284,10 @@ def _layer_devices(plan: Plan, modules: dict[str, nn.Module], planned: dict[str,
 def _begins_steps(name: str, below: dict[str, set[str]]) -> bool:
     """Whether a module opens a step if it is called alone: the root, what lies on several devices, and the
     largest parts that lie on one."""
-    if name == ROOT or len(below.get(name, ())) != 1:
-        return name == ROOT or name in below
-    above = next(around(name), ROOT)
-    return above == ROOT or len(below[above]) > 1
+    devices, above = len(below.get(name, ())), next(around(name), ROOT)
+    if name == ROOT or devices > 1:
+        return True
+    return devices == 1 and (above == ROOT or len(below[above]) > 1)
 
 
 def _devices_below(devices: dict[str, str]) -> dict[str, set[str]]:

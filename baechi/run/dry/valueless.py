@@ -101,12 +101,10 @@ def valueless_inputs(inputs: Any) -> Any:
 
     def replaced(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in known:
-            kept = keeps_values(tensor)
-            made = (
-                copy_with_layout(tensor.detach(), torch.device("cpu"))
-                if kept
-                else valueless_like([tensor])[0]
-            )
+            if keeps_values(tensor):
+                made = copy_with_layout(tensor.detach(), torch.device("cpu"))
+            else:
+                (made,) = valueless_like([tensor])
             known[id(tensor)] = made.requires_grad_(tensor.requires_grad)
         return known[id(tensor)]
 

@@ -10,6 +10,7 @@ of the batch (contrastive losses, losses of experts): microbatches train somethi
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
@@ -133,11 +134,13 @@ class Evidence:
 
     def _telling(self, model: nn.Module, inputs: Inputs, count: int) -> list[int]:
         """Rows that tell the rules apart: the one half counts least by one of them, the other half most."""
-        there = min(_SEEN, rows_of(model, inputs, self._split) or 0)
+        rows = rows_of(model, inputs, self._split) or 0
+        there = min(_SEEN, rows)
         first = list(range(min(count, there)))
         if there <= _FEWEST_ROWS:
             return first
-        each = parted(model, some_rows(model, inputs, range(there), self._split), there, self._split)
+        each = parted(model, inputs, rows, self._split)  # views: no row is copied
+        each = replace(each, parts=each.parts[:there], rows=each.rows[:there])
         for rule in self.rules:
             shares = [float(share) for share in rule.weigh(each)]
             if max(shares) - min(shares) > _ALIKE:
