@@ -3,7 +3,8 @@
 a proof that nothing fits                     at once (`proof`)
 one device, m-TOPO, m-ETF, m-SCT, chain      each as it is, and with orders by bottom level
     └─ if none fits, by memory alone         `tight`
-    └─ a search from the best of them        `rounds`; or every plan, if there are few
+    └─ a search from the best of them        `rounds`; or every plan, if there are few; none (at the default
+    │                                        effort) where the best is near the lower bound
     └─ all in the code's order, and a search if the cluster charges the host, since waiting costs it
           └─ the best of all                 of nearly equal ones: room to spare, few cuts, so one
                                              device wins unless several are faster (`preferred`)
@@ -34,6 +35,10 @@ PACKED = "by memory"
 
 SIMULATIONS = 400
 """The most simulations of an exact search."""
+
+NEAR = 1.02
+"""With the default effort there is no search where a step is within this factor of the lower bound. So little
+can be gained, and loading the search's compiler takes as long as all else together."""
 
 
 def best(
@@ -126,6 +131,8 @@ def _search(
     in_turn: bool = False,
 ) -> list[Attempt]:
     """The candidates that the search finds."""
+    if effort == 1 and min([start.step_s for start in tries]) <= enough_s * NEAR:
+        return []
     from baechi.place.search import Rounds  # the compiler that it needs takes half a second to import
 
     return Rounds(problem, check, tries, enough_s, in_turn=in_turn).run(effort)

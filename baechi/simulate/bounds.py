@@ -2,7 +2,8 @@
 
 Five bounds on time, each for forward and for backward, which do not overlap:
 
-- path: layers that depend on each other run one after the other, each on its fastest device;
+- path: layers that depend on each other run one after the other, each on its fastest device
+  (`path_bounds`);
 - work: all layers share the devices. Were every layer divisible, devices of speed v would share
   work w in w / sum(v); for times by kind of device the same weights still give a bound (they are a
   feasible solution of the dual of the scheduling program on unrelated machines);
@@ -24,6 +25,7 @@ from baechi.cost.memory import footprints
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate.issue_bounds import shortest_issue_s
+from baechi.simulate.path_bounds import Seconds, longest_backward_s, longest_forward_s
 
 
 def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
@@ -38,11 +40,15 @@ def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
     """
     indexed = IndexedGraph.of(graph, apart=True)
     cut = _must_be_cut(graph, indexed, cluster)
-    phases = ("forward_s", "backward_s") if graph.training else ("forward_s",)
+    phases = (("forward_s", longest_forward_s), ("backward_s", longest_backward_s))
     computed_s, issued_s = [], []
-    for phase, issue_s in zip(phases, shortest_issue_s(indexed, cluster), strict=False):
-        seconds = seconds_by_device(graph, indexed.names, cluster.devices, phase)
-        computed_s.append(max(_shortest_s(indexed, seconds, cluster), _cut_s(indexed, seconds, cluster, cut)))
+    for (phase, longest_s), issue_s in zip(
+        phases if graph.training else phases[:1], shortest_issue_s(indexed, cluster), strict=False
+    ):
+        seconds = _on_devices_s(graph, indexed, cluster, phase)
+        longest_cut_s = _cut_s(indexed, seconds, cluster, cut)
+        bounds_s = longest_s(indexed, seconds, cluster), _shared_s(indexed, seconds, cluster), longest_cut_s
+        computed_s.append(max(bounds_s))
         issued_s.append(issue_s)
     if indexed.outputs_stay:  # the host issues backward while devices run forward
         return max(sum(computed_s), sum(issued_s))
@@ -77,15 +83,23 @@ def _kept_bytes(graph: LayerGraph, indexed: IndexedGraph) -> tuple[list[int], li
     )
 
 
-def _shortest_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]], cluster: Cluster) -> float:
+def _on_devices_s(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster, phase: str) -> Seconds:
+    """By device and layer, its seconds; none of glue that the host may run itself."""
+    seconds = seconds_by_device(graph, indexed.names, cluster.devices, phase)
+    on_host = [costs.on_host for costs in indexed.costs]
+    return [[0.0 if skip else s for skip, s in zip(on_host, row, strict=True)] for row in seconds]
+
+
+def _shared_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster) -> float:
+    """All work, shared by all devices; or the longest group, which one device runs."""
     speeds = [device.speed for device in cluster.devices]
     weighted = [[speed / sum(speeds) * s for s in row] for speed, row in zip(speeds, seconds, strict=True)]
-    work_s = sum([min(times) for times in zip(*weighted, strict=True)])
+    work_s: float = sum([min(times) for times in zip(*weighted, strict=True)])
     groups_s = [min([sum([row[m] for m in members]) for row in seconds]) for members in indexed.members]
-    return max(work_s, max(_heads_s(indexed, seconds), default=0.0), *groups_s) if groups_s else 0.0
+    return max([work_s, *groups_s])
 
 
-def _heads_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]]) -> list[float]:
+def _heads_s(indexed: IndexedGraph, seconds: Seconds) -> list[float]:
     """By layer, the longest path that ends with it, every layer on its fastest device."""
     end_s = [0.0] * len(indexed)
     for layer, times in enumerate(zip(*seconds, strict=True)):
@@ -95,7 +109,7 @@ def _heads_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]]) -> list[
     return end_s
 
 
-def _tails_s(indexed: IndexedGraph, seconds: Sequence[Sequence[float]]) -> list[float]:
+def _tails_s(indexed: IndexedGraph, seconds: Seconds) -> list[float]:
     """By layer, the longest path that begins with it."""
     tails_s = [0.0] * len(indexed)
     fastest_s = [min(times) for times in zip(*seconds, strict=True)]
@@ -116,9 +130,7 @@ def _must_be_cut(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> 
     return [part for part in parts if any(sum([kept[n] for n in part]) > most for kept in moments)]
 
 
-def _cut_s(
-    indexed: IndexedGraph, seconds: Sequence[Sequence[float]], cluster: Cluster, cut: Sequence[set[int]]
-) -> float:
+def _cut_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster, cut: Sequence[set[int]]) -> float:
     """The longest path through the cheapest tensor to cut; of several parts, the largest such value."""
     if not cut or len(cluster) < 2:
         return 0.0

@@ -24,7 +24,7 @@ def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, fl
     Returns:
         Seconds of a forward, and of a backward; 0 of a graph without the host's times.
     """
-    forward_s, backward_s = (_host_s(indexed, "forward"), _host_s(indexed, "backward"))
+    forward_s, alone_s = host_times_s(indexed, cluster)
     if not any(forward_s):
         return 0.0, 0.0
     links, host = link_table(cluster), len(cluster)
@@ -32,14 +32,30 @@ def shortest_issue_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[float, fl
         cluster.launch_s + min([transfer_s(links[here][host], tensor.size_bytes) for here in range(host)])
         for tensor in indexed.fetched
     ]
-    alone_s = [
-        max(0.0, seconds - cluster.launch_s * additions)
-        for seconds, additions in zip(backward_s, additions(indexed), strict=True)
-    ]
     shared_s = sum(alone_s) / len(cluster)
     backward = max(shared_s, _longest_s(indexed, alone_s)) - cluster.launch_s
     sent = _sent_inputs(indexed)
     return sum(forward_s) + cluster.launch_s * (sent - 1) + sum(fetched_s), max(0.0, backward)
+
+
+def host_times_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[list[float], list[float]]:
+    """The least time that the host needs to issue each layer.
+
+    Args:
+        indexed: the layer graph, indexed.
+        cluster: the devices.
+
+    Returns:
+        By layer, seconds in forward, and in backward; 0 of a graph without the host's times.
+    """
+    forward_s = _host_s(indexed, "forward")
+    if not any(forward_s):
+        return forward_s, [0.0] * len(indexed)
+    alone_s = [
+        max(0.0, seconds - cluster.launch_s * additions)
+        for seconds, additions in zip(_host_s(indexed, "backward"), additions(indexed), strict=True)
+    ]
+    return forward_s, alone_s
 
 
 def _sent_inputs(indexed: IndexedGraph) -> int:

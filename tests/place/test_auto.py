@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from place.checker import check
-from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, layered
+from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, graph_of, layered
 from place.strategies import clusters, layer_graphs
 
 from baechi.errors import PlacementError
@@ -82,6 +82,16 @@ def test_no_effort() -> None:
     lazy, eager = (place(graph, cluster, "auto", effort=effort) for effort in (0, 3))
     assert not any("search" in one.placer for one in lazy.candidates)
     assert simulate(eager).makespan_s <= simulate(lazy).makespan_s
+
+
+@pytest.mark.parametrize(("layers", "searched"), [(21, True), (81, False)])
+def test_no_search_for_little(layers: int, searched: bool) -> None:
+    """Half a layer above the bound. Where that is under a fiftieth of the step, only more effort searches."""
+    graph, cluster = graph_of({f"l{k}": {"forward_s": 1} for k in range(layers)}), cluster_of(99, 99)
+    found = [
+        {one.placer for one in place(graph, cluster, "auto", effort=effort).candidates} for effort in (1, 2)
+    ]
+    assert ["bands" in names for names in found] == [searched, True]
 
 
 def test_a_search_where_waiting_costs() -> None:

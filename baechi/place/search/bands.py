@@ -21,7 +21,7 @@ import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
 from baechi.place.search.changes import Groups, draw
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled, inlined
 from baechi.place.search.estimating.tables import Lists
 from baechi.place.search.room import Room, move, takes
 from baechi.records import Link
@@ -214,7 +214,7 @@ def _anneal(
                 readers[tensor, there] += 1
 
 
-@compiled
+@inlined
 def _loads_s(spread: _Spread, room: Room) -> Floats:
     """By band and device, the work there."""
     load_s = np.zeros((spread.bands_count, len(room.free_bytes)))
@@ -224,7 +224,7 @@ def _loads_s(spread: _Spread, room: Room) -> Floats:
     return load_s
 
 
-@compiled
+@inlined
 def _readers(ways: _Ways, room: Room) -> Ints:
     """By tensor and device, how many groups there read it, without the one that makes it."""
     found = np.zeros((len(ways.home), len(room.free_bytes)), np.int64)
@@ -234,7 +234,7 @@ def _readers(ways: _Ways, room: Room) -> Ints:
     return found
 
 
-@compiled
+@inlined
 def _imbalance_s(spread: _Spread, load_s: Floats, group: int, here: int, there: int) -> float:
     """The change of imbalance when a group moves from device `here` to `there`."""
     change = 0.0
@@ -245,7 +245,7 @@ def _imbalance_s(spread: _Spread, load_s: Floats, group: int, here: int, there: 
     return change
 
 
-@compiled
+@inlined
 def _more_travel_s(ways: _Ways, room: Room, readers: Ints, group: int, here: int, there: int) -> float:
     """The change of transfer seconds when a group moves from device `here` to `there`."""
     change = 0.0

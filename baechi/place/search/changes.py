@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled, copy
+from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled, copy, inlined
 from baechi.place.search.estimating.course import Course, accept
 from baechi.place.search.estimating.critical import Critical, follow
 from baechi.place.search.estimating.differences import of_devices, of_priority
@@ -198,7 +198,7 @@ def anneal(
     return Progress(step_s, shortest_s, tried)
 
 
-@compiled
+@inlined
 def _collect(groups: Groups, handful: Ints, moved: Ints, count: int) -> int:
     """Add the layers of groups to those that have moved. Returns how many these are."""
     for group in handful:
@@ -208,7 +208,7 @@ def _collect(groups: Groups, handful: Ints, moved: Ints, count: int) -> int:
     return count
 
 
-@compiled
+@inlined
 def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -> tuple[int, int]:
     """Draw a group, and a device for it.
 
@@ -225,7 +225,7 @@ def draw(groups: Groups, room: Room, chance: np.random.Generator, near: float) -
     return group, _target(groups, room, chance, near, group)
 
 
-@compiled
+@inlined
 def _target(groups: Groups, room: Room, chance: np.random.Generator, near: float, group: int) -> int:
     """Draw a device for a group."""
     begin, end = groups.near.begin[group], groups.near.begin[group + 1]
@@ -234,7 +234,7 @@ def _target(groups: Groups, room: Room, chance: np.random.Generator, near: float
     return int(chance.random() * len(room.free_bytes))
 
 
-@compiled
+@inlined
 def _choose(
     groups: Groups, room: Room, chance: np.random.Generator, first: int, leave: Ints, come: Ints
 ) -> tuple[int, int, int, int]:
@@ -256,7 +256,7 @@ def _choose(
     return here, here, 0, 0
 
 
-@compiled
+@inlined
 def _handful(
     groups: Groups, room: Room, chance: np.random.Generator, first: int, most: int, handful: Ints
 ) -> int:
@@ -277,7 +277,7 @@ def _handful(
     return size
 
 
-@compiled
+@inlined
 def _holds(handful: Ints, size: int, group: int) -> bool:
     """Whether a group is among the first ones."""
     for place in range(size):
@@ -286,7 +286,7 @@ def _holds(handful: Ints, size: int, group: int) -> bool:
     return False
 
 
-@compiled
+@inlined
 def _put(groups: Groups, on: Ints, moved: Ints, device: int) -> None:
     """Put the layers of groups on a device."""
     for group in moved:

@@ -12,7 +12,7 @@ import numpy as np
 
 from baechi.place.evaluated import Evaluated
 from baechi.place.problem import Problem
-from baechi.place.search.estimating.compiled import Ints, compiled
+from baechi.place.search.estimating.compiled import Ints, inlined
 
 
 class Room(NamedTuple):
@@ -66,7 +66,7 @@ def unseen_bytes(problem: Problem, found: Evaluated) -> Ints:
     return np.array(found.peak_bytes, np.int64) - seen_bytes
 
 
-@compiled
+@inlined
 def takes(room: Room, device: int, come: Ints, go: Ints) -> bool:
     """Whether a change fits on a device. A device that is too full already may still get emptier.
 
@@ -85,7 +85,7 @@ def takes(room: Room, device: int, come: Ints, go: Ints) -> bool:
     return more + max(top, old) <= room.free_bytes[device] or (more <= 0 and top <= old)
 
 
-@compiled
+@inlined
 def move(room: Room, group: int, there: int) -> None:
     """Change a group's device.
 

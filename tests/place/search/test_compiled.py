@@ -6,7 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from baechi.place.search.estimating.compiled import compiled
+from baechi.place.search.estimating.compiled import compiled, inlined
 from baechi.place.search.estimating.stale import drop_stale
 
 
@@ -17,6 +17,21 @@ def test_without_a_place_to_keep_it() -> None:
     double = compiled(scope["double"])  # type: ignore[type-var]
     assert double(21) == 42
     assert double.signatures  # by the compiler, not by Python
+
+
+def test_called_from_python_and_from_within() -> None:
+    """A part of a compiled function is compiled there; Python that calls it runs it as it is written."""
+
+    @inlined
+    def double(number: float) -> float:
+        return 2 * number
+
+    @compiled
+    def twice(number: float) -> float:
+        return double(double(number))
+
+    assert twice(5.5) == 22
+    assert (double(5.5), double([1])) == (11, [1, 1])  # type: ignore[arg-type]
 
 
 def test_a_cache_of_other_sources_is_dropped(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 """Compile inner loops that a search runs a hundred thousand times to machine code.
 
-Such a function takes numbers, arrays and named tuples of arrays, and calls only functions of this kind.
+Such a function takes numbers, arrays and named tuples of arrays, and calls only functions of this kind:
+
+    Python ─▶ compiled ─▶ inlined ─▶ inlined       one way in; what lies within has none of its own,
+                                                   which halves the time that the compiler takes
+
 The machine code is cached beside the source, or in the user's cache folder, for the next process. Without the
 compiler (numba, the extra `search`) Python runs these functions: the same search with the same plan, slower.
 """
@@ -43,7 +47,7 @@ _COMPILE = _compiler()  # asked once: when the first search of a process begins
 
 
 def compiled(function: Function) -> Function:
-    """Compile a function when it is first called.
+    """Compile a function that Python calls, when it is first called.
 
     Args:
         function: a function of the kind described above.
@@ -59,7 +63,24 @@ def compiled(function: Function) -> Function:
         return cast(Function, _COMPILE(function))
 
 
-@compiled
+def inlined(function: Function) -> Function:
+    """Compile a function as a part of those that call it.
+
+    Args:
+        function: a function of the kind described above.
+
+    Returns:
+        The function itself: Python, where it calls it, runs it as Python.
+    """
+    if _COMPILE is None:
+        return function
+    from numba.extending import register_jitable
+
+    register_jitable(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    return function
+
+
+@inlined
 def copy(source: Numbers, target: Numbers) -> None:
     """Copy an array into another. A loop, since a slice assignment takes two seconds to compile.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled, inlined
 from baechi.place.search.estimating.tables import Tables
 
 KEPT = 12
@@ -131,7 +131,7 @@ class Course(NamedTuple):
         )
 
 
-@compiled
+@inlined
 def keep(course: Course, number: int) -> None:
     """Keep the present state, until accepted beside the one that counts.
 
@@ -165,7 +165,7 @@ def keep(course: Course, number: int) -> None:
     course.reached[0] = number
 
 
-@compiled
+@inlined
 def restore(course: Course, number: int) -> None:
     """Make the state that was kept the present one.
 
@@ -224,7 +224,7 @@ def accept(tables: Tables, course: Course, begun: int, device_of: Ints, order: I
         course.tail_s[layer] = tail_s(tables, course, device_of, layer, START)
 
 
-@compiled
+@inlined
 def tail_s(tables: Tables, course: Course, device_of: Ints, layer: int, last: int) -> float:
     """The least seconds from a layer's begin to the end of forward.
 
@@ -252,7 +252,7 @@ def tail_s(tables: Tables, course: Course, device_of: Ints, layer: int, last: in
     return float(tables.seconds[0, device, layer]) + longest_s
 
 
-@compiled
+@inlined
 def before(course: Course, time_s: float) -> int:
     """The last kept state before a time.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Ints, compiled
+from baechi.place.search.estimating.compiled import Ints, inlined
 from baechi.place.search.estimating.course import Course
 from baechi.place.search.estimating.tables import Tables
 
@@ -39,7 +39,7 @@ class Critical(NamedTuple):
         return cls(np.zeros(layers, np.int64), np.zeros(layers, np.int64), np.zeros(devices, np.int64))
 
 
-@compiled
+@inlined
 def follow(tables: Tables, course: Course, device_of: Ints, order: Ints, critical: Critical) -> int:
     """Find the critical chain of the forward that was accepted last.
 
@@ -70,7 +70,7 @@ def follow(tables: Tables, course: Course, device_of: Ints, order: Ints, critica
     return length
 
 
-@compiled
+@inlined
 def _last_maker(tables: Tables, course: Course, device_of: Ints, layer: int) -> int:
     """The layer whose output reaches another one last, without queues on links; `_NONE` if it reads none."""
     found, latest_s = _NONE, -1.0

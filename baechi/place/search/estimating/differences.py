@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Ints, compiled
+from baechi.place.search.estimating.compiled import Ints, inlined
 from baechi.place.search.estimating.course import NEVER, START, Course, before, tail_s
 from baechi.place.search.estimating.tables import Tables
 
@@ -39,7 +39,7 @@ def anew(tables: Tables) -> Change:
     return Change(START, 0.0, np.empty(0, np.int64), tables.seconds.shape[2])
 
 
-@compiled
+@inlined
 def of_priority(tables: Tables, course: Course, layer: int) -> Change:
     """Another priority: it counts when the layer has all its inputs, not before the last is made.
 
@@ -59,7 +59,7 @@ def of_priority(tables: Tables, course: Course, layer: int) -> Change:
     return Change(before(course, from_s), from_s, np.empty(0, np.int64), START)
 
 
-@compiled
+@inlined
 def of_devices(tables: Tables, course: Course, moved: Ints, host: bool) -> Change:
     """Layers on other devices: it counts when the first of their inputs is made, and is sent or not.
 
@@ -76,7 +76,7 @@ def of_devices(tables: Tables, course: Course, moved: Ints, host: bool) -> Chang
     return Change(before(course, from_s), from_s, moved, last)
 
 
-@compiled
+@inlined
 def _made_s(tables: Tables, course: Course, layer: int) -> float:
     """When the first is made of what a layer waits for; 0 if that is an input of the model, or nothing."""
     reads, first, found_s = tables.reads, tables.before, NEVER
@@ -88,7 +88,7 @@ def _made_s(tables: Tables, course: Course, layer: int) -> float:
     return 0.0 if found_s == NEVER else found_s
 
 
-@compiled
+@inlined
 def is_late(tables: Tables, course: Course, device_of: Ints, change: Change, limit_s: float) -> bool:
     """Whether a layer that has moved, and what depends on it, cannot end by then."""
     reads, before, source = tables.reads, tables.before, tables.source

@@ -5,14 +5,14 @@ The result is an order of the layers together with its time.
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, inlined
 from baechi.place.search.estimating.course import KEPT, NEVER, START, Course, Moment, keep, restore
 from baechi.place.search.estimating.differences import Change, is_late
 from baechi.place.search.estimating.heap import pop, push
 from baechi.place.search.estimating.tables import Tables, calls_s, work_s
 
 
-@compiled
+@inlined
 def dispatch(
     tables: Tables,
     course: Course,
@@ -54,7 +54,7 @@ def dispatch(
     return end_s, now.counts[1]
 
 
-@compiled
+@inlined
 def _run(
     tables: Tables,
     course: Course,
@@ -167,7 +167,7 @@ def _run(
     return float(max(end_s, downloaded_s(tables, device_of, through_s, issued_s)))
 
 
-@compiled
+@inlined
 def _receive(
     now: Moment, layer: int, device: int, priority: Floats, there_s: float, now_s: float, coming: int
 ) -> int:
@@ -185,7 +185,7 @@ def _receive(
     return coming
 
 
-@compiled
+@inlined
 def _begin(tables: Tables, now: Moment, device_of: Ints, priority: Floats) -> None:
     """The state at the beginning: nothing has run, the model's inputs travel."""
     layers, coming = len(device_of), 0
@@ -205,7 +205,7 @@ def _begin(tables: Tables, now: Moment, device_of: Ints, priority: Floats) -> No
     now.clock_s[0], now.clock_s[1], now.clock_s[2] = 0.0, -tables.launch_s[0], 0.0
 
 
-@compiled
+@inlined
 def _left_s(seconds: Floats, device_of: Ints, order: Ints, started: int) -> Floats:
     """By device, the work that has not started."""
     found = np.zeros(seconds.shape[0])
@@ -215,7 +215,7 @@ def _left_s(seconds: Floats, device_of: Ints, order: Ints, started: int) -> Floa
     return found
 
 
-@compiled
+@inlined
 def downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: float) -> float:
     """When the host has fetched outputs, one after the other."""
     for number in range(len(tables.fetched)):
@@ -224,7 +224,7 @@ def downloaded_s(tables: Tables, device_of: Ints, through_s: Floats, now_s: floa
     return now_s
 
 
-@compiled
+@inlined
 def upload(tables: Tables, device_of: Ints, priority: Floats, free_s: Floats, ready_s: Floats) -> None:
     """Set when the model's inputs arrive: the device of the consumer with the highest priority is first."""
     devices, readers = tables.seconds.shape[1], tables.readers

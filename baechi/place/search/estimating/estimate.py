@@ -9,7 +9,7 @@ longer than the limit to issue all kernels and transfers.
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, compiled, inlined
 from baechi.place.search.estimating.course import NEVER, Course
 from baechi.place.search.estimating.differences import Change
 from baechi.place.search.estimating.dispatch import dispatch
@@ -62,7 +62,7 @@ def estimate(
     return replay(tables, device_of, order, end_s, limit_s)
 
 
-@compiled
+@inlined
 def _issued_s(tables: Tables, device_of: Ints) -> tuple[float, float]:
     """The least seconds for the host to issue all kernels and transfers, in forward and in backward."""
     forward_s = -tables.launch_s[0]

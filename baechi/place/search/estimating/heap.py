@@ -3,10 +3,10 @@
 Several heaps may share the arrays, each from its own first place on.
 """
 
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, inlined
 
 
-@compiled
+@inlined
 def push(keys: Floats, items: Ints, first: int, size: int, key: float, item: int) -> None:
     """Put an item in.
 
@@ -27,7 +27,7 @@ def push(keys: Floats, items: Ints, first: int, size: int, key: float, item: int
     keys[first + place], items[first + place] = key, item
 
 
-@compiled
+@inlined
 def pop(keys: Floats, items: Ints, first: int, size: int) -> tuple[float, int]:
     """Take the smallest item out.
 

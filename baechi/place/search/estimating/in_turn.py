@@ -5,13 +5,13 @@ No call waits then. That counts where a call that waits costs the host more than
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Ints, compiled
+from baechi.place.search.estimating.compiled import Ints, inlined
 from baechi.place.search.estimating.course import NEVER, START, Course
 from baechi.place.search.estimating.dispatch import downloaded_s, upload
 from baechi.place.search.estimating.tables import Tables, calls_s, work_s
 
 
-@compiled
+@inlined
 def in_turn(tables: Tables, course: Course, device_of: Ints, limit_s: float, order: Ints) -> float:
     """Run a forward.
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Floats, Ints, inlined
 from baechi.place.search.estimating.course import NEVER
 from baechi.place.search.estimating.heap import pop, push
 from baechi.place.search.estimating.tables import Lists, Tables, begins, work_s
 
 
-@compiled
+@inlined
 def replay(tables: Tables, device_of: Ints, order: Ints, start_s: float, limit_s: float) -> float:
     """Run a backward.
 
@@ -80,7 +80,7 @@ def replay(tables: Tables, device_of: Ints, order: Ints, start_s: float, limit_s
                 looked[home] = True
 
 
-@compiled
+@inlined
 def _losses(tables: Tables, device_of: Ints, free_s: Floats, ready_s: Floats) -> None:
     """Set when the gradients of the model's outputs arrive: they come from the host."""
     for number in range(len(tables.fetched)):
@@ -91,7 +91,7 @@ def _losses(tables: Tables, device_of: Ints, free_s: Floats, ready_s: Floats) ->
             ready_s[maker] = max(ready_s[maker], free_s[channel])
 
 
-@compiled
+@inlined
 def _sorted(items: Ints, numbers: Ints, most: int) -> Lists:
     """By number, the items that have it, in their order."""
     begin = begins(numbers, most)
@@ -103,7 +103,7 @@ def _sorted(items: Ints, numbers: Ints, most: int) -> Lists:
     return Lists(begin, found)
 
 
-@compiled
+@inlined
 def _gradients(tables: Tables, device_of: Ints, order: Ints) -> tuple[Lists, Ints]:
     """By layer: tensors whose gradient goes back when it has run, and how many gradients it waits for.
 

@@ -13,7 +13,7 @@ from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.own_work import OwnWork
 from baechi.cost.transfer import transfer_s
 from baechi.place.problem import Problem
-from baechi.place.search.estimating.compiled import Bools, Floats, Ints, compiled
+from baechi.place.search.estimating.compiled import Bools, Floats, Ints, inlined
 from baechi.records.timeline import Phase
 
 
@@ -167,7 +167,7 @@ class Tables(NamedTuple):
         )
 
 
-@compiled
+@inlined
 def calls_s(tables: Tables, device_of: Ints) -> Floats:
     """By layer, what the runtime takes of the host for its call: nothing if one device has all layers.
 
@@ -178,7 +178,7 @@ def calls_s(tables: Tables, device_of: Ints) -> Floats:
     return np.zeros(len(device_of)) if is_alone(device_of) else tables.call_s
 
 
-@compiled
+@inlined
 def is_alone(device_of: Ints) -> bool:
     """Whether one device has all layers.
 
@@ -191,7 +191,7 @@ def is_alone(device_of: Ints) -> bool:
     return True
 
 
-@compiled
+@inlined
 def work_s(seconds: Floats, device_of: Ints) -> Floats:
     """The work of each device.
 
@@ -205,7 +205,7 @@ def work_s(seconds: Floats, device_of: Ints) -> Floats:
     return found
 
 
-@compiled
+@inlined
 def begins(numbers: Ints, most: int) -> Ints:
     """Where each number's share begins, when things are sorted by it.
 

@@ -1,0 +1,123 @@
+"""A lower bound on a step: layers on a path run one after the other, each on its fastest device.
+
+    forward     host ─inputs─▶ layer ─▶ layer ─▶ ... ─outputs, one after the other─▶ host
+    backward    host ─gradient of a loss that it fetched─▶ layer ─▶ layer ─▶ ...
+
+A layer begins no sooner than the host has issued those before it and its own first kernel, and ends no
+sooner than its last one is issued. Where outputs stay, the host issues backward while devices run forward.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from baechi.cost.indexed import FROM_HOST, IndexedGraph
+from baechi.cost.machine import issue_s
+from baechi.cost.transfer import link_table, transfer_s
+from baechi.records import Cluster
+from baechi.simulate.issue_bounds import host_times_s
+
+Seconds = Sequence[Sequence[float]]
+"""By device and layer."""
+
+
+def longest_forward_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster) -> float:
+    """The longest path of forward.
+
+    Args:
+        indexed: the graph.
+        seconds: of its layers' forward.
+        cluster: the devices.
+
+    Returns:
+        Seconds, until the last layer is over and the last output fetched.
+    """
+    table, host = link_table(cluster), len(cluster)
+    ends_s = _ends_s(
+        range(len(indexed)),
+        waits=[[indexed.source[tensor] for tensor in reads] for reads in indexed.reads],
+        there_s=[max(sent, default=0.0) for sent in _inputs_s(indexed, cluster)],
+        fastest_s=[min(times) for times in zip(*seconds, strict=True)],
+        host_s=host_times_s(indexed, cluster)[0],
+        launch_s=cluster.launch_s,
+    )
+    fetched_s = 0.0
+    for output in indexed.fetched:
+        back_s = min([transfer_s(row[host], output.size_bytes) for row in table[:host]])
+        fetched_s = max(fetched_s, ends_s[output.maker]) + back_s
+    return max([fetched_s, *ends_s])
+
+
+def longest_backward_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster) -> float:
+    """The longest path of backward.
+
+    Args:
+        indexed: the graph.
+        seconds: of its layers' backward.
+        cluster: the devices.
+
+    Returns:
+        Seconds, from the end of forward.
+    """
+    gives: list[list[int]] = [[] for _ in range(len(indexed))]
+    for tensor, maker in enumerate(indexed.source):
+        if maker != FROM_HOST:
+            gives[maker] += indexed.graded[tensor]
+    there_s = [0.0] * len(indexed)
+    for loss in indexed.fetched:
+        if loss.is_loss:
+            there_s[loss.maker] = _from_host_s(cluster, loss.size_bytes)
+    host_s = host_times_s(indexed, cluster)[1]
+    ends_s = _ends_s(
+        reversed(range(len(indexed))),
+        waits=gives,
+        there_s=there_s,
+        fastest_s=[min(times) for times in zip(*seconds, strict=True)],
+        host_s=[0.0] * len(indexed) if indexed.outputs_stay else host_s,
+        launch_s=cluster.launch_s,
+    )
+    return max([0.0, *ends_s])
+
+
+def _ends_s(
+    order: Iterable[int],
+    *,
+    waits: Sequence[Sequence[int]],
+    there_s: Sequence[float],
+    fastest_s: Sequence[float],
+    host_s: Sequence[float],
+    launch_s: float,
+) -> list[float]:
+    """By layer, the soonest that it can be over.
+
+    Args:
+        order: the layers; each comes after those that it waits for.
+        waits: by layer, those.
+        there_s: by layer, when it has what the host sends it.
+        fastest_s: by layer, how long it runs.
+        host_s: by layer, how long the host takes to issue it.
+        launch_s: how long it takes to issue one kernel; the phase begins when the first is issued.
+    """
+    ends_s, issued_s = [0.0] * len(waits), [-launch_s] * len(waits)
+    for layer in order:
+        before = [other for other in waits[layer] if other != FROM_HOST]
+        reached_s = max([issued_s[other] for other in before], default=-launch_s)
+        begun_s, issued_s[layer] = issue_s(reached_s, host_s[layer], launch_s)
+        begin_s = max([begun_s, there_s[layer], *[ends_s[other] for other in before]])
+        ends_s[layer] = max(begin_s + fastest_s[layer], issued_s[layer])
+    return ends_s
+
+
+def _inputs_s(indexed: IndexedGraph, cluster: Cluster) -> list[list[float]]:
+    """By layer, the seconds of each input that the host sends it; its own glue's inputs stay there."""
+    found: list[list[float]] = [[] for _ in range(len(indexed))]
+    for tensor, maker in enumerate(indexed.source):
+        readers = [reader for reader in indexed.consumers[tensor] if not indexed.costs[reader].on_host]
+        if maker == FROM_HOST:
+            for reader in readers:
+                found[reader].append(_from_host_s(cluster, indexed.size_bytes[tensor]))
+    return found
+
+
+def _from_host_s(cluster: Cluster, size_bytes: int) -> float:
+    """The seconds of a transfer from the host to the device that is nearest to it."""
+    *devices, _ = link_table(cluster)[-1]
+    return min([transfer_s(link, size_bytes) for link in devices])
