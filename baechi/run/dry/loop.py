@@ -1,5 +1,6 @@
 """One step of training or of inference, as users write it."""
 
+import inspect
 from typing import Any
 
 import torch
@@ -91,12 +92,20 @@ def optimizer_for(
     try:
         if isinstance(optimizer, torch.optim.Optimizer):
             groups = [dict(group) for group in optimizer.param_groups]
-            return type(optimizer)(groups, **optimizer.defaults)
+            return type(optimizer)(groups, **_options_of(optimizer))
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         kind, options = _named(optimizer)
         return kind(weights, lr=_LEARNING_RATE, foreach=foreach, **options) if weights else None
     except (TypeError, ValueError) as error:
         raise DryRunError(f"an optimizer like {optimizer!r} cannot be made: {error}") from error
+
+
+def _options_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Its defaults, without those that its class sets by itself (AdamW is an Adam that says so)."""
+    taken = inspect.signature(type(optimizer)).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values()):
+        return dict(optimizer.defaults)
+    return {name: value for name, value in optimizer.defaults.items() if name in taken}
 
 
 def _named(name: str) -> tuple[Any, dict[str, float]]:

@@ -3,6 +3,8 @@
 workspace     the bytes that a kernel keeps for its backward are in no formula (oneDNN's recurrent layer):
               the kernel runs once for each shape, on zeros; a large one on a part of the batch
 layout        the kernel returns other strides; a gradient with wrong strides would cost a copy later
+room          the kernel's result has the memory of an argument (`fold`: of all columns)
+undefined     the kernel makes no tensor where the shape function returns an empty one
 spare         the kernel allocates one element more than the result shows (bags of embeddings)
 unreduced     the kernel reduces in the memory of what it reduces, which stays as large (mean losses)
 aliases       the shape function returns one tensor twice; the kernel's results never share memory
@@ -10,12 +12,13 @@ aliases       the shape function returns one tensor twice; the kernel's results 
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from baechi.torchlib.operators.facts import facts_of, flat, flops_of
-from baechi.torchlib.operators.rule import Workspace
+from baechi.torchlib.operators.rule import Rule, Workspace
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_dispatch_modes
 
@@ -42,8 +45,14 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
         The result, with other fake tensors where the kernel's differ.
     """
     rule = facts_of(func).rule
-    if rule.layout is not None:
-        return _with_layout(rule.layout, args, result)
+    if rule.undefined_without is not None:
+        return _without_undefined(rule.undefined_without, args, result)
+    if rule.layout is not None or rule.memory_format is not None:
+        return _with_layout(rule, args, result)
+    if rule.room_of is not None and type(result) is FakeTensor:
+        return torch.empty(args[rule.room_of].numel(), dtype=result.dtype)[: result.numel()].view(
+            result.shape
+        )
     if rule.unreduced and not result.dim() and type(result) is FakeTensor:
         count = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))
         return torch.empty(max(1, count), dtype=result.dtype)[0]
@@ -58,11 +67,22 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
     return _with_own_memory(result) if len({id(made) for made in result}) < len(result) else result
 
 
-def _with_layout(layout: tuple[int, ...], args: tuple[Any, ...], result: Any) -> Any:
+def _without_undefined(
+    undefined_without: Mapping[int, tuple[int, bool]], args: tuple[Any, ...], result: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """The results, with None for those that the kernel does not make."""
+    found = list(result)
+    for number, (position, default) in undefined_without.items():
+        if not (args[position] if position < len(args) else default):
+            found[number] = None
+    return tuple(found)
+
+
+def _with_layout(rule: Rule, args: tuple[Any, ...], result: Any) -> Any:
     """The result, whose first tensor has the kernel's strides.
 
     Args:
-        layout: positions of the arguments whose sum has these strides; empty if they are contiguous.
+        rule: of the operator.
         args: the operator's positional arguments.
         result: what the shape function returned.
     """
@@ -70,12 +90,29 @@ def _with_layout(layout: tuple[int, ...], args: tuple[Any, ...], result: Any) ->
     first = result[0] if several else result
     if type(first) is not FakeTensor:
         return result
-    if layout:
-        like = functools.reduce(torch.add, [args[position] for position in layout])
+    if rule.layout:
+        like = functools.reduce(torch.add, [args[position] for position in rule.layout])
         made = torch.empty_like(like, dtype=first.dtype)
     else:
-        made = torch.empty(first.shape, dtype=first.dtype)
+        order = torch.contiguous_format
+        if rule.memory_format is not None:
+            order = _memory_format_of(args[rule.memory_format])
+        made = torch.empty(first.shape, dtype=first.dtype, memory_format=order)
     return (made, *result[1:]) if several else made
+
+
+def _memory_format_of(tensor: torch.Tensor) -> torch.memory_format:
+    """The format that kernels see in a tensor: by the order of its strides, so also in a part of a tensor."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    sizes, strides = tensor.shape, tensor.stride()
+    if last is None or not strides[1] or not all(sizes):
+        return torch.contiguous_format
+    least = 0
+    for dim in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        if strides[dim] < least or (dim == 0 and least == strides[1]):  # a row of numbers has no channels
+            return torch.contiguous_format
+        least = strides[dim] * max(1, sizes[dim])
+    return last
 
 
 def with_kept_strides(func: Any, args: tuple[Any, ...], result: Any) -> Any:

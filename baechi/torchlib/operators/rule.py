@@ -1,6 +1,6 @@
 """A row of the table: everything peculiar about one operator, or one torch function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +45,11 @@ class Rule:
             how many numbers it draws depends on values; "by value alone": if it has one argument only.
         layout: where its shape function lays its first result out in another way than its kernel: the
             positions of the arguments that it lies like, as a sum of them would; none if it is contiguous.
+        memory_format: position of the argument whose memory format its first result has, channels last or
+            contiguous, where its shape function keeps other strides, too.
+        room_of: position of the argument whose bytes its result's memory has, though it shows fewer.
+        undefined_without: by position of a result, the argument without which its kernel leaves it undefined,
+            where its shape function returns an empty tensor: the argument's position, and its default.
         keeps_strides: whether its kernel, given one tensor and numbers, keeps all strides, also those of
             dimensions of one element, which its shape function sets anew.
         spare: position of a result whose memory has room for one more element than it shows, if not empty.
@@ -81,6 +86,9 @@ class Rule:
     heavy: bool = False
     random: Literal["as tagged", "never", "if dropout", "by value", "by value alone"] = "as tagged"
     layout: tuple[int, ...] | None = None
+    memory_format: int | None = None
+    room_of: int | None = None
+    undefined_without: Mapping[int, tuple[int, bool]] | None = None
     keeps_strides: bool = False
     spare: int | None = None
     unreduced: bool = False

@@ -18,7 +18,10 @@ _FOURIER = Rule(flops=formulas.fourier_flops)
 _ROWS = (
     # running statistics: neither schemas nor version counters tell that they are written
     ("batch_norm instance_norm", Rule(writes=("running_mean", "running_var"))),
-    ("native_batch_norm cudnn_batch_norm miopen_batch_norm", Rule(writes=("running_mean", "running_var"))),
+    (
+        "native_batch_norm cudnn_batch_norm miopen_batch_norm",
+        Rule(writes=("running_mean", "running_var"), memory_format=0),
+    ),
     ("batch_norm_update_stats", Rule(writes=("running_mean", "running_var"))),
     # memory: made, handed on, exchanged
     ("empty empty_strided empty_like empty_permuted", Rule(computes=False, unfilled=True)),
@@ -40,7 +43,10 @@ _ROWS = (
     ("_scaled_dot_product*_backward _flash_attention*_backward", _ATTENTION_BACKWARD),
     ("_scaled_dot_product* _flash_attention*", _ATTENTION),
     ("scaled_dot_product_attention", Rule(random="if dropout")),  # tagged so even where nothing drops
-    ("_native_multi_head_attention", Rule(flops=formulas.fused_attention_flops)),
+    (
+        "_native_multi_head_attention",
+        Rule(flops=formulas.fused_attention_flops, undefined_without={1: (10, True)}),
+    ),
     ("_transformer_encoder_layer_fwd", Rule(flops=formulas.fused_encoder_layer_flops)),
     ("_fft_r2c _fft_c2r _fft_c2c", _FOURIER),
     ("_cdist_forward", Rule(flops=formulas.distance_flops)),
@@ -50,9 +56,11 @@ _ROWS = (
     ("index_put index_put_ _index_put_impl_", Rule(masks=1)),
     ("native_layer_norm_backward _log_softmax_backward_data glu_backward", Rule(layout=())),
     ("mse_loss_backward smooth_l1_loss_backward huber_loss_backward", Rule(layout=())),
-    ("native_batch_norm_backward native_group_norm_backward", Rule(layout=(1,))),
-    ("reflection_pad*_backward", Rule(layout=(1,))),
-    ("roll", Rule(layout=(0,))),
+    ("native_group_norm_backward", Rule(layout=(1,))),
+    ("native_batch_norm_backward reflection_pad*_backward", Rule(memory_format=1)),
+    ("roll max_unpool2d", Rule(memory_format=0)),
+    ("normal", Rule(layout=())),
+    ("col2im", Rule(room_of=0)),
     ("softplus_backward hardtanh_backward hardsigmoid_backward", Rule(layout=(0, 1))),
     ("hardswish_backward native_dropout_backward", Rule(layout=(0, 1))),
     ("elu_backward", Rule(layout=(0, 5))),
@@ -60,7 +68,8 @@ _ROWS = (
     ("_thnn_fused* _cudnn_rnn* grid_sampler* _trilinear* _ctc_loss*", Rule(heavy=True)),
     ("convolution_overrideable", Rule(heavy=True)),
     ("multinomial poisson binomial _standard_gamma _sample_dirichlet", Rule(random="by value")),
-    ("rrelu_with_noise rrelu_with_noise_ rrelu_with_noise_functional", Rule(random="by value")),
+    ("rrelu_with_noise rrelu_with_noise_functional", Rule(random="by value", layout=())),
+    ("rrelu_with_noise_", Rule(random="by value")),
     ("rrelu_with_noise_backward", Rule(random="never")),
     ("bernoulli", Rule(random="by value alone")),
     # what autograd does with it

@@ -43,3 +43,31 @@ def test_a_model_that_trains_is_evaluated(more: dict[str, Any]) -> None:
         evaluated = model.eval()(x, padding)
     with torch.no_grad():
         assert torch.allclose(evaluated, plain.eval()(x, padding), rtol=1e-5)
+
+
+class Attending(nn.Module):
+    """Attention without weights, between layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.query, self.last, self.beside = (nn.Linear(16, 16) for _ in range(4))
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        query = self.query(x)
+        attended: Tensor = self.attention(query, query, query, need_weights=False)[0]
+        return self.last(query + attended) + self.beside(x)
+
+
+@pytest.mark.parametrize("seed", [0, 4, 7])
+def test_attention_without_weights_waits(seed: int) -> None:
+    """In evaluation its fast way returns one tensor, where shape functions say two."""
+    model, x = Attending().eval(), torch.rand(2, 5, 16)
+    cluster = baechi.Cluster.virtual(2)
+    graph = baechi.profile(model, x, cluster=cluster, training=False, source="estimate")
+    plan = baechi.place(graph, cluster, f"random:{seed}")
+    with torch.no_grad():
+        expected = model(x)
+        with cluster:
+            assert torch.equal(baechi.assign(model, plan)(x), expected)

@@ -12,6 +12,7 @@ from run.dry.steps import OPTIMIZERS, ran
 from torch import Tensor, nn
 
 import baechi
+from baechi.cost.optimizers import OPTIMIZERS as OPTIMIZERS_BY_NAME
 from baechi.run.dry.loop import losses_of
 
 KIND = "A100-80GB"
@@ -214,6 +215,20 @@ def test_an_optimizer_of_the_model() -> None:
     assert peak(momentum) > peak(plain)
     assert peak(momentum) == peak("momentum")
     assert not plain.state and not momentum.state
+
+
+@pytest.mark.parametrize(
+    "kind", ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD"]
+)
+def test_objects_of_torchs_optimizers(kind: str) -> None:
+    """They run dry; those that have a name, as by their name."""
+    model = build()
+    plan = planned(model, (X,), 1, "single", training=True)
+    found = baechi.dry_run(model, (X,), plan, optimizer=getattr(torch.optim, kind)(model.parameters()))
+    assert found.source == "dry run"
+    if kind.lower() in OPTIMIZERS_BY_NAME:
+        named = baechi.dry_run(model, (X,), plan, optimizer=kind.lower())
+        assert (found.makespan_s, found.peak_bytes) == (named.makespan_s, named.peak_bytes)
 
 
 def test_bad_input() -> None:
