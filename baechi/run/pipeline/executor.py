@@ -15,13 +15,14 @@ from baechi.errors import BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.graph.apart import go_to_cuts, go_to_weights
-from baechi.run.pipeline.graph.gradients import keep_apart
+from baechi.run.pipeline.graph.gradients import Waiting, keep_apart
 from baechi.run.pipeline.graph.part import Cut, Exit, Part
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.graph.seams import Seams
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
+from baechi.torchlib.split_tensors.gradients import is_piece
 
 _CURE = (
     "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after "
@@ -42,7 +43,8 @@ class Executor:
         parts: by microbatch, what autograd records of it.
         draws: the states of the random generators.
         own: what each microbatch wrote to modules.
-        leaves: what gets gradients: weights, and inputs in parts.
+        waiting: gradients of weights, which others may join.
+        inputs: inputs in parts, as far as they get gradients.
         seams: looks at the parts.
     """
 
@@ -54,7 +56,8 @@ class Executor:
         parts: Sequence[Parts],
         draws: RandomStates,
         own: OwnState,
-        leaves: Sequence[torch.Tensor],
+        waiting: Waiting,
+        inputs: Sequence[torch.Tensor],
         seams: Seams,
     ) -> None:
         self._backend = backend
@@ -64,8 +67,11 @@ class Executor:
         self._parts = parts
         self._draws = draws
         self._own = own
-        self._leaves = leaves
+        self._waiting = waiting
+        self._leaves = [*waiting.weights, *inputs]
+        self._known = {id(leaf) for leaf in [*self._leaves, *[one.handle for one in parts]]}
         self._seams = seams
+        self._given_over = False
         self._last_run = len(self._units.stage_of_run) - 1
         self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
 
@@ -113,6 +119,18 @@ class Executor:
         while len(issued) >= AHEAD:
             self._backend.wait_on_host(issued.popleft(), place)
 
+    def _meets(self, leaf: torch.Tensor) -> None:
+        """A leaf of neither model nor batch: in the call, its gradient waits as those of weights do."""
+        if self._given_over or id(leaf) in self._known or is_piece(leaf):
+            return
+        self._known.add(id(leaf))
+        self._leaves.append(leaf)
+        self._waiting.take_in(leaf)
+
+    def hand_over(self) -> None:
+        """From now on no more leaves can join those whose gradients wait: autograd was told of them."""
+        self._given_over = True
+
     def _backward(self, microbatch: int, stage: int) -> None:
         parts, units = self._parts[microbatch], self._units
         of_weights = stage >= units.whole
@@ -131,7 +149,7 @@ class Executor:
         part.is_done = True
         for number in sorted(part.readers):
             self._backward_of(parts, parts.all[number], microbatch)
-        self._seams.check(parts, part, _said, always=microbatch == 0)
+        self._seams.check(parts, part, _said, self._meets, always=microbatch == 0)
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(self._lanes[microbatch].log):

@@ -10,15 +10,17 @@ from torch import nn
 from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.binding import binding_of
-from baechi.run.pipeline.batch.evidence import Evidence
+from baechi.run.pipeline.batch.beginning import Beginning
+from baechi.run.pipeline.batch.dimensions import Dimensions, dimensions_of
+from baechi.run.pipeline.batch.evidence import Evidence, looked
 from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.run.runtime import Runtime
-from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.intercept import original_forward
-from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ def walk(
     Returns:
         What the model returns, or the loss.
     """
-    args, kwargs = inputs.args, dict(inputs.kwargs)
+    args, kwargs = map_tensors(Beginning(), (inputs.args, dict(inputs.kwargs)))
     target = kwargs.pop(TARGET, None) if loss is not None else None
     glue = LaneGlue(step)
     try:
@@ -58,31 +60,6 @@ def walk(
     finally:
         step.leave()
     return result
-
-
-def refuse_half_precision(model: nn.Module) -> None:
-    """Raise if gradients of a step would be too small for their dtype.
-
-    A `GradScaler` scales the loss that a call returns. The schedule has gone backward by then, unscaled.
-
-    Args:
-        model: the model that is called.
-
-    Raises:
-        BaechiError: it trains, and autocast casts to half precision.
-    """
-    state = CallerState.now()
-    if (
-        model.training
-        and torch.is_grad_enabled()
-        and any(
-            on and dtype is torch.float16 for on, dtype in zip(state.autocast, state.cast_to, strict=True)
-        )
-    ):
-        raise BaechiError(
-            "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
-            "microbatches runs backward inside the call: use bfloat16, or microbatches=1"
-        )
 
 
 def shares_of(
@@ -101,6 +78,36 @@ def shares_of(
         return microbatches.weigh(parts)
     call = partial(_whole, model, runtime, microbatches.loss)
     return microbatches.evidence.shares(model, parts, inputs, call)
+
+
+def known_dimensions(
+    model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs
+) -> Dimensions:
+    """Along which dimension the outputs of microbatches are joined.
+
+    Args:
+        model: the model.
+        runtime: its runtime.
+        microbatches: how its step is split.
+        inputs: the batch; the first of a kind (its names, training or not) is looked at.
+
+    Returns:
+        By name. Nothing where nothing can be asked: without values, or where the model fails on a few rows.
+    """
+    kind = model.training, torch.is_grad_enabled(), len(inputs.args), tuple(sorted(inputs.kwargs))
+    if kind not in microbatches.dimensions:
+        call = partial(_whole, model, runtime, microbatches.loss)
+        found: Dimensions = {}
+        if _has_values(model, inputs):
+            try:
+                look = partial(looked, model, call, training=model.training)
+                found = dimensions_of(model, inputs, microbatches.pipeline.split, look)
+            except BaechiError:
+                raise
+            except Exception as error:  # the model's code may raise anything on few rows
+                logger.debug("how outputs are joined is not known: the model fails on few rows: %s", error)
+        microbatches.dimensions[kind] = found
+    return microbatches.dimensions[kind]
 
 
 def couples_rows(model: nn.Module, inputs: Inputs) -> bool:
@@ -147,7 +154,7 @@ def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
 
 def _has_values(model: nn.Module, inputs: Inputs) -> bool:
     given = [*model.parameters(), *model.buffers(), *tensors_in(inputs.args, inputs.kwargs)]
-    return not any(tensor.is_meta for tensor in given)
+    return not any(tensor.is_meta or is_valueless(tensor) for tensor in given)
 
 
 def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:

@@ -17,6 +17,10 @@ from baechi.torchlib.private.autograd import call_after_backward
 from baechi.torchlib.split_tensors.streams import in_backward_on, streams_for
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 from baechi.torchlib.streams import Streams, follow
+from baechi.torchlib.tensors.weak_table import WeakTable
+
+_pieces: WeakTable[bool] = WeakTable()
+"""Leaves that are pieces of tensors."""
 
 
 def pieces_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
@@ -45,8 +49,18 @@ def leaves_of(tensor: SplitTensor) -> tuple[torch.Tensor, ...]:
         streams = streams_for(tensor)
         for number, leaf in enumerate(leaves):
             leaf.requires_grad_()
+            _pieces.put(leaf, True)
             leaf.register_post_accumulate_grad_hook(functools.partial(_add, tensor, number, streams))
     return leaves
+
+
+def is_piece(leaf: torch.Tensor) -> bool:
+    """Whether a leaf is a piece of a tensor, to which its gradient goes.
+
+    Args:
+        leaf: a leaf.
+    """
+    return _pieces.get(leaf) is not None
 
 
 def _add(tensor: SplitTensor, number: int, streams: Streams, leaf: torch.Tensor) -> None:

@@ -110,7 +110,7 @@ class Evidence:
         parts = parted(model, rows, 2, self._split)
         for training in (False, True) if model.training else (False,):
             try:
-                result, *results = [_looked(model, call, one, training) for one in (rows, *parts.parts)]
+                result, *results = [looked(model, call, one, training) for one in (rows, *parts.parts)]
             except BaechiError:
                 raise
             except Exception as error:  # the model's code may raise anything on few rows
@@ -171,7 +171,7 @@ class Evidence:
         )
 
 
-def _looked(model: nn.Module, call: CallWhole, inputs: Inputs, training: bool) -> Any:
+def looked(model: nn.Module, call: CallWhole, inputs: Inputs, training: bool) -> Any:
     """What a call gives without gradients, with copies of its inputs; nothing of the model changes.
 
     Args:

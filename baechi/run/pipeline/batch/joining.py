@@ -2,13 +2,13 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from baechi.errors import BaechiError
-from baechi.torchlib.tensors.pytree import named_tensors
+from baechi.torchlib.tensors.pytree import named_tensors, tensors_in
 
 JoinTensors = Callable[[Sequence[torch.Tensor], str], Any]
 """From a tensor of each microbatch, and its name in the result, one value."""
@@ -47,44 +47,64 @@ class Unjoined:
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = __le__ = __ge__ = _refuse
 
 
-def joined(results: Sequence[Any], join: JoinTensors, name: str = "") -> Any:
+def joined(results: Sequence[Any], join: JoinTensors, name: str = "", *, by_row: Collection[str] = ()) -> Any:
     """One result from those of the microbatches.
 
     Args:
         results: they have the same structure.
         join: joins tensors.
         name: of the value, in errors.
+        by_row: names of lists with an item for each row.
     """
+    results = _as_losses(results, name)
     first = results[0]
     if all(isinstance(one, torch.Tensor) for one in results):
         return join(results, name)
     if any(type(one) is not type(first) for one in results):
         return Unjoined(name, " or ".join(sorted({type(one).__name__ for one in results})))
     if isinstance(first, Mapping):
-        return _joined_mapping(results, join, name)
+        return _joined_mapping(results, join, name, by_row)
+    if isinstance(first, list) and name in by_row:
+        items = [item for one in results for item in one]
+        history = any(tensor.requires_grad for tensor in tensors_in(items))
+        return Unjoined(name, "list of tensors with gradients") if history else items
     if isinstance(first, (list, tuple)):
         if len({len(one) for one in results}) > 1:
             return Unjoined(name, f"{type(first).__name__} of different length")
         items = [
-            joined(each, join, _below(name, index)) for index, each in enumerate(zip(*results, strict=True))
+            joined(each, join, below(name, index), by_row=by_row)
+            for index, each in enumerate(zip(*results, strict=True))
         ]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
         made = copy.copy(first)
         for field in dataclasses.fields(first):
             each = [getattr(one, field.name) for one in results]
-            object.__setattr__(made, field.name, joined(each, join, _below(name, field.name)))
+            object.__setattr__(made, field.name, joined(each, join, below(name, field.name), by_row=by_row))
         return made
     if first is None or isinstance(first, (bool, int, float, str, bytes)):
         return first if all(one == first for one in results) else Unjoined(name, type(first).__name__)
     return Unjoined(name, type(first).__name__)
 
 
-def _joined_mapping(results: Sequence[Mapping[Any, Any]], join: JoinTensors, name: str) -> Any:
+def _as_losses(results: Sequence[Any], name: str) -> Sequence[Any]:
+    """Numbers as tensors, among losses that are tensors: a microbatch may have no targets."""
+    losses = [one for one in results if isinstance(one, torch.Tensor) and not one.dim()]
+    numbers = [one for one in results if isinstance(one, (int, float))]
+    if not losses or not numbers or len(losses) + len(numbers) < len(results) or not is_loss_at(name):
+        return results
+    return [one if isinstance(one, torch.Tensor) else losses[0].new_tensor(one) for one in results]
+
+
+def _joined_mapping(
+    results: Sequence[Mapping[Any, Any]], join: JoinTensors, name: str, by_row: Collection[str]
+) -> Any:
     first = results[0]
     if any(one.keys() != first.keys() for one in results):
         return Unjoined(name, f"{type(first).__name__} of different keys")
-    items = {key: joined([one[key] for one in results], join, _below(name, key)) for key in first}
+    items = {
+        key: joined([one[key] for one in results], join, below(name, key), by_row=by_row) for key in first
+    }
     if not isinstance(first, MutableMapping):
         return items
     made = copy.copy(first)
@@ -93,7 +113,13 @@ def _joined_mapping(results: Sequence[Mapping[Any, Any]], join: JoinTensors, nam
     return made
 
 
-def _below(name: str, key: Any) -> str:
+def below(name: str, key: Any) -> str:
+    """The name of a value inside of another one.
+
+    Args:
+        name: of the outer one; empty for the result.
+        key: of the inner one.
+    """
     return f"{name}.{key}" if name else str(key)
 
 

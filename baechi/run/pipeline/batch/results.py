@@ -8,6 +8,7 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
+from baechi.run.pipeline.batch.dimensions import Dimensions
 from baechi.run.pipeline.batch.joining import Unjoined, is_loss_at, joined
 
 Root = Callable[[int, torch.Tensor], Any]
@@ -37,6 +38,7 @@ class Joiner:
         rows: how many rows each microbatch has.
         shares: what its loss counts.
         dims: the dimensions along which inputs were split, the usual one first.
+        known: along which dimension outputs are joined; those of others are looked for among `dims`.
         home: where results go; None leaves them where they were made.
         root: asked for each tensor with a history; None if gradients need not come back.
     """
@@ -47,6 +49,7 @@ class Joiner:
         rows: Sequence[int],
         shares: Sequence[Any],
         dims: Sequence[int],
+        known: Dimensions,
         home: str | None,
         root: Root | None,
     ) -> None:
@@ -54,6 +57,7 @@ class Joiner:
         self._rows = rows
         self._shares = shares
         self._dims = dims
+        self._known = known
         self._home = home
         self._root = root
         self.joints: list[Joint] = []
@@ -68,15 +72,17 @@ class Joiner:
             One result. Tensors with a history have none in it; they stand in `joints`, too.
         """
         with torch.no_grad():
-            return joined(results, self._join)
+            return joined(results, self._join, by_row=[name for name, dim in self._known.items() if dim == 0])
 
     def _join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
         if all(one is tensors[0] for one in tensors):
             return tensors[0]
         scalar = all(one.dim() == 0 and one.is_floating_point() for one in tensors)
-        if scalar and is_loss_at(name):
+        of_one = self._known.get(name, 0) is None and all(one.numel() == 1 for one in tensors)
+        if (scalar or of_one) and is_loss_at(name):
             return self._noted(self._sum(tensors), tensors, None)
-        for dim in self._dims:
+        dims = [self._known[name]] if name in self._known else self._dims
+        for dim in [dim for dim in dims if dim is not None]:
             if self._is_along(tensors, dim):
                 return self._noted(self._cat(tensors, dim), tensors, dim)
         return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+from baechi.backend import AbstractBackend
 from baechi.records.inputs import Inputs
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
@@ -127,6 +128,29 @@ def _chunks(
     if plain is tensor:
         return parts
     return tuple(part.detach().requires_grad_() for part in parts)
+
+
+def joined_gradient(
+    backend: AbstractBackend, whole: torch.Tensor, dim: int | None, parts: Sequence[torch.Tensor]
+) -> torch.Tensor | None:
+    """The gradient of an input, from those of its parts, which are taken.
+
+    Args:
+        backend: the devices.
+        whole: the input.
+        dim: along which it was split; None if it went whole, so that its gradient is a sum.
+        parts: what stood for it in each microbatch.
+
+    Returns:
+        The gradient; None if no part has one.
+    """
+    if all(part.grad is None for part in parts):
+        return None
+    with torch.no_grad(), backend.at(backend.place_of(whole), ""):
+        grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in parts]
+        for part in parts:
+            part.grad = None
+        return torch.stack(grads).sum(0) if dim is None else torch.cat(grads, dim)
 
 
 def _part(

@@ -1,4 +1,4 @@
-"""Whether what autograd recorded of a part ends at its cuts.
+"""Whether what autograd recorded of a part ends at its cuts, and which leaves it reads.
 
 A tensor may come to a layer in a way that nothing sees, such as a global of the model's module. Then the
 layer's graph runs on into another part, and gradients would be wrong, or missing. So each step looks at its
@@ -8,10 +8,14 @@ first microbatch, and at those whose code went a way that was not looked at befo
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from baechi.errors import BaechiError
 from baechi.run.pipeline.graph.part import Part
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.torchlib.private.autograd import LEAF_NUMBER, sequence_number
+
+Meets = Callable[[torch.Tensor], None]
 
 _MOST_WAYS = 100_000
 
@@ -22,13 +26,16 @@ class Seams:
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    def check(self, parts: Parts, part: Part, said: Callable[[Part], str], *, always: bool) -> None:
+    def check(
+        self, parts: Parts, part: Part, said: Callable[[Part], str], meets: Meets, *, always: bool
+    ) -> None:
         """Walk through a part's graph, unless a microbatch's code that went the same way had this part.
 
         Args:
             parts: those of the microbatch.
             part: the part whose backward is about to run.
             said: a part in words.
+            meets: called with each leaf that it reads.
             always: look at it in any case.
 
         Raises:
@@ -38,13 +45,13 @@ class Seams:
         way = hash((parts.way, part.number, used))
         if way in self._seen and not always:
             return
-        _walk(parts, part, said)
+        _walk(parts, part, said, meets)
         if len(self._seen) >= _MOST_WAYS:
             self._seen.clear()
         self._seen.add(way)
 
 
-def _walk(parts: Parts, part: Part, said: Callable[[Part], str]) -> None:
+def _walk(parts: Parts, part: Part, said: Callable[[Part], str], meets: Meets) -> None:
     waiting: list[Any] = [exit.edge.node for exit in part.exits.values() if exit.incoming]
     seen = set(waiting)
     while waiting:
@@ -54,6 +61,7 @@ def _walk(parts: Parts, part: Part, said: Callable[[Part], str]) -> None:
             seen.add(node)
             number = sequence_number(node)
             if number >= LEAF_NUMBER:
+                meets(node.variable)
                 continue
             found = parts.made_at(number)
             if found is not None and found is not part and not _casts_a_weight(node):

@@ -1,0 +1,53 @@
+"""Calls whose steps cannot be split, though the model's can."""
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+
+from baechi.errors import BaechiError
+from baechi.records.inputs import Inputs
+from baechi.run.state.caller_state import CallerState
+from baechi.torchlib.private.transforms import current_transform, forward_ad_level
+from baechi.torchlib.tensors.pytree import tensors_in
+
+
+def refuse_call(model: nn.Module, inputs: Inputs) -> None:
+    """Raise if a call would give wrong gradients, or none, in microbatches.
+
+    Args:
+        model: the model that is called.
+        inputs: what it is called with.
+
+    Raises:
+        BaechiError: it is called inside of a transform of `torch.func`, with dual numbers, with computed
+            weights, or to train under an autocast to half precision.
+    """
+    if current_transform() is not None:
+        _refuse("inside of a transform of torch.func, which does not see the threads of microbatches")
+    given = [*model.parameters(), *tensors_in(inputs.args, inputs.kwargs)]
+    if forward_ad_level() >= 0 and any(forward_ad.unpack_dual(one).tangent is not None for one in given):
+        _refuse("with dual numbers, whose tangents would be lost")
+    if not torch.is_grad_enabled():
+        return
+    computed = [name for name, weight in model.named_parameters() if weight.grad_fn is not None]
+    if computed:
+        _refuse(
+            f"with weights that are computed ({computed[0]}), whose history all microbatches would go back "
+            "through, each in its turn"
+        )
+    _refuse_half_precision(model)
+
+
+def _refuse(why: str) -> None:
+    raise BaechiError(f"the model is called {why}: use microbatches=1")
+
+
+def _refuse_half_precision(model: nn.Module) -> None:
+    """A `GradScaler` scales the loss that a call returns. By then the schedule has gone backward."""
+    state = CallerState.now()
+    casts = zip(state.autocast, state.cast_to, strict=True)
+    if model.training and any(on and dtype is torch.float16 for on, dtype in casts):
+        raise BaechiError(
+            "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
+            "microbatches runs backward inside the call: use bfloat16, or microbatches=1"
+        )
