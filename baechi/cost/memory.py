@@ -121,8 +121,8 @@ def footprints_of(
     found = []
     for costs in layers:
         part = row(costs, spent)
-        if accumulate:  # gradients are there already; what outlives backward comes with it
-            part = part._replace(gradient_bytes=ceil(costs.lasting_bytes) * graph.training)
+        if accumulate and graph.training:  # they are there already; a sum of several goes where it is added
+            part = part._replace(gradient_bytes=part.gradient_bytes - ceil(costs.grad_bytes))
         if graph.training and graph.outputs_stay and costs.returned:
             stays = ceil(costs.held_bytes) + saved_returned_bytes(costs)
             resident, coming = part.resident_bytes + stays, part.gradient_bytes + stays

@@ -8,10 +8,14 @@ bound; it ranks layers and devices well enough to plan offline.
 from dataclasses import dataclass
 
 from baechi.records import Device, LayerGraph
+from baechi.records.layer_costs import LayerCosts
 
 BACKWARD_PER_FORWARD = 2
 """Backward computes two gradients (of input and weights) where forward computes one output. For graphs
 that do not say what backward does."""
+
+_ADDITION_PASSES = 3
+"""Adding a gradient to another one reads both and writes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class Work:
     def of(cls, graph: LayerGraph, name: str, *, backward: bool) -> "Work":
         """That of a node.
 
+        Where gradients of weights stay from step to step, its backward adds to them.
+
         Args:
             graph: a captured graph.
             name: the node.
@@ -48,8 +54,25 @@ class Work:
         elif backward:
             times = float(BACKWARD_PER_FORWARD)
         flops, moved_bytes, kernels = [times * amount for amount in amounts]
+        if backward and graph.graph.get("accumulate"):
+            added = cls.of_additions(costs)
+            moved_bytes, kernels = moved_bytes + added.moved_bytes, kernels + added.kernels
         each = [(times * its_flops, times * its_bytes) for its_flops, its_bytes in arithmetic]
         return cls(flops, moved_bytes, kernels, tuple(each))
+
+    @classmethod
+    def of_additions(cls, costs: LayerCosts) -> "Work":
+        """Adding gradients of the weights that a layer owns to those that are there: a kernel for each.
+
+        Autograd does so in steps that keep the gradients of earlier ones, and in microbatches.
+
+        Args:
+            costs: the layer's attributes.
+        """
+        if not costs.grad_bytes:
+            return cls(0, 0, 0)
+        weights = len(costs.weights or ()) if costs.grads is None else costs.grads  # buffers have none
+        return cls(0, _ADDITION_PASSES * costs.grad_bytes, max(1, weights))
 
     def seconds(self, device: Device, dtype: str) -> float:
         """How long it takes at a device's peak rates.

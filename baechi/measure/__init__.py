@@ -6,10 +6,19 @@ Start: `estimate`, then `hooks`.
 """
 
 from baechi.measure.copies import links
-from baechi.measure.estimate import estimate, estimate_issue
+from baechi.measure.estimate import estimate, estimate_additions, estimate_issue
 from baechi.measure.hooks import measure
 from baechi.measure.host import host
 from baechi.measure.launch import launch_seconds
 from baechi.measure.layers import measure_layers
 
-__all__ = ["estimate", "estimate_issue", "host", "launch_seconds", "links", "measure", "measure_layers"]
+__all__ = [
+    "estimate",
+    "estimate_additions",
+    "estimate_issue",
+    "host",
+    "launch_seconds",
+    "links",
+    "measure",
+    "measure_layers",
+]

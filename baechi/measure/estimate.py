@@ -5,10 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from baechi.cost.roofline import Work
+from baechi.records.datasheet import datasheet
 from baechi.records.device import Device
 from baechi.records.graph import LayerGraph
+from baechi.records.layer_costs import LayerCosts
 
 logger = logging.getLogger(__name__)
+
+_HOST = Device("this machine", **datasheet("CPU"))
 
 
 def estimate(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:
@@ -53,6 +57,35 @@ def estimate_issue(graph: LayerGraph, launch_s: float) -> None:
         data["host_forward_s"] = Work.of(graph, name, backward=False).kernels * launch_s
         if graph.training:
             data["host_backward_s"] = Work.of(graph, name, backward=True).kernels * launch_s
+
+
+def estimate_additions(graph: LayerGraph, devices: Iterable[Device], launch_s: float) -> None:
+    """Add to measured seconds of backward what adding gradients to those of earlier steps takes.
+
+    Measured steps begin without gradients.
+
+    Args:
+        graph: a graph with measured times, in training.
+        devices: those of its kinds; seconds of no kind are this machine's CPU's.
+        launch_s: seconds of host time to issue one kernel.
+    """
+    by_kind = {device.kind: device for device in devices}
+    for name, costs in graph.placed_costs():
+        data, added = graph.nodes[name], Work.of_additions(costs)
+        if isinstance(costs.backward_s, Mapping):
+            data["backward_s"] = {
+                kind: seconds + (_added_s(by_kind[kind], added) if kind in by_kind else 0.0)
+                for kind, seconds in costs.backward_s.items()
+            }
+        else:
+            data["backward_s"] = costs.backward_s + _added_s(_HOST, added)
+        if "host_backward_s" in data:
+            data["host_backward_s"] = costs.host_backward_s + added.kernels * launch_s
+
+
+def _added_s(device: Device, added: Work) -> float:
+    """0 of a device without a rate: its times are measured."""
+    return added.seconds(device, LayerCosts.dtype) / device.speed if device.bytes_per_s else 0.0
 
 
 def _others(data: Mapping[str, Any], attribute: str) -> dict[str, float]:

@@ -26,7 +26,8 @@ class LayerGraph(DiGraph, AbstractRecord):
 
     Nodes stand in code order, the order in which the model's code reaches them.
     `graph.graph["training"]` says whether the costs are those of training, `"measured"` whether times
-    were measured, and `"accumulate"` whether gradients of weights are there all the time.
+    were measured, and `"accumulate"` whether gradients of weights are there all the time: then times of
+    backward include adding to them.
     `"outputs"` is `"device"` if what the model returns stays where it was made. `"weights_apart"` says
     whether the backward of weights is a task of its own where a step is split in microbatches.
     """

@@ -12,7 +12,7 @@ from baechi.backend import unwatched
 from baechi.backend.real.discover import has_accelerator
 from baechi.capture import capture_each, union
 from baechi.cost.gpus import computes_on_gpus
-from baechi.measure import estimate
+from baechi.measure import estimate, estimate_additions
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
@@ -65,8 +65,9 @@ def profile(
         cluster: whose devices the times are for; by default as in `distribute`.
         training: costs of training or of inference; `model.training` unless given.
         accumulate: whether gradients of weights are there all the time, since they are added up over
-            several steps, or dropped only right before backward. Else each step begins without them
-            (`zero_grad()` after the optimizer's step), and they come with backward.
+            several steps, or dropped only right before backward. Backward takes the time to add them up.
+            Else each step begins without them (`zero_grad()` after the optimizer's step), and they come
+            with backward.
         weights_apart: whether, of a step in microbatches, the backward of weights is a task of its own.
             `place` leaves it together where that is not longer.
         outputs: as `distribute` takes it.
@@ -115,12 +116,14 @@ def profile(
                 measure_on(cluster, model, runs, way=source, rounds=rounds)
         graph = union(graphs)
         note_splits(graph, model, batch_size(given[0]) or 1)
+        if accumulate:
+            graph.graph["accumulate"] = True
         if measured:
             graph.graph["measured"] = True
+            if accumulate and training:
+                estimate_additions(graph, cluster.devices, cluster.launch_s)
         else:
             estimate(graph, cluster.devices, cluster.launch_s)
-    if accumulate:
-        graph.graph["accumulate"] = True
     if weights_apart:
         graph.graph["weights_apart"] = True
     graph.graph["microbatches"] = microbatches

@@ -102,6 +102,14 @@ def test_gradients_that_are_added_up() -> None:
     assert (footprint.always_bytes, footprint.permanent_bytes) == (110 + 60, 110 + 60 + 5)
 
 
+def test_gradients_that_are_added_up_of_tied_weights() -> None:
+    """The last reader makes the first gradient, which is there until the owner has added to it."""
+    rows = {"owner": {"grad_bytes": 60, "backward_grad_bytes": 0}, "reader": {"backward_grad_bytes": 60}}
+    footprint = footprints(graph_of(rows, training=True, accumulate=True))
+    assert (footprint["owner"].always_bytes, footprint["owner"].gradient_bytes) == (60, -60)
+    assert (footprint["reader"].always_bytes, footprint["reader"].gradient_bytes) == (0, 60)
+
+
 def test_the_optimizers_step() -> None:
     """One by one a weight needs itself twice beside what the one before left; all at once, all of them."""
     assert update_peak_bytes(100, 10) == 100

@@ -41,6 +41,19 @@ def test_backward() -> None:
     assert Work.of(graph, "a", backward=True) == Work(50, 0, 3)
 
 
+def test_gradients_that_stay() -> None:
+    """Backward adds to them: a kernel a weight, which reads both and writes one."""
+    graph = LayerGraph(training=True, backward_captured=True, accumulate=True)
+    graph.add_node(
+        "a", kind="layer", kernels=1, backward_kernels=3, grad_bytes=20, grads=2, weights=["w"] * 3
+    )
+    assert Work.of(graph, "a", backward=False) == Work(0, 0, 1)
+    assert Work.of(graph, "a", backward=True) == Work(0, 60, 5)
+    assert Work.of_additions(graph.costs("a")) == Work(0, 60, 2)
+    graph.add_node("b", kind="layer", weights=["running_mean"])
+    assert Work.of_additions(graph.costs("b")) == Work(0, 0, 0)
+
+
 def test_each_kernel_has_its_own_roofline() -> None:
     """Arithmetic hides what its own kernel moves; the others' bytes come on top."""
     assert Work(40, 10, 2).seconds(DEVICE, "float32") == 4.0

@@ -45,7 +45,8 @@ def _as_a_lane(plan: IndexedPlan) -> IndexedPlan:
     fetched, accumulate = not plan.graph.outputs_stay, plan.graph.graph.get("accumulate")
     parts, lent = list(plan.footprints), list(plan.lent_bytes)
     for layer, costs in enumerate(plan.indexed.costs if plan.graph.training else ()):
-        kept = parts[layer].gradient_bytes - (0 if accumulate else new_gradient_bytes(costs))
+        there = ceil(costs.grad_bytes) if accumulate else 0
+        kept = parts[layer].gradient_bytes + there - new_gradient_bytes(costs)
         if fetched and costs.returned:
             kept += staying_bytes(costs)
             lent[layer] = max(0, lent[layer] - saved_returned_bytes(costs))

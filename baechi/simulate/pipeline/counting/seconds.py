@@ -13,13 +13,11 @@ from math import ceil
 from typing import NamedTuple
 
 from baechi.cost.machine import paced_s
+from baechi.cost.roofline import Work
 from baechi.records.device import HostCosts
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
-
-_PASSES = 3
-"""Adding a gradient to that of the microbatches before reads both and writes one."""
 
 
 class TaskSeconds(NamedTuple):
@@ -115,7 +113,7 @@ class SecondsCounter:
             self._work(stage, (1 - part) * host_s[layer], (1 - part) * backward_s[layer])
             if part:
                 adding = units.weights_stage[stage]
-                products = ceil(_additions(found) / 2)  # each has a weight, most a bias
+                products = ceil(Work.of_additions(found).kernels / 2)  # each has a weight, most a bias
                 issue_s = part * host_s[layer] + products * of_weights_s
                 self._work(adding, issue_s, part * backward_s[layer])
             self._add(adding, found, plan.cluster.devices[units.device_of[stage]].bytes_per_s)
@@ -130,16 +128,18 @@ class SecondsCounter:
         seconds.host_backward_s[stage] += issue_s
 
     def _add(self, stage: int, found: LayerCosts, bytes_per_s: float) -> None:
-        """Adding a layer's gradients to those of the microbatches before."""
+        """Adding a layer's gradients to those of the microbatches before.
+
+        Where gradients stay from step to step this is part of the layer's backward: the first microbatch
+        adds to these.
+        """
+        if self._plan.graph.graph.get("accumulate"):
+            return
         seconds, paced = self.seconds, self.seconds.paced_adding_s
-        add_s = _PASSES * found.grad_bytes / bytes_per_s if bytes_per_s else 0.0
-        issue_s = self._launch_s * _additions(found) if self._plan.knows_host and found.grad_bytes else 0.0
+        added = Work.of_additions(found)
+        add_s = added.moved_bytes / bytes_per_s if bytes_per_s else 0.0
+        issue_s = self._launch_s * added.kernels if self._plan.knows_host else 0.0
         begin_s = seconds.host_backward_s[stage] + seconds.add_host_s[stage]
         paced[stage] = paced_s(paced[stage], begin_s, issue_s, add_s, self._launch_s)
         seconds.add_s[stage] += add_s
         seconds.add_host_s[stage] += issue_s
-
-
-def _additions(costs: LayerCosts) -> float:
-    """How many kernels add a layer's gradients to those of the microbatches before: buffers have none."""
-    return max(1, len(costs.weights or ()) if costs.grads is None else costs.grads)
