@@ -12,7 +12,8 @@ from baechi.records.inputs import Inputs
 from baechi.run.binding import binding_of
 from baechi.run.pipeline.batch.beginning import Beginning
 from baechi.run.pipeline.batch.dimensions import Dimensions, dimensions_of
-from baechi.run.pipeline.batch.evidence import Evidence, looked
+from baechi.run.pipeline.batch.evidence import Evidence
+from baechi.run.pipeline.batch.looking import Way, looked
 from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
@@ -100,8 +101,13 @@ def known_dimensions(
         found: Dimensions = {}
         if _has_values(model, inputs):
             try:
-                look = partial(looked, model, call, training=model.training)
-                found = dimensions_of(model, inputs, microbatches.pipeline.split, look)
+                way = Way.TRAINING if model.training else Way.EVALUATION
+                found = dimensions_of(
+                    model,
+                    inputs,
+                    microbatches.pipeline.split,
+                    lambda rows: looked(model, call, rows, way)[0],
+                )
             except BaechiError:
                 raise
             except Exception as error:  # the model's code may raise anything on few rows

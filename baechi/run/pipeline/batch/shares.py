@@ -2,14 +2,15 @@
 
     mean over rows                      rows of the microbatch / rows
     mean over labels                    its labels that are not ignored / all such labels
+    mean weighed by a mask              the sum of its mask / the sum of the mask
     sum, or divided by a given number   1
 
 A mean of means is another number where labels are ignored unevenly. Nothing in a signature says which one a
 model computes, so evidence does (`evidence`).
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,17 +18,15 @@ import torch
 from baechi.run.pipeline.batch.splitting import Parted
 from baechi.torchlib.tensors.pytree import named_tensors
 
-_IGNORED = (-100, 0, -1)
-"""Labels that losses leave out: torch's default first, then what models use for padding."""
-
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+_ALIKE = 1e-9
+"""Shares that are not further apart are the same."""
 
 Weigh = Callable[[Parted], list[Any]]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule for what the losses of microbatches count.
+    """A rule for what the losses of microbatches count. Rules with one name are the same.
 
     Args:
         name: in words.
@@ -36,7 +35,7 @@ class Rule:
     """
 
     name: str
-    weigh: Weigh
+    weigh: Weigh = field(compare=False)
     reads: str | None = None
 
     def is_for(self, parts: Parted) -> bool:
@@ -45,7 +44,7 @@ class Rule:
         Args:
             parts: the parts of the batch.
         """
-        return self.reads is None or all(self.reads in _tensors(part) for part in parts.parts)
+        return self.reads is None or all(self.reads in tensors_of(part) for part in parts.parts)
 
 
 def by_rows(parts: Parted) -> list[Any]:
@@ -74,47 +73,81 @@ def by_labels(name: str, ignored: int, skipped: int) -> Rule:
     """The rule of losses that are means over labels.
 
     Args:
-        name: of the input with labels.
+        name: of the input with labels, or with a mask: what is masked out is ignored.
         ignored: the label that the loss leaves out.
         skipped: how many labels of each row it leaves out at the beginning: 1 if it predicts the next token.
     """
 
     def weigh(parts: Parted) -> list[Any]:
         counts = []
-        for part in parts.parts:
-            labels = _tensors(part)[name]
-            counted = labels[..., skipped:] if skipped else labels
+        for counted in _counted(parts, name, skipped):
             counts.append((counted != ignored).sum().to(_precise(counted)))
         total = torch.stack(counts).sum().clamp(min=1)
         return [count / total for count in counts]
 
-    what = f"labels in {name} other than {ignored}" + (", but for the first of each row" * bool(skipped))
-    return Rule(what, weigh, name)
+    return Rule(f"labels in {name} other than {ignored}{_but_for(skipped)}", weigh, name)
 
 
-def rules_for(parts: Parted) -> Iterator[Rule]:
-    """The rules that may hold for a batch, the likeliest first.
+def by_amounts(name: str, skipped: int) -> Rule:
+    """The rule of losses that are means weighed by an input: by a mask of zeros and ones, say.
 
     Args:
-        parts: the parts of a batch.
+        name: of the input.
+        skipped: how many entries of each row the loss leaves out at the beginning.
     """
-    named = _tensors(parts.parts[0])
-    split = [name for name, tensor in named.items() if tensor.dtype in _INTEGERS and tensor.dim()]
-    labels = sorted(split, key=lambda name: ("label" not in name, "target" not in name))
-    for name in labels:
-        for ignored in _IGNORED:
-            for skipped in (0, 1) if named[name].dim() > 1 else (0,):
-                yield by_labels(name, ignored, skipped)
-    yield ROWS
-    yield SUM
+
+    def weigh(parts: Parted) -> list[Any]:
+        amounts = [one.detach().sum(dtype=_precise(one)) for one in _counted(parts, name, skipped)]
+        total = torch.stack(amounts).sum()
+        return [amount / total for amount in amounts]
+
+    return Rule(f"the sum of {name}{_but_for(skipped)}", weigh, name)
+
+
+def shares_by(rules: Sequence[Rule], parts: Parted) -> list[list[float]]:
+    """What the parts of a batch count by each rule, as numbers.
+
+    Args:
+        rules: the rules.
+        parts: the parts of the batch.
+    """
+    found = [rule.weigh(parts) for rule in rules]
+    return [
+        torch.stack(shares).tolist() if isinstance(shares[0], torch.Tensor) else shares for shares in found
+    ]
+
+
+def differ(one: Sequence[float], other: Sequence[float], by: float = _ALIKE) -> bool:
+    """Whether parts count otherwise by one rule than by another; no number differs from all.
+
+    Args:
+        one: shares by the one rule.
+        other: shares by the other.
+        by: what a share may be off by, as a part of it where shares are below 1.
+    """
+    return any(not abs(a - b) <= by * max(abs(a), abs(b)) for a, b in zip(one, other, strict=True))
+
+
+def tensors_of(part: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a part of a batch, by name.
+
+    Args:
+        part: the inputs of a microbatch.
+    """
+    args = {name: t for index, value in enumerate(part.args) for name, t in named_tensors(str(index), value)}
+    kwargs = {name: t for key, value in part.kwargs.items() for name, t in named_tensors(key, value)}
+    return {**args, **kwargs}
+
+
+def _counted(parts: Parted, name: str, skipped: int) -> list[torch.Tensor]:
+    each = [tensors_of(part)[name] for part in parts.parts]
+    return [one[..., skipped:] for one in each] if skipped else each
+
+
+def _but_for(skipped: int) -> str:
+    return ", but for the first of each row" * bool(skipped)
 
 
 def _precise(tensor: torch.Tensor) -> torch.dtype:
     """The most precise dtype where a tensor lies."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
-
-
-def _tensors(part: Any) -> dict[str, torch.Tensor]:
-    args = {name: t for index, value in enumerate(part.args) for name, t in named_tensors(str(index), value)}
-    kwargs = {name: t for key, value in part.kwargs.items() for name, t in named_tensors(key, value)}
-    return {**args, **kwargs}

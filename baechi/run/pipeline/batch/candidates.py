@@ -1,0 +1,96 @@
+"""The rules that may say what the losses of microbatches count, from what occurs in a batch.
+
+    labels  3 1 255 255 │ 2 0 1 3     labels other than 255? other than 0, 1, 3? the rows? ...
+
+A label that does not occur cannot be ignored in a batch, so it is a candidate when it first occurs.
+"""
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from baechi.run.pipeline.batch.shares import (
+    ROWS,
+    SUM,
+    Rule,
+    by_amounts,
+    by_labels,
+    differ,
+    shares_by,
+    tensors_of,
+)
+from baechi.run.pipeline.batch.splitting import Parted
+
+_DEFAULT = -100
+"""The label that torch's losses leave out unless told otherwise: likelier than that none is."""
+
+_COMMON = (_DEFAULT, 0, -1)
+"""Labels that models use for what counts nothing."""
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+
+_SAMPLE, _FREQUENT = 4096, 20
+"""Of so many labels, a value that is one of so many is frequent."""
+
+_NOTABLE = 1e-3
+"""A label which, left out, changes shares by a smaller part is no candidate: a few rows would not tell."""
+
+
+def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
+    """The rules that may hold for a batch, the likeliest first.
+
+    Args:
+        parts: the parts of a batch.
+        without: rules that evidence has spoken against.
+    """
+    named = _split_tensors(parts)
+    labels = [name for name, each in named.items() if each[0].dtype in _INTEGERS]
+    labels.sort(key=lambda name: ("label" not in name, "target" not in name))
+    default, others = list[Rule](), list[Rule]()
+    for name in labels:
+        for value in _candidates(named[name]):
+            rules = [by_labels(name, value, skipped) for skipped in _skipped(named[name])]
+            (default if value == _DEFAULT else others).extend(one for one in rules if one not in without)
+    (by_rows,) = shares_by([ROWS], parts)
+    notable = [
+        rule
+        for rule, shares in zip(others, shares_by(others, parts), strict=True)
+        if differ(shares, by_rows, _NOTABLE)
+    ]
+    amounts = [
+        by_amounts(name, skipped)
+        for name, each in named.items()
+        for skipped in (_skipped(each) if each[0].is_floating_point() else ())
+    ]
+    return [rule for rule in (*default, ROWS, *notable, *amounts, SUM) if rule not in without]
+
+
+def _split_tensors(parts: Parted) -> dict[str, list[torch.Tensor]]:
+    """By name, what each part has of the tensors that are split."""
+    each = [tensors_of(part) for part in parts.parts]
+    return {
+        name: [one[name] for one in each]
+        for name, tensor in each[0].items()
+        if tensor.dim() and not any(one.get(name, tensor) is tensor for one in each[1:])
+    }
+
+
+def _skipped(each: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    return (0, 1) if each[0].dim() > 1 else (0,)
+
+
+def _candidates(each: Sequence[torch.Tensor]) -> list[int]:
+    """Labels that may be ignored: the smallest, the largest, frequent ones, and what is common."""
+    each = [one for one in each if one.numel()]
+    if not each:
+        return []
+    count = sum(one.numel() for one in each)
+    step = 1 + count // _SAMPLE
+    sample = torch.cat([one.reshape(-1)[::step].to("cpu", torch.int64) for one in each])
+    values, counts = sample.unique(return_counts=True)
+    frequent = values[counts * _FREQUENT >= len(sample)].tolist()
+    least, most = min(int(one.min()) for one in each), max(int(one.max()) for one in each)
+    if least == most:  # were it ignored, there would be no loss
+        return []
+    common = [value for value in _COMMON if least <= value <= most]
+    return list(dict.fromkeys([*common, least, most, *frequent]))
