@@ -2,16 +2,19 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from baechi.errors import BaechiError
-from baechi.torchlib.tensors.pytree import named_tensors, tensors_in
+from baechi.torchlib.tensors.pytree import named_tensors
 
 JoinTensors = Callable[[Sequence[torch.Tensor], str], Any]
 """From a tensor of each microbatch, and its name in the result, one value."""
+
+JoinLists = Callable[[Sequence[list[Any]], str], Any]
+"""From a list of each microbatch, and its name, one value; None if they have no item for each row."""
 
 
 class Unjoined:
@@ -47,14 +50,14 @@ class Unjoined:
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = __le__ = __ge__ = _refuse
 
 
-def joined(results: Sequence[Any], join: JoinTensors, name: str = "", *, by_row: Collection[str] = ()) -> Any:
+def joined(results: Sequence[Any], join: JoinTensors, in_rows: JoinLists, name: str = "") -> Any:
     """One result from those of the microbatches.
 
     Args:
         results: they have the same structure.
         join: joins tensors.
+        in_rows: joins lists.
         name: of the value, in errors.
-        by_row: names of lists with an item for each row.
     """
     results = _as_losses(results, name)
     first = results[0]
@@ -63,16 +66,16 @@ def joined(results: Sequence[Any], join: JoinTensors, name: str = "", *, by_row:
     if any(type(one) is not type(first) for one in results):
         return Unjoined(name, " or ".join(sorted({type(one).__name__ for one in results})))
     if isinstance(first, Mapping):
-        return _joined_mapping(results, join, name, by_row)
-    if isinstance(first, list) and name in by_row:
-        items = [item for one in results for item in one]
-        history = any(tensor.requires_grad for tensor in tensors_in(items))
-        return Unjoined(name, "list of tensors with gradients") if history else items
+        return _joined_mapping(results, join, in_rows, name)
+    if isinstance(first, list):
+        items = in_rows(results, name)
+        if items is not None:
+            return items
     if isinstance(first, (list, tuple)):
         if len({len(one) for one in results}) > 1:
             return Unjoined(name, f"{type(first).__name__} of different length")
         items = [
-            joined(each, join, below(name, index), by_row=by_row)
+            joined(each, join, in_rows, below(name, index))
             for index, each in enumerate(zip(*results, strict=True))
         ]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
@@ -80,7 +83,7 @@ def joined(results: Sequence[Any], join: JoinTensors, name: str = "", *, by_row:
         made = copy.copy(first)
         for field in dataclasses.fields(first):
             each = [getattr(one, field.name) for one in results]
-            object.__setattr__(made, field.name, joined(each, join, below(name, field.name), by_row=by_row))
+            object.__setattr__(made, field.name, joined(each, join, in_rows, below(name, field.name)))
         return made
     if first is None or isinstance(first, (bool, int, float, str, bytes)):
         return first if all(one == first for one in results) else Unjoined(name, type(first).__name__)
@@ -97,14 +100,12 @@ def _as_losses(results: Sequence[Any], name: str) -> Sequence[Any]:
 
 
 def _joined_mapping(
-    results: Sequence[Mapping[Any, Any]], join: JoinTensors, name: str, by_row: Collection[str]
+    results: Sequence[Mapping[Any, Any]], join: JoinTensors, in_rows: JoinLists, name: str
 ) -> Any:
     first = results[0]
     if any(one.keys() != first.keys() for one in results):
         return Unjoined(name, f"{type(first).__name__} of different keys")
-    items = {
-        key: joined([one[key] for one in results], join, below(name, key), by_row=by_row) for key in first
-    }
+    items = {key: joined([one[key] for one in results], join, in_rows, below(name, key)) for key in first}
     if not isinstance(first, MutableMapping):
         return items
     made = copy.copy(first)

@@ -10,6 +10,7 @@ from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
 from baechi.run.pipeline.batch.dimensions import Dimensions
 from baechi.run.pipeline.batch.joining import Unjoined, is_loss_at, joined
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 Root = Callable[[int, torch.Tensor], Any]
 """From a microbatch and a tensor of it, where gradients of the tensor come in."""
@@ -72,7 +73,7 @@ class Joiner:
             One result. Tensors with a history have none in it; they stand in `joints`, too.
         """
         with torch.no_grad():
-            return joined(results, self._join, by_row=[name for name, dim in self._known.items() if dim == 0])
+            return joined(results, self._join, self._in_rows)
 
     def _join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
         if all(one is tensors[0] for one in tensors):
@@ -87,6 +88,20 @@ class Joiner:
                 return self._noted(self._cat(tensors, dim), tensors, dim)
         return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
 
+    def _in_rows(self, lists: Sequence[list[Any]], name: str) -> Any:
+        """One item after the other, of lists with an item for each row; None of others."""
+        if self._known.get(name) != 0:
+            return None
+        items = [item for each in lists for item in each]
+        if self._root is not None and any(tensor.requires_grad for tensor in tensors_in(items)):
+            return Unjoined(name, "list of tensors with gradients")
+        return map_tensors(lambda tensor: self._at_home(tensor.detach()), items)
+
+    def _at_home(self, value: torch.Tensor) -> torch.Tensor:
+        if self._home is None or self._backend.place_of(value) == self._home:
+            return value
+        return transfer(value, self._backend, self._home)
+
     def _is_along(self, tensors: Sequence[torch.Tensor], dim: int) -> bool:
         pairs = zip(tensors, self._rows, strict=True)
         if not all(one.dim() > dim and one.shape[dim] == rows for one, rows in pairs):
@@ -94,9 +109,7 @@ class Joiner:
         return len({(*one.shape[:dim], *one.shape[dim + 1 :]) for one in tensors}) == 1
 
     def _noted(self, value: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int | None) -> torch.Tensor:
-        here = self._backend.place_of(value)
-        if self._home is not None and here != self._home:
-            value = transfer(value, self._backend, self._home)
+        value = self._at_home(value)
         if self._root is not None and any(one.requires_grad for one in tensors):
             roots = tuple(
                 self._root(number, one) if one.requires_grad else None for number, one in enumerate(tensors)
