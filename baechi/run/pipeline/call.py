@@ -7,36 +7,35 @@ Where there is no loss to begin with, the call runs the forwards only, and `back
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.graph import get_gradient_edge
 
 from baechi.backend.sends import wait_for_all_sends
 from baechi.backend.transfer import transfer
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Task
-from baechi.run.pipeline.batch.dimensions import Dimensions
 from baechi.run.pipeline.batch.joining import loss_in
 from baechi.run.pipeline.batch.results import Joiner, Joint
-from baechi.run.pipeline.batch.splitting import Parted, joined_gradient, parted
-from baechi.run.pipeline.executor import Executor, given_at
-from baechi.run.pipeline.graph.gradients import Waiting, scaled
+from baechi.run.pipeline.batch.splitting import Parted, parted
+from baechi.run.pipeline.ending import Ending
+from baechi.run.pipeline.executor import Executor
+from baechi.run.pipeline.graph.gradients import Waiting, of_parts, scale
 from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
 from baechi.run.pipeline.graph.part import Exit
+from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import CallerSettings, Lane
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.own_state import OwnState
 from baechi.run.pipeline.lanes.random_states import RandomStates
+from baechi.run.pipeline.lanes.settings_apart import SettingsApart
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.refusals import refuse_call
-from baechi.run.pipeline.walking import known_dimensions, shares_of, walk
+from baechi.run.pipeline.walking import refuse_half_precision, shares_of, walk
 from baechi.run.runtime import Runtime
-from baechi.torchlib.streams import streams_now
+from baechi.torchlib.streams import Streams, follow, on_streams, streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -57,18 +56,17 @@ def call_pipelined(
 
     Raises:
         ValueError: the batch cannot be split.
-        BaechiError: it is called in a way that microbatches cannot follow; see `refusals`.
+        BaechiError: it trains under an autocast that needs a `GradScaler`.
     """
+    refuse_half_precision(model)
     inputs, pipeline = Inputs(*args, **kwargs), microbatches.pipeline
-    refuse_call(model, inputs)
-    with microbatches.alone:
-        parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
-        shares = shares_of(model, runtime, microbatches, inputs, parts)
-        dims = known_dimensions(model, runtime, microbatches, inputs)
-        runtime.forced, runtime.launched, runtime.full = [], [], []
-        runtime.counts = {"microbatches": pipeline.microbatches}
-        with runtime.backend.step() as runtime.measure:
-            return _Call(model, runtime, microbatches, inputs, parts, shares, dims).run()
+    parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
+    shares = shares_of(model, runtime, microbatches, inputs, parts)
+    runtime.forced, runtime.launched, runtime.full = [], [], []
+    runtime.counts = {"microbatches": pipeline.microbatches}
+    with runtime.backend.step() as runtime.measure:
+        call = _Call(model, runtime, microbatches, inputs, parts, shares)
+        return call.ending.after(call.run)
 
 
 class _Call:
@@ -81,7 +79,9 @@ class _Call:
         inputs: what the caller gave.
         parts: the same in parts.
         shares: what the loss of each part counts.
-        known: along which dimension outputs are joined, as far as it is known.
+
+    Attributes:
+        ending: ends what is run of it.
     """
 
     def __init__(
@@ -92,45 +92,39 @@ class _Call:
         inputs: Inputs,
         parts: Parted,
         shares: list[Any],
-        known: Dimensions,
     ) -> None:
         pipeline = microbatches.pipeline
         self._runtime, self._backend = runtime, runtime.backend
         self._pipeline = pipeline
-        self._parted, self._shares, self._known = parts, shares, known
-        self._alone = microbatches.alone
+        self._parted, self._shares = parts, shares
         self._home = self._home_of(inputs)
         self._waiting = Waiting([weight for weight in model.parameters() if weight.requires_grad])
         self._goes_back = torch.is_grad_enabled() and model.training
         settings = CallerSettings()
         self._lanes = [Lane(self._backend, number, settings) for number in range(pipeline.microbatches)]
-        self._own = OwnState(
-            model, microbatches.written, pipeline.microbatches, microbatches.route.run_of_layer
+        route, number = microbatches.route, pipeline.microbatches
+        own = OwnState(model, microbatches.written, number, route.run_of_layer)
+        shared, draws = own.tensors, RandomStates(self._backend, own.generators, number)
+        self._kept = KeptApart(own, draws, SettingsApart(number))
+        self.ending = Ending(self._backend, self._lanes, self._waiting, self._kept)
+        self._weights = weights = WeightsElsewhere(
+            model, route, self._backend, microbatches.ahead, shared.is_unwritten
         )
-        route, ahead, shared = microbatches.route, microbatches.ahead, self._own.tensors
-        self._weights = weights = WeightsElsewhere(model, route, self._backend, ahead, shared.is_unwritten)
         steps = [
-            LaneStep(self._backend, runtime, route, lane, ahead, shared, weights) for lane in self._lanes
+            LaneStep(self._backend, runtime, route, lane, microbatches.ahead, shared, weights)
+            for lane in self._lanes
         ]
         self._parts = [step.parts for step in steps]
-        self._draws = draws = RandomStates(self._backend, pipeline.microbatches)
-        of_inputs = [part for _, _, parts in self._parted.leaves for part in parts]
+        leaves = [*self._waiting.weights, *[part for _, _, parts in self._parted.leaves for part in parts]]
         self._executor = Executor(
-            self._backend,
-            pipeline,
-            self._lanes,
-            self._parts,
-            draws,
-            self._own,
-            self._waiting,
-            of_inputs,
-            microbatches.seams,
+            self._backend, pipeline, self._lanes, self._parts, self._kept, leaves, microbatches.seams
         )
-        self._returned: list[Exit] = []
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
-        for lane, step, part in zip(self._lanes, steps, self._parted.parts, strict=True):
-            lane.start(partial(walk, model, runtime, microbatches.loss, step, part))
+        self._codes = [
+            partial(walk, model, runtime, microbatches.loss, step, part)
+            for step, part in zip(steps, self._parted.parts, strict=True)
+        ]
 
     def run(self) -> Any:
         """Run what the call has to run.
@@ -138,22 +132,19 @@ class _Call:
         Returns:
             What the model returns for the whole batch.
         """
-        try:
-            with self._adding(), self._own.open():
+        with self._waiting.adding(), self._kept.own.open():
+            try:
+                for lane, code in zip(self._lanes, self._codes, strict=True):
+                    lane.start(code)
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
-            self._own.finish()
-            self._draws.settle()
-            self._weights.leave()
-        finally:
-            for lane in self._lanes:
-                lane.end()
-            wait_for_all_sends(self._backend)
+            finally:  # what the model's code writes while it unwinds is put back, too
+                for lane in self._lanes:
+                    lane.end()
+        self._kept.settle()
+        self._weights.leave()
+        wait_for_all_sends(self._backend)
         return self._result_with_loss() if self._seeded else self._result()
-
-    def _adding(self) -> AbstractContextManager[None]:
-        """Another thread may train the model while this one evaluates it: gradients are left alone then."""
-        return self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
 
     def _home_of(self, inputs: Inputs) -> str | None:
         first = next(tensors_in(inputs.args, inputs.kwargs), None)
@@ -198,19 +189,15 @@ class _Call:
         return share
 
     def _root(self, microbatch: int, tensor: torch.Tensor) -> Exit:
-        part, place = self._parts[microbatch].part_of(tensor), self._backend.place_of(tensor)
-        if part is None:  # an input, returned as it is
-            self._returned.append(Exit(get_gradient_edge(tensor), place))
-            return self._returned[-1]
-        return part.exit_of(tensor, place)
+        part = self._parts[microbatch].part_of(tensor)
+        assert part is not None, "a result with a history that no part recorded"
+        return part.exit_of(tensor, self._backend.place_of(tensor))
 
     # --- results
 
     def _joiner(self, root: Callable[[int, torch.Tensor], Any] | None) -> Joiner:
         dims = [dim for dim in self._pipeline.split.values() if dim is not None]
-        return Joiner(
-            self._backend, self._parted.rows, self._shares, [*dims, 0], self._known, self._home, root
-        )
+        return Joiner(self._backend, self._parted.rows, self._shares, [*dims, 0], self._home, root)
 
     def _taken(self) -> list[Any]:
         results = [lane.result for lane in self._lanes]
@@ -231,16 +218,32 @@ class _Call:
         assert loss is not None
         waiting = [grad for _, grad in known]
         streams = streams_now(map(self._backend.torch_device, self._backend.names))
-        scaling = partial(scaled, self._backend, waiting, streams)
+        scaling = partial(self._scaled, waiting, streams)
         (handed,) = handed_over([loss], [one for one, _ in known], scaling)
         made = {id(joint.value): without_gradient(joint.value) for joint in join.joints}
         made[id(loss)] = handed
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
+    def _scaled(
+        self, waiting: list[torch.Tensor], streams: Streams, incoming: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """The gradients that wait, times the gradient of the loss, which the host does not read.
+
+        On the streams of the call, as autograd does it: `backward()` may be called on others.
+        """
+        (grad,) = incoming
+        if grad is None:
+            return [None] * len(waiting)
+        scaled: list[torch.Tensor | None] = [*waiting]
+        waiting.clear()
+        with torch.no_grad(), on_streams(streams):
+            scale(self._backend, scaled, grad)
+        follow(streams)
+        return scaled
+
     def _result(self) -> Any:
         """The joined outputs; if they have gradients, `backward()` runs the rest of the list."""
         grad = torch.is_grad_enabled()
-        self._executor.hand_over()
         join = self._joiner(self._root if grad else None)
         whole = join(self._taken())
         if not join.joints:
@@ -259,15 +262,14 @@ class _Call:
                 if grad is not None:
                     self._hand_in(joint, grad)
         joints.clear()
-        everyone = range(len(self._lanes))
-        with self._alone, self._waiting.adding(), self._own.open():
-            self._executor.run(self._later, lambda microbatch: None)
-            self._executor.finish(everyone)
-            edges, grads = given_at(self._backend, self._returned)
-            if edges:
-                torch.autograd.backward(edges, grads)
-        wait_for_all_sends(self._backend)
+        self.ending.after(self._run_later)
         return self._gradients()
+
+    def _run_later(self) -> None:
+        """Run the backwards that waited for `backward()`."""
+        with self._waiting.adding(), self._kept.own.open():
+            self._executor.run(self._later, lambda microbatch: None)
+            self._executor.finish(range(len(self._lanes)))
 
     def _hand_in(self, joint: Joint, grad: torch.Tensor) -> None:
         if joint.dim is None:
@@ -288,7 +290,7 @@ class _Call:
 
     def _gradients(self) -> list[torch.Tensor | None]:
         """Their gradients."""
-        of_inputs = [joined_gradient(self._backend, *leaf) for leaf in self._parted.leaves]
+        of_inputs = [of_parts(self._backend, *leaf) for leaf in self._parted.leaves]
         return [*self._waiting.take(), *of_inputs]
 
 

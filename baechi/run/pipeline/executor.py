@@ -15,14 +15,12 @@ from baechi.errors import BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.graph.apart import go_to_cuts, go_to_weights
-from baechi.run.pipeline.graph.gradients import Waiting, keep_apart
+from baechi.run.pipeline.graph.gradients import keep_apart
 from baechi.run.pipeline.graph.part import Cut, Exit, Part
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.graph.seams import Seams
+from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
-from baechi.run.pipeline.lanes.own_state import OwnState
-from baechi.run.pipeline.lanes.random_states import RandomStates
-from baechi.torchlib.split_tensors.gradients import is_piece
 
 _CURE = (
     "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after "
@@ -41,10 +39,8 @@ class Executor:
         pipeline: the list, and the devices of its tasks.
         lanes: by microbatch, its thread.
         parts: by microbatch, what autograd records of it.
-        draws: the states of the random generators.
-        own: what each microbatch wrote to modules.
-        waiting: gradients of weights, which others may join.
-        inputs: inputs in parts, as far as they get gradients.
+        kept: the world of each microbatch.
+        leaves: what gets gradients: weights, and inputs in parts.
         seams: looks at the parts.
     """
 
@@ -54,10 +50,8 @@ class Executor:
         pipeline: Pipeline,
         lanes: Sequence[Lane],
         parts: Sequence[Parts],
-        draws: RandomStates,
-        own: OwnState,
-        waiting: Waiting,
-        inputs: Sequence[torch.Tensor],
+        kept: KeptApart,
+        leaves: Sequence[torch.Tensor],
         seams: Seams,
     ) -> None:
         self._backend = backend
@@ -65,13 +59,9 @@ class Executor:
         self._names = pipeline.plan.cluster.names
         self._lanes = lanes
         self._parts = parts
-        self._draws = draws
-        self._own = own
-        self._waiting = waiting
-        self._leaves = [*waiting.weights, *inputs]
-        self._known = {id(leaf) for leaf in [*self._leaves, *[one.handle for one in parts]]}
+        self._kept = kept
+        self._leaves = leaves
         self._seams = seams
-        self._given_over = False
         self._last_run = len(self._units.stage_of_run) - 1
         self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
 
@@ -92,14 +82,16 @@ class Executor:
             self._issued[place].append(self._backend.record(stream))
 
     def _run(self, task: Task, seed: Callable[[int], None]) -> None:
-        if task.phase == "forward":
-            lane = self._lanes[task.microbatch]
-            with self._draws.drawing(task.microbatch), self._own.of(task.microbatch, task.unit):
-                lane.advance(ALL_RUNS if task.unit == self._last_run else task.unit)
+        """Run a task. After an error it leaves the microbatch's world as it is: `Ending` puts all back."""
+        microbatch, run = task.microbatch, task.unit if task.phase == "forward" else None
+        if run is None:
+            seed(microbatch)
+        self._kept.enter(microbatch, run)
+        if run is None:
+            self._backward(microbatch, task.unit)
         else:
-            seed(task.microbatch)
-            with self._own.of(task.microbatch, None):
-                self._backward(task.microbatch, task.unit)
+            self._lanes[microbatch].advance(ALL_RUNS if run == self._last_run else run)
+        self._kept.leave(microbatch, run)
 
     def finish(self, microbatches: Iterable[int]) -> None:
         """Run the backwards of parts that no task stands for.
@@ -119,18 +111,6 @@ class Executor:
         while len(issued) >= AHEAD:
             self._backend.wait_on_host(issued.popleft(), place)
 
-    def _meets(self, leaf: torch.Tensor) -> None:
-        """A leaf of neither model nor batch: in the call, its gradient waits as those of weights do."""
-        if self._given_over or id(leaf) in self._known or is_piece(leaf):
-            return
-        self._known.add(id(leaf))
-        self._leaves.append(leaf)
-        self._waiting.take_in(leaf)
-
-    def hand_over(self) -> None:
-        """From now on no more leaves can join those whose gradients wait: autograd was told of them."""
-        self._given_over = True
-
     def _backward(self, microbatch: int, stage: int) -> None:
         parts, units = self._parts[microbatch], self._units
         of_weights = stage >= units.whole
@@ -149,7 +129,7 @@ class Executor:
         part.is_done = True
         for number in sorted(part.readers):
             self._backward_of(parts, parts.all[number], microbatch)
-        self._seams.check(parts, part, _said, self._meets, always=microbatch == 0)
+        self._seams.check(parts, part, _said, always=microbatch == 0)
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(self._lanes[microbatch].log):

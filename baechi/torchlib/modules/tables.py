@@ -1,11 +1,14 @@
 """Tables: the mutable containers of Python objects. Their content is noted, compared and restored.
 
 A table is a dict (also an object's `__dict__`), a list, a set, a deque, the variable of a closure, or
-the slots of an object. Only methods of the base type are called (`dict.update(table, ...)`): a subclass
-may override `__setitem__`, and restoring must not run that code.
+the slots of an object. So are the numbers of an array that is no tensor, where one asks for them. Only
+methods of the base type are called (`dict.update(table, ...)`): a subclass may override `__setitem__`, and
+restoring must not run that code.
 """
 
+import sys
 import types
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +27,42 @@ class Slots:
 
     owner: Any
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What is in an array of numpy's, an `array.array` or a `bytearray`.
+
+    Args:
+        owner: the array.
+    """
+
+    owner: Any
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes."""
+        if isinstance(self.owner, bytearray):
+            return len(self.owner)
+        size = len(self.owner) if isinstance(self.owner, array) else self.owner.size
+        return int(size * self.owner.itemsize)
+
+
+def numbers_of(item: Any) -> Numbers | None:
+    """What is in an array that is no tensor and can be written in place; None for all else.
+
+    Args:
+        item: anything.
+    """
+    if isinstance(item, (array, bytearray)):
+        return Numbers(item)
+    if not _is_numpys(item) or item.dtype.hasobject or not item.flags.writeable or not item.size:
+        return None
+    return Numbers(item)
+
+
+def _is_numpys(item: Any) -> bool:
+    return "numpy" in sys.modules and isinstance(item, sys.modules["numpy"].ndarray)
 
 
 def tables_of(item: Any) -> list[Any]:
@@ -70,8 +109,10 @@ def content_of(table: Any) -> Any:
         table: the table.
 
     Returns:
-        A plain dict, or a list; of a set a set.
+        A plain dict, or a list; of a set a set; of numbers bytes.
     """
+    if isinstance(table, Numbers):
+        return bytes(table.owner) if isinstance(table.owner, bytearray) else table.owner.tobytes()
     if isinstance(table, dict):
         return dict(table)
     if isinstance(table, Slots):
@@ -100,8 +141,8 @@ def differ(one: Any, other: Any) -> bool:
         one: a table's content.
         other: of the same table, at another time.
     """
-    if len(one) != len(other):
-        return True
+    if isinstance(one, bytes) or len(one) != len(other):
+        return bool(one != other)
     if isinstance(one, dict):
         # keys by equality, as dicts do; values by identity, since `==` of two tensors is a tensor
         pairs = zip(one.items(), other.items(), strict=True)
@@ -135,6 +176,8 @@ def refill(table: Any, content: Any) -> None:
         deque.extend(table, content)
     elif isinstance(table, Slots):
         _refill_slots(table, content)
+    elif isinstance(table, Numbers):
+        _refill_numbers(table.owner, content)
     elif content:  # the variable of a closure; it is empty below if it had no value
         table.cell_contents = content[0]
     else:
@@ -147,3 +190,10 @@ def _refill_slots(slots: Slots, content: dict[str, Any]) -> None:
             object.__setattr__(slots.owner, name, content[name])  # works for frozen dataclasses, too
         elif hasattr(slots.owner, name):
             object.__delattr__(slots.owner, name)
+
+
+def _refill_numbers(owner: Any, content: bytes) -> None:
+    if _is_numpys(owner):
+        owner[...] = sys.modules["numpy"].frombuffer(content, owner.dtype).reshape(owner.shape)
+    else:
+        owner[:] = array(owner.typecode, content) if isinstance(owner, array) else content

@@ -1,6 +1,7 @@
 """Which kernels torch takes: how to ask, and how to set (`sdpa_kernel` and the like)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,9 +9,18 @@ import torch
 from baechi.torchlib.private.lookup import named
 
 _PURPOSE = "launch a layer that waited with the kernels that were chosen when it was reached"
+_APART = "keep apart what microbatches choose"
+
+Choices = tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...]
+"""Pairs of functions: one gets a choice, one sets it."""
 
 
-def _choices() -> tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...]:
+def _pairs(names: Iterable[tuple[str, str]], purpose: str) -> Choices:
+    pairs = [tuple(named(f"torch._C.{name}", purpose, None) for name in pair) for pair in names]
+    return tuple([(ask, choose) for ask, choose in pairs if ask and choose])
+
+
+def _choices() -> Choices:
     names = (
         ("_get_flash_sdp_enabled", "_set_sdp_use_flash"),
         ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
@@ -20,10 +30,25 @@ def _choices() -> tuple[tuple[Callable[[], Any], Callable[[Any], None]], ...]:
         ("_get_cudnn_enabled", "_set_cudnn_enabled"),
         ("_get_cudnn_deterministic", "_set_cudnn_deterministic"),
     )
-    pairs = [tuple(named(f"torch._C.{name}", _PURPOSE, None) for name in pair) for pair in names]
     public = (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
-    return (*((ask, choose) for ask, choose in pairs if ask and choose), public)
+    return (*_pairs(names, _PURPOSE), public)
+
+
+def _more_choices() -> Choices:
+    names = (
+        ("_get_sdp_priority_order", "_set_sdp_priority_order"),
+        ("_get_cudnn_benchmark", "_set_cudnn_benchmark"),
+    )
+    precisions: Any = _pairs([("_get_fp32_precision_getter", "_set_fp32_precision_setter")], _APART)
+    of = (("generic", "all"), ("cuda", "all"), ("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
+    return (
+        *_pairs(names, _APART),
+        *((partial(ask, *what), partial(choose, *what)) for ask, choose in precisions for what in of),
+    )
 
 
 KERNEL_CHOICES = _choices()
-"""Pairs of functions: one gets a choice, one sets it. Choices that this torch lacks are left out."""
+"""How to get and set them. Choices that this torch lacks are left out."""
+
+MORE_KERNEL_CHOICES = _more_choices()
+"""Others, which code sets less often. To ask takes time, so layers that wait do without."""

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from baechi.errors import BaechiError
-from baechi.run.pipeline.lanes.own_state import tables_of_user
 from baechi.run.pipeline.lanes.shared_tensors import values_of_user
+from baechi.run.pipeline.lanes.user_state import state_of_user
 
 X = noise(6, 4)
 WHERE = {"first": 0, "middle": 1, "last": 0}
@@ -138,7 +138,7 @@ def test_what_every_module_has_is_not_looked_after() -> None:
     model = seeded(lambda: Keeps("list"))
     named = dict(model.named_modules())
     values = {name: values_of_user(module) for name, module in named.items()}
-    assert {id(table) for _, table in tables_of_user(named, values)} == {id(model.list), id(model.dict)}
+    assert {id(table) for table in state_of_user(named, values).all} == {id(model.list), id(model.dict)}
 
 
 class Normed(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.splitting import parted
-from baechi.run.pipeline.lanes.own_state import attribute_tables
+from baechi.run.pipeline.lanes.user_state import attribute_tables
 from baechi.torchlib.modules.tables import content_of, differ, refill
 from baechi.torchlib.tensors.pytree import named_tensors
 from wild.trials.common import seed

@@ -10,7 +10,6 @@ from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
 from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, multiply_each, storage_address
 from baechi.torchlib.split_tensors.tensor import SplitTensor
-from baechi.torchlib.streams import Streams, follow, on_streams
 from baechi.torchlib.tensors.references import has_memory_alone
 
 
@@ -21,15 +20,13 @@ class Waiting:
         weights: those that require a gradient.
 
     Attributes:
-        weights: those, then what else the model's code was found to read.
         grads: by place among the weights, the gradient; None if there is none yet.
     """
 
-    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
-        self.weights = list(weights)
-        self.grads: list[torch.Tensor | None] = [None] * len(self.weights)
-        self._aside: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        self._hooked: list[tuple[Any, dict[Any, Any]]] = []
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self.weights = weights
+        self.grads: list[torch.Tensor | None] = [None] * len(weights)
+        self._aside: Any = None  # the caller's gradients; tables of hooks, and what was in them
 
     @contextmanager
     def adding(self) -> Iterator[None]:
@@ -37,35 +34,31 @@ class Waiting:
 
         The caller's gradients and hooks are aside: hooks run once, when the gradients are handed over.
         """
-        for weight, grad in zip(self.weights, self.grads, strict=True):
-            self._put_aside(weight, grad)
-        self.grads = []
+        before = [weight.grad for weight in self.weights]
+        tables = [of(weight) for weight in self.weights for of in (hooks_of, later_hooks_of)]
+        hooked = [(table, dict(table)) for table in tables if table]
         try:
-            yield
-        finally:
-            self.grads = [weight.grad for weight in self.weights]
-            for weight, before in self._aside:
-                weight.grad = before
-            for table, hooks in self._hooked:
-                table.update(hooks)
-            self._aside, self._hooked = [], []
-
-    def take_in(self, leaf: torch.Tensor) -> None:
-        """Let the gradient of one more leaf wait, which no backward has reached yet.
-
-        Args:
-            leaf: what the model's code reads and is no weight of it: of a hook, of a loss, of another module.
-        """
-        self.weights.append(leaf)
-        self._put_aside(leaf, None)
-
-    def _put_aside(self, weight: torch.Tensor, grad: torch.Tensor | None) -> None:
-        self._aside.append((weight, weight.grad))
-        for table in (hooks_of(weight), later_hooks_of(weight)):
-            if table:
-                self._hooked.append((table, dict(table)))
+            self._aside = before, hooked
+            for table, _ in hooked:
                 table.clear()  # torch looks into it when the gradient comes
-        weight.grad = grad
+            for weight, grad in zip(self.weights, self.grads, strict=True):
+                weight.grad = grad
+            self.grads = []
+            yield
+            self.grads = [weight.grad for weight in self.weights]
+        finally:
+            self.put_back()
+
+    def put_back(self) -> None:
+        """Give weights the caller's gradients and hooks again, if these are aside."""
+        if self._aside is None:
+            return
+        before, hooked = self._aside
+        for weight, grad in zip(self.weights, before, strict=True):
+            weight.grad = grad
+        for table, hooks in hooked:
+            table.update(hooks)
+        self._aside = None
 
     def take(self) -> list[torch.Tensor | None]:
         """The gradients; they are kept no more."""
@@ -108,33 +101,6 @@ def _address(tensor: torch.Tensor) -> int:
     return storage_address(tensor.untyped_storage()) if tensor.layout == torch.strided else 0
 
 
-def scaled(
-    backend: AbstractBackend,
-    waiting: list[torch.Tensor],
-    streams: Streams,
-    incoming: Sequence[torch.Tensor | None],
-) -> list[torch.Tensor | None]:
-    """Gradients that wait, times the gradient of the loss, which the host does not read.
-
-    On the streams of the call, as autograd does it: `backward()` may be called on others.
-
-    Args:
-        backend: the devices.
-        waiting: the gradients; the list is emptied.
-        streams: of the call.
-        incoming: the gradient of the loss; None if it has none.
-    """
-    (grad,) = incoming
-    if grad is None:
-        return [None] * len(waiting)
-    found: list[torch.Tensor | None] = [*waiting]
-    waiting.clear()
-    with torch.no_grad(), on_streams(streams):
-        scale(backend, found, grad)
-    follow(streams)
-    return found
-
-
 def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: torch.Tensor) -> None:
     """Multiply gradients by a scalar that lies on a device: in place, by one operator a device.
 
@@ -160,3 +126,23 @@ def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: to
             grads[number] = grad * there[place]
     for place, together in dense.items():
         multiply_each(together, there[place])
+
+
+def of_parts(
+    backend: AbstractBackend, whole: torch.Tensor, dim: int | None, parts: Sequence[torch.Tensor]
+) -> torch.Tensor | None:
+    """The gradient of an input, from those of its parts, which are kept no more; None if they have none.
+
+    Args:
+        backend: the devices.
+        whole: the input.
+        dim: along which it was split; None if each microbatch got all of it.
+        parts: what the microbatches got.
+    """
+    if all(part.grad is None for part in parts):
+        return None
+    with torch.no_grad(), backend.at(backend.place_of(whole), ""):
+        grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in parts]
+        for part in parts:
+            part.grad = None
+        return torch.stack(grads).sum(0) if dim is None else torch.cat(grads, dim)

@@ -5,16 +5,26 @@
 
 One thread runs at a time: the executor, or a lane. So a step is reproducible, and the model's code needs
 no locks. The settings of the caller's thread (gradients, autocast, modes) hold in the lane, too.
+
+An exception of a signal handler (Ctrl-C, a timeout) may come between any two lines of the executor's thread,
+also while a lane runs. So each turn has flags of its own, and the lane goes on to the next turn's by itself:
+
+    executor   takes the turn that is there, lets it begin, waits until it is over; or does so again
+    lane       takes the turn's flags, puts the next turn there, runs, says that the turn is over
+
+Whatever was interrupted, the turn that is there leads to an end of the lane. When its code is over, the lane
+also says so for the turn that does not come.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from baechi.backend import AbstractBackend
+from baechi.backend.flag import Flag
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.autograd import pop_saved_hooks, push_saved_hooks, top_saved_hooks
 from baechi.torchlib.private.modes import (
@@ -32,6 +42,18 @@ ALL_RUNS = 1 << 60
 
 class _Dropped(BaseException):
     """Ends a lane whose step failed elsewhere: it unwinds the model's code."""
+
+
+class _Turn(NamedTuple):
+    """One stretch of a lane's code.
+
+    Args:
+        begins: set by the executor.
+        is_over: set by the lane.
+    """
+
+    begins: Flag
+    is_over: Flag
 
 
 class CallerSettings:
@@ -93,9 +115,8 @@ class Lane:
         self._dropped = False
         self._error: BaseException | None = None
         self._code: Callable[[], Any] | None = None
-        self._go, self._stopped = backend.flag(), backend.flag()
-        self._done = self._stopped
-        self._join: Callable[[], None] = lambda: None
+        self._turn = self._this_turn = _Turn(backend.flag(), backend.flag())
+        self._join: Callable[[], None] | None = None
 
     def start(self, code: Callable[[], Any]) -> None:
         """Start the thread; it waits for the first grant.
@@ -130,17 +151,24 @@ class Lane:
         self.advance(ALL_RUNS)
 
     def end(self) -> None:
-        """End the thread; it has ended when this returns."""
+        """End the thread; it has ended when this returns. It may be called again, and before `start`.
+
+        A thread whose start was interrupted may still come: it runs nothing, and ends by itself.
+        """
         self._dropped = True
+        if self._join is None:
+            self._code = None
+            self._turn.begins.set()
+            return
         while not self.is_over:  # it may still be running, if Ctrl-C interrupted the executor's wait
             self._hand_over()
         self._error = None
         self._join()
 
     def _hand_over(self) -> None:
-        stopped, go = self._stopped, self._go
-        go.set()
-        stopped.wait()
+        turn = self._turn  # read once: the lane may put the next one there meanwhile
+        turn.begins.set()
+        turn.is_over.wait()
 
     # --- in its own
 
@@ -159,13 +187,14 @@ class Lane:
             run: its index.
         """
         while run > self._granted:
-            self._done.set()
+            self._this_turn.is_over.set()
             self._wait()
 
     def _wait(self) -> None:
-        self._go.wait()
-        self._done = self._stopped
-        self._go, self._stopped = self._backend.flag(), self._backend.flag()
+        turn = self._turn
+        turn.begins.wait()
+        self._this_turn = turn
+        self._turn = _Turn(self._backend.flag(), self._backend.flag())
         if self._dropped:
             raise _Dropped
 
@@ -183,4 +212,5 @@ class Lane:
             self._error = error
         self._code = None
         self.is_over = True
-        self._done.set()
+        self._this_turn.is_over.set()
+        self._turn.is_over.set()  # the executor may have taken it, if its wait for this one was interrupted

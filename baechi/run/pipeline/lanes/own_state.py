@@ -10,12 +10,13 @@ object) that a task wrote is put back when the task is over, and is as the micro
 
 - Attributes of modules: a write is told when it happens, since comparing all of them would take long.
 - Containers and objects of the user's that are there when a step begins: all are compared after each task.
+- Arrays that are no tensors (numpy's), if they are small: as containers, number by number.
 - Torch's own tables (of hooks, say): the first step compares all of them, later ones what it wrote.
 
 Tensors are shared; see `shared_tensors`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import is_
 from typing import Any
@@ -24,10 +25,10 @@ from torch import nn
 
 from baechi.errors import BaechiError
 from baechi.run.pipeline.lanes.shared_tensors import SharedTensors, values_of_user
-from baechi.torchlib.modules.as_found import Keeper
+from baechi.run.pipeline.lanes.user_state import attribute_tables, state_of_user
 from baechi.torchlib.modules.attribute_writes import attribute_writes
-from baechi.torchlib.modules.tables import Slots, content_of, differ, refill
-from baechi.torchlib.private.modules import buffer_table, parameter_table, submodule_table
+from baechi.torchlib.modules.tables import Numbers, Slots, content_of, differ, refill
+from baechi.torchlib.private.modules import parameter_table, submodule_table
 
 
 class WrittenTables:
@@ -53,6 +54,7 @@ class OwnState:
     Attributes:
         learns: whether this is the first step.
         tensors: what microbatches share.
+        generators: those of the model's own, of which each microbatch has a state (`random_states`).
     """
 
     def __init__(
@@ -64,17 +66,18 @@ class OwnState:
         values = {name: values_of_user(module) for name, module in named.items()}
         self._modules = {id(module): module for module in named.values()}
         self._attributes = [_Attributes(module) for module in self._modules.values()]
-        users = list(tables_of_user(named, values))
-        self._users = {_key_of(table) for _, table in users}
+        users = state_of_user(named, values)
+        self._users = {_key_of(table) for table in users.all}
+        self.generators = users.generators
         self._before: dict[int, tuple[Any, Any]] = {}
         for table in attribute_tables(model) if known.tables is None else known.tables:
             self._watch(table)
-        for _, table in users:
+        for table in users.all:
             self._watch(table)
         self._written: list[dict[int, Any]] = [{} for _ in range(microbatches)]
         self._ever: dict[int, Any] = {}  # also what is put back before the step is over
         self._set: dict[int, nn.Module] = {}
-        self.tensors = SharedTensors(named, values, users, layers)
+        self.tensors = SharedTensors(named, values, users.tables, layers)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -84,29 +87,43 @@ class OwnState:
         with attribute_writes(self._told):
             yield
 
-    @contextmanager
-    def of(self, microbatch: int, run: int | None) -> Iterator[None]:
-        """Within this context, the modules are as the microbatch left them.
+    def enter(self, microbatch: int, run: int | None) -> None:
+        """From now on the modules are as a microbatch left them.
 
         Args:
             microbatch: its number.
             run: what it runs; None in backward.
         """
-        written, self.tensors.run = self._written[microbatch], run
-        for key, content in written.items():
+        self.tensors.run = run
+        for key, content in self._written[microbatch].items():
             refill(self._before[key][0], content)
-        try:
-            yield
-        finally:
-            for key, (table, before) in self._before.items():
-                now = content_of(table)
-                if differ(now, before):
-                    self._ever[key] = table
-                    written[key] = now
-                    refill(table, before)
-                else:
-                    written.pop(key, None)
+
+    def leave(self, microbatch: int, run: int | None) -> None:
+        """From now on the modules are as before the step.
+
+        Args:
+            microbatch: the one that was entered.
+            run: what it ran; None in backward.
+
+        Raises:
+            BaechiError: it wrote what microbatches share.
+        """
+        written = self._written[microbatch]
+        for key, (table, before) in self._before.items():
+            now = content_of(table)
+            if differ(now, before):
+                self._ever[key] = table
+                written[key] = now
+                refill(table, before)
+            else:
+                written.pop(key, None)
         self.tensors.look(run, list((self._modules if self.learns else self._set).values()))
+
+    def put_back(self) -> None:
+        """The step failed: the modules are as before it."""
+        for table, before in self._before.values():
+            if differ(content_of(table), before):
+                refill(table, before)
 
     def finish(self) -> None:
         """Forward is over: what the last microbatch wrote stays.
@@ -163,41 +180,4 @@ class _Attributes:
 
 
 def _key_of(table: Any) -> int:
-    return id(table.owner if isinstance(table, Slots) else table)
-
-
-def attribute_tables(model: nn.Module) -> list[Any]:
-    """What a model's code may write: attributes of modules and objects, and containers, but not buffers.
-
-    Args:
-        model: the model.
-    """
-    keeper = Keeper("none")
-    for module in model.modules():
-        keeper.keep(module)
-    shared = {id(buffer_table(module)) for module in model.modules()}
-    return [table for table, _ in keeper.containers if id(table) not in shared]
-
-
-def tables_of_user(
-    modules: Mapping[str, nn.Module], values: Mapping[str, Sequence[tuple[str, Any]]]
-) -> Iterator[tuple[str, Any]]:
-    """Containers and attributes of objects that modules have, and no tables of torch's.
-
-    Args:
-        modules: a model's modules, by name.
-        values: what `values_of_user` found in each.
-
-    Yields:
-        The attribute that leads there, and the table.
-    """
-    keeper = Keeper("none")
-    keeper.seen.update({id(module): module for module in modules.values()})
-    for name, found in values.items():
-        known = len(keeper.containers)
-        for key, value in found:
-            keeper.keep(value)
-            if len(keeper.containers) > known:
-                for table, _ in keeper.containers[known:]:
-                    yield f"{name}.{key}".lstrip("."), table
-                known = len(keeper.containers)
+    return id(table.owner if isinstance(table, (Slots, Numbers)) else table)

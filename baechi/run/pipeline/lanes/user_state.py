@@ -1,0 +1,73 @@
+"""What modules have that is no tensor, and that code may write: containers, objects, arrays, generators."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from baechi.torchlib.modules.as_found import Keeper
+from baechi.torchlib.modules.tables import Numbers, numbers_of
+from baechi.torchlib.private.modules import buffer_table
+
+_SMALL = 2**20
+"""Bytes. A larger array is taken for data, which is read only: it is compared whenever a task is over."""
+
+
+@dataclass
+class UserState:
+    """What is found in attributes of a model's modules, and in what they lead to.
+
+    Args:
+        tables: containers and attributes of objects, with the attribute that leads there.
+        arrays: small arrays that are no tensors.
+        generators: those of random numbers, without the caller's.
+    """
+
+    tables: list[tuple[str, Any]] = field(default_factory=list)
+    arrays: list[Numbers] = field(default_factory=list)
+    generators: list[torch.Generator] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[Any]:
+        """The tables and arrays."""
+        return [*(table for _, table in self.tables), *self.arrays]
+
+
+def state_of_user(
+    modules: Mapping[str, nn.Module], values: Mapping[str, Sequence[tuple[str, Any]]]
+) -> UserState:
+    """What modules have, and no tables of torch's.
+
+    Args:
+        modules: a model's modules, by name.
+        values: what `values_of_user` found in each.
+    """
+    state, keeper = UserState(), Keeper("none")
+    keeper.seen.update({id(module): module for module in modules.values()})
+    for name, found in values.items():
+        for key, value in found:
+            known = len(keeper.containers)
+            keeper.keep(value)
+            path = f"{name}.{key}".lstrip(".")
+            state.tables += [(path, table) for table, _ in keeper.containers[known:]]
+    for item in keeper.seen.values():
+        if isinstance(item, torch.Generator) and item is not torch.default_generator:
+            state.generators.append(item)
+        elif (numbers := numbers_of(item)) is not None and numbers.size_bytes <= _SMALL:
+            state.arrays.append(numbers)
+    return state
+
+
+def attribute_tables(model: nn.Module) -> list[Any]:
+    """What a model's code may write: attributes of modules and objects, and containers, but not buffers.
+
+    Args:
+        model: the model.
+    """
+    keeper = Keeper("none")
+    for module in model.modules():
+        keeper.keep(module)
+    shared = {id(buffer_table(module)) for module in model.modules()}
+    return [table for table, _ in keeper.containers if id(table) not in shared]
