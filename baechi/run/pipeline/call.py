@@ -139,12 +139,12 @@ class _Call:
                 self._executor.run(self._tasks_now(), self._seed)
                 self._executor.finish(list(self._seeded))
             finally:  # what the model's code writes while it unwinds is put back, too
-                for lane in self._lanes:
-                    lane.end()
-        self._kept.settle()
+                self.ending.end_lanes()
         self._weights.leave()
         wait_for_all_sends(self._backend)
-        return self._result_with_loss() if self._seeded else self._result()
+        result = self._result_with_loss() if self._seeded else self._result()
+        self._kept.settle()
+        return result
 
     def _home_of(self, inputs: Inputs) -> str | None:
         first = next(tensors_in(inputs.args, inputs.kwargs), None)

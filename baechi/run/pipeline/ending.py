@@ -52,9 +52,13 @@ class Ending:
         finally:  # an exception of a signal handler may have come in the line above
             self._end()
 
-    def _end(self) -> None:
+    def end_lanes(self) -> None:
+        """End the threads; they have ended when this returns."""
         for lane in self._lanes:
             lane.end()
+
+    def _end(self) -> None:
+        self.end_lanes()
         self._waiting.put_back()
         if self._has_failed:
             self._kept.put_back()
