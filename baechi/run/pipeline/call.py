@@ -7,22 +7,24 @@ Where there is no loss to begin with, the call runs the forwards only, and `back
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from baechi.backend.sends import wait_for_all_sends
-from baechi.backend.transfer import transfer
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Task
+from baechi.run.pipeline.batch.dimensions import Dimensions
 from baechi.run.pipeline.batch.joining import loss_in
-from baechi.run.pipeline.batch.results import Joiner, Joint
-from baechi.run.pipeline.batch.splitting import Parted, parted
+from baechi.run.pipeline.batch.results import Joiner, Joint, hand_in, share_at
+from baechi.run.pipeline.batch.splitting import Parted, joined_gradient, parted
 from baechi.run.pipeline.ending import Ending
-from baechi.run.pipeline.executor import Executor
-from baechi.run.pipeline.graph.gradients import Waiting, of_parts, scale
+from baechi.run.pipeline.executor import Executor, given_at
+from baechi.run.pipeline.graph.gradients import Waiting, scaled
 from baechi.run.pipeline.graph.handing_over import handed_over, without_gradient
 from baechi.run.pipeline.graph.part import Exit
 from baechi.run.pipeline.lanes.kept_apart import KeptApart
@@ -33,9 +35,10 @@ from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.pipeline.lanes.settings_apart import SettingsApart
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.walking import refuse_half_precision, shares_of, walk
+from baechi.run.pipeline.refusals import refuse_call
+from baechi.run.pipeline.walking import known_dimensions, shares_of, walk
 from baechi.run.runtime import Runtime
-from baechi.torchlib.streams import Streams, follow, on_streams, streams_now
+from baechi.torchlib.streams import streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
@@ -56,17 +59,19 @@ def call_pipelined(
 
     Raises:
         ValueError: the batch cannot be split.
-        BaechiError: it trains under an autocast that needs a `GradScaler`.
+        BaechiError: it is called in a way that microbatches cannot follow; see `refusals`.
     """
-    refuse_half_precision(model)
     inputs, pipeline = Inputs(*args, **kwargs), microbatches.pipeline
-    parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
-    shares = shares_of(model, runtime, microbatches, inputs, parts)
-    runtime.forced, runtime.launched, runtime.full = [], [], []
-    runtime.counts = {"microbatches": pipeline.microbatches}
-    with runtime.backend.step() as runtime.measure:
-        call = _Call(model, runtime, microbatches, inputs, parts, shares)
-        return call.ending.after(call.run)
+    refuse_call(model, inputs)
+    with microbatches.alone:
+        parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
+        shares = shares_of(model, runtime, microbatches, inputs, parts)
+        known = known_dimensions(model, runtime, microbatches, inputs)
+        runtime.forced, runtime.launched, runtime.full = [], [], []
+        runtime.counts = {"microbatches": pipeline.microbatches}
+        with runtime.backend.step() as runtime.measure:
+            call = _Call(model, runtime, microbatches, inputs, parts, shares, known)
+            return call.ending.after(call.run)
 
 
 class _Call:
@@ -79,6 +84,7 @@ class _Call:
         inputs: what the caller gave.
         parts: the same in parts.
         shares: what the loss of each part counts.
+        known: along which dimension outputs are joined, as far as it is known.
 
     Attributes:
         ending: ends what is run of it.
@@ -92,11 +98,13 @@ class _Call:
         inputs: Inputs,
         parts: Parted,
         shares: list[Any],
+        known: Dimensions,
     ) -> None:
         pipeline = microbatches.pipeline
         self._runtime, self._backend = runtime, runtime.backend
         self._pipeline = pipeline
-        self._parted, self._shares = parts, shares
+        self._parted, self._shares, self._known = parts, shares, known
+        self._alone = microbatches.alone
         self._home = self._home_of(inputs)
         self._waiting = Waiting([weight for weight in model.parameters() if weight.requires_grad])
         self._goes_back = torch.is_grad_enabled() and model.training
@@ -115,10 +123,17 @@ class _Call:
             for lane in self._lanes
         ]
         self._parts = [step.parts for step in steps]
-        leaves = [*self._waiting.weights, *[part for _, _, parts in self._parted.leaves for part in parts]]
         self._executor = Executor(
-            self._backend, pipeline, self._lanes, self._parts, self._kept, leaves, microbatches.seams
+            self._backend,
+            pipeline,
+            self._lanes,
+            self._parts,
+            self._kept,
+            self._waiting,
+            [part for _, _, parts in self._parted.leaves for part in parts],
+            microbatches.seams,
         )
+        self._returned: list[Exit] = []
         self._later: list[Task] = []
         self._seeded: dict[int, torch.Tensor] = {}
         self._codes = [
@@ -132,7 +147,7 @@ class _Call:
         Returns:
             What the model returns for the whole batch.
         """
-        with self._waiting.adding(), self._kept.own.open():
+        with self._adding(), self._kept.own.open():
             try:
                 for lane, code in zip(self._lanes, self._codes, strict=True):
                     lane.start(code)
@@ -145,6 +160,10 @@ class _Call:
         result = self._result_with_loss() if self._seeded else self._result()
         self._kept.settle()
         return result
+
+    def _adding(self) -> AbstractContextManager[None]:
+        """Another thread may train the model while this one evaluates it: gradients are left alone then."""
+        return self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
 
     def _home_of(self, inputs: Inputs) -> str | None:
         first = next(tensors_in(inputs.args, inputs.kwargs), None)
@@ -174,7 +193,7 @@ class _Call:
         loss = loss_in(lane.result)
         assert loss is not None
         place = self._backend.place_of(loss)
-        share = self._share(microbatch, place)
+        share = share_at(place, self._backend, self._shares[microbatch])
         with self._backend.at(place, ""), torch.no_grad():
             known = not isinstance(share, torch.Tensor)
             seed = torch.full_like(loss, share) if known else share.to(loss.dtype)
@@ -182,22 +201,19 @@ class _Call:
         self._seeded[microbatch] = kept = loss.detach()
         lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)
 
-    def _share(self, microbatch: int, place: str) -> Any:
-        share = self._shares[microbatch]
-        if isinstance(share, torch.Tensor) and self._backend.place_of(share) != place:
-            return transfer(share, self._backend, place)
-        return share
-
     def _root(self, microbatch: int, tensor: torch.Tensor) -> Exit:
-        part = self._parts[microbatch].part_of(tensor)
-        assert part is not None, "a result with a history that no part recorded"
-        return part.exit_of(tensor, self._backend.place_of(tensor))
+        part, place = self._parts[microbatch].part_of(tensor), self._backend.place_of(tensor)
+        if part is None:  # an input, returned as it is
+            self._returned.append(Exit(get_gradient_edge(tensor), place))
+            return self._returned[-1]
+        return part.exit_of(tensor, place)
 
     # --- results
 
     def _joiner(self, root: Callable[[int, torch.Tensor], Any] | None) -> Joiner:
         dims = [dim for dim in self._pipeline.split.values() if dim is not None]
-        return Joiner(self._backend, self._parted.rows, self._shares, [*dims, 0], self._home, root)
+        rows, shares = self._parted.rows, self._shares
+        return Joiner(self._backend, rows, shares, [*dims, 0], self._known, self._home, root)
 
     def _taken(self) -> list[Any]:
         results = [lane.result for lane in self._lanes]
@@ -218,32 +234,16 @@ class _Call:
         assert loss is not None
         waiting = [grad for _, grad in known]
         streams = streams_now(map(self._backend.torch_device, self._backend.names))
-        scaling = partial(self._scaled, waiting, streams)
+        scaling = partial(scaled, self._backend, waiting, streams)
         (handed,) = handed_over([loss], [one for one, _ in known], scaling)
         made = {id(joint.value): without_gradient(joint.value) for joint in join.joints}
         made[id(loss)] = handed
         return map_tensors(lambda tensor: made.get(id(tensor), tensor), whole)
 
-    def _scaled(
-        self, waiting: list[torch.Tensor], streams: Streams, incoming: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor | None]:
-        """The gradients that wait, times the gradient of the loss, which the host does not read.
-
-        On the streams of the call, as autograd does it: `backward()` may be called on others.
-        """
-        (grad,) = incoming
-        if grad is None:
-            return [None] * len(waiting)
-        scaled: list[torch.Tensor | None] = [*waiting]
-        waiting.clear()
-        with torch.no_grad(), on_streams(streams):
-            scale(self._backend, scaled, grad)
-        follow(streams)
-        return scaled
-
     def _result(self) -> Any:
         """The joined outputs; if they have gradients, `backward()` runs the rest of the list."""
         grad = torch.is_grad_enabled()
+        self._executor.hand_over()
         join = self._joiner(self._root if grad else None)
         whole = join(self._taken())
         if not join.joints:
@@ -260,9 +260,10 @@ class _Call:
         with torch.no_grad():
             for joint, grad in zip(joints, incoming, strict=True):
                 if grad is not None:
-                    self._hand_in(joint, grad)
+                    hand_in(self._backend, joint, grad, self._parted.rows, self._shares)
         joints.clear()
-        self.ending.after(self._run_later)
+        with self._alone:
+            self.ending.after(self._run_later)
         return self._gradients()
 
     def _run_later(self) -> None:
@@ -270,19 +271,9 @@ class _Call:
         with self._waiting.adding(), self._kept.own.open():
             self._executor.run(self._later, lambda microbatch: None)
             self._executor.finish(range(len(self._lanes)))
-
-    def _hand_in(self, joint: Joint, grad: torch.Tensor) -> None:
-        if joint.dim is None:
-            parts = [
-                grad * self._share(number, self._backend.place_of(grad)) for number in range(len(joint.roots))
-            ]
-        else:
-            parts = list(grad.split(self._parted.rows, joint.dim))
-        for root, part in zip(joint.roots, parts, strict=True):
-            if root is not None:
-                here = self._backend.place_of(part)
-                sent = part if here == root.place else transfer(part, self._backend, root.place)
-                root.incoming.append((sent, None))
+            edges, grads = given_at(self._backend, self._returned)
+            if edges:
+                torch.autograd.backward(edges, grads)
 
     def _given(self) -> list[torch.Tensor]:
         """What gets gradients: weights, then inputs."""
@@ -290,7 +281,7 @@ class _Call:
 
     def _gradients(self) -> list[torch.Tensor | None]:
         """Their gradients."""
-        of_inputs = [of_parts(self._backend, *leaf) for leaf in self._parted.leaves]
+        of_inputs = [joined_gradient(self._backend, *leaf) for leaf in self._parted.leaves]
         return [*self._waiting.take(), *of_inputs]
 
 

@@ -15,12 +15,13 @@ from baechi.errors import BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.graph.apart import go_to_cuts, go_to_weights
-from baechi.run.pipeline.graph.gradients import keep_apart
+from baechi.run.pipeline.graph.gradients import Waiting, keep_apart
 from baechi.run.pipeline.graph.part import Cut, Exit, Part
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.run.pipeline.graph.seams import Seams
 from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
+from baechi.torchlib.split_tensors.gradients import is_piece
 
 _CURE = (
     "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after "
@@ -40,7 +41,8 @@ class Executor:
         lanes: by microbatch, its thread.
         parts: by microbatch, what autograd records of it.
         kept: the world of each microbatch.
-        leaves: what gets gradients: weights, and inputs in parts.
+        waiting: gradients of weights, which others may join.
+        inputs: inputs in parts, as far as they get gradients.
         seams: looks at the parts.
     """
 
@@ -51,7 +53,8 @@ class Executor:
         lanes: Sequence[Lane],
         parts: Sequence[Parts],
         kept: KeptApart,
-        leaves: Sequence[torch.Tensor],
+        waiting: Waiting,
+        inputs: Sequence[torch.Tensor],
         seams: Seams,
     ) -> None:
         self._backend = backend
@@ -60,7 +63,10 @@ class Executor:
         self._lanes = lanes
         self._parts = parts
         self._kept = kept
-        self._leaves = leaves
+        self._waiting = waiting
+        self._leaves = [*waiting.weights, *inputs]
+        self._known = {id(leaf) for leaf in [*self._leaves, *[one.handle for one in parts]]}
+        self._given_over = False
         self._seams = seams
         self._last_run = len(self._units.stage_of_run) - 1
         self._issued: dict[str, deque[Any]] = {name: deque() for name in self._names}
@@ -111,6 +117,18 @@ class Executor:
         while len(issued) >= AHEAD:
             self._backend.wait_on_host(issued.popleft(), place)
 
+    def _meets(self, leaf: torch.Tensor) -> None:
+        """A leaf of neither model nor batch: in the call, its gradient waits as those of weights do."""
+        if self._given_over or id(leaf) in self._known or is_piece(leaf):
+            return
+        self._known.add(id(leaf))
+        self._leaves.append(leaf)
+        self._waiting.take_in(leaf)
+
+    def hand_over(self) -> None:
+        """From now on no more leaves can join those whose gradients wait: autograd is told of them."""
+        self._given_over = True
+
     def _backward(self, microbatch: int, stage: int) -> None:
         parts, units = self._parts[microbatch], self._units
         of_weights = stage >= units.whole
@@ -129,7 +147,7 @@ class Executor:
         part.is_done = True
         for number in sorted(part.readers):
             self._backward_of(parts, parts.all[number], microbatch)
-        self._seams.check(parts, part, _said, always=microbatch == 0)
+        self._seams.check(parts, part, _said, self._meets, always=microbatch == 0)
         exits, cuts = list(part.exits.values()), part.cuts
         part.exits, part.cuts = {}, []
         with self._backend.nodes_of(self._lanes[microbatch].log):

@@ -127,9 +127,7 @@ class Joiner:
         with self._backend.at(place, ""):
             total: torch.Tensor | None = None
             for part, share in zip(parts, self._shares, strict=True):
-                if isinstance(share, torch.Tensor) and self._backend.place_of(share) != place:
-                    share = transfer(share, self._backend, place)
-                counted = _weighed(part, share)
+                counted = _weighed(part, share_at(place, self._backend, share))
                 total = counted if total is None else total + counted
             assert total is not None
             return total.to(parts[0].dtype)
@@ -142,6 +140,43 @@ class Joiner:
             one if near else transfer(one, self._backend, place)
             for one, near in zip(parts, here, strict=True)
         ]
+
+
+def share_at(place: str, backend: AbstractBackend, share: Any) -> Any:
+    """What a loss counts, on a device.
+
+    Args:
+        place: the device.
+        backend: the devices.
+        share: a number, or a scalar tensor.
+    """
+    if isinstance(share, torch.Tensor) and backend.place_of(share) != place:
+        return transfer(share, backend, place)
+    return share
+
+
+def hand_in(
+    backend: AbstractBackend, joint: Joint, grad: torch.Tensor, rows: Sequence[int], shares: Sequence[Any]
+) -> None:
+    """Send the gradient of a joined tensor to where those of the microbatches' tensors come in.
+
+    Args:
+        backend: the devices.
+        joint: the joined tensor.
+        grad: its gradient.
+        rows: how many rows each microbatch has.
+        shares: what its loss counts.
+    """
+    if joint.dim is None:
+        there = backend.place_of(grad)
+        parts = [grad * share_at(there, backend, share) for share in shares]
+    else:
+        parts = list(grad.split(list(rows), joint.dim))
+    for root, part in zip(joint.roots, parts, strict=True):
+        if root is not None:
+            here = backend.place_of(part)
+            sent = part if here == root.place else transfer(part, backend, root.place)
+            root.incoming.append((sent, None))
 
 
 def _weighed(loss: torch.Tensor, share: Any) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,7 +10,27 @@ from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
 from baechi.torchlib.private.tensors import hooks_of, later_hooks_of, multiply_each, storage_address
 from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.streams import Streams, follow, on_streams
 from baechi.torchlib.tensors.references import has_memory_alone
+
+
+class _Aside(NamedTuple):
+    """What a leaf had before the step.
+
+    Args:
+        leaf: the leaf.
+        grad: its gradient.
+        hooks: its tables of hooks, and what was in them.
+    """
+
+    leaf: torch.Tensor
+    grad: torch.Tensor | None
+    hooks: list[tuple[dict[Any, Any], dict[Any, Any]]]
+
+    @classmethod
+    def of(cls, leaf: torch.Tensor) -> "_Aside":
+        tables = [table for table in (hooks_of(leaf), later_hooks_of(leaf)) if table]
+        return cls(leaf, leaf.grad, [(table, dict(table)) for table in tables])
 
 
 class Waiting:
@@ -20,13 +40,14 @@ class Waiting:
         weights: those that require a gradient.
 
     Attributes:
+        weights: those, then what else the model's code was found to read.
         grads: by place among the weights, the gradient; None if there is none yet.
     """
 
-    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
-        self.weights = weights
-        self.grads: list[torch.Tensor | None] = [None] * len(weights)
-        self._aside: Any = None  # the caller's gradients; tables of hooks, and what was in them
+    def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+        self.weights = list(weights)
+        self.grads: list[torch.Tensor | None] = [None] * len(self.weights)
+        self._aside: list[_Aside] = []
 
     @contextmanager
     def adding(self) -> Iterator[None]:
@@ -34,36 +55,46 @@ class Waiting:
 
         The caller's gradients and hooks are aside: hooks run once, when the gradients are handed over.
         """
-        before = [weight.grad for weight in self.weights]
-        tables = [of(weight) for weight in self.weights for of in (hooks_of, later_hooks_of)]
-        hooked = [(table, dict(table)) for table in tables if table]
+        aside = [_Aside.of(weight) for weight in self.weights]
         try:
-            self._aside = before, hooked
-            for table, _ in hooked:
-                table.clear()  # torch looks into it when the gradient comes
-            for weight, grad in zip(self.weights, self.grads, strict=True):
-                weight.grad = grad
+            self._aside = aside
+            for one, grad in zip(aside, self.grads, strict=True):
+                _begin(one, grad)
             self.grads = []
             yield
             self.grads = [weight.grad for weight in self.weights]
         finally:
             self.put_back()
 
+    def take_in(self, leaf: torch.Tensor) -> None:
+        """Let the gradient of one more leaf wait, which no backward has reached yet.
+
+        Args:
+            leaf: what the model's code reads and is no weight of it: of a hook, of a loss, of another module.
+        """
+        one = _Aside.of(leaf)
+        self._aside.append(one)
+        self.weights.append(leaf)
+        _begin(one, None)
+
     def put_back(self) -> None:
-        """Give weights the caller's gradients and hooks again, if these are aside."""
-        if self._aside is None:
-            return
-        before, hooked = self._aside
-        for weight, grad in zip(self.weights, before, strict=True):
-            weight.grad = grad
-        for table, hooks in hooked:
-            table.update(hooks)
-        self._aside = None
+        """Give leaves the caller's gradients and hooks again, if these are aside."""
+        for leaf, grad, hooks in self._aside:
+            leaf.grad = grad
+            for table, before in hooks:
+                table.update(before)
+        self._aside = []
 
     def take(self) -> list[torch.Tensor | None]:
         """The gradients; they are kept no more."""
         grads, self.grads = self.grads, [None] * len(self.weights)
         return grads
+
+
+def _begin(aside: _Aside, grad: torch.Tensor | None) -> None:
+    for table, _ in aside.hooks:
+        table.clear()  # torch looks into it when the gradient comes
+    aside.leaf.grad = grad
 
 
 def keep_apart(
@@ -101,6 +132,33 @@ def _address(tensor: torch.Tensor) -> int:
     return storage_address(tensor.untyped_storage()) if tensor.layout == torch.strided else 0
 
 
+def scaled(
+    backend: AbstractBackend,
+    waiting: list[torch.Tensor],
+    streams: Streams,
+    incoming: Sequence[torch.Tensor | None],
+) -> list[torch.Tensor | None]:
+    """Gradients that wait, times the gradient of the loss, which the host does not read.
+
+    On the streams of the call, as autograd does it: `backward()` may be called on others.
+
+    Args:
+        backend: the devices.
+        waiting: the gradients; the list is emptied.
+        streams: of the call.
+        incoming: the gradient of the loss; None if it has none.
+    """
+    (grad,) = incoming
+    if grad is None:
+        return [None] * len(waiting)
+    found: list[torch.Tensor | None] = [*waiting]
+    waiting.clear()
+    with torch.no_grad(), on_streams(streams):
+        scale(backend, found, grad)
+    follow(streams)
+    return found
+
+
 def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: torch.Tensor) -> None:
     """Multiply gradients by a scalar that lies on a device: in place, by one operator a device.
 
@@ -126,23 +184,3 @@ def scale(backend: AbstractBackend, grads: list[torch.Tensor | None], factor: to
             grads[number] = grad * there[place]
     for place, together in dense.items():
         multiply_each(together, there[place])
-
-
-def of_parts(
-    backend: AbstractBackend, whole: torch.Tensor, dim: int | None, parts: Sequence[torch.Tensor]
-) -> torch.Tensor | None:
-    """The gradient of an input, from those of its parts, which are kept no more; None if they have none.
-
-    Args:
-        backend: the devices.
-        whole: the input.
-        dim: along which it was split; None if each microbatch got all of it.
-        parts: what the microbatches got.
-    """
-    if all(part.grad is None for part in parts):
-        return None
-    with torch.no_grad(), backend.at(backend.place_of(whole), ""):
-        grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in parts]
-        for part in parts:
-            part.grad = None
-        return torch.stack(grads).sum(0) if dim is None else torch.cat(grads, dim)
