@@ -13,7 +13,11 @@ from baechi.run.binding import binding_of
 from baechi.run.pipeline.batch.beginning import Beginning
 from baechi.run.pipeline.batch.dimensions import Dimensions, dimensions_of
 from baechi.run.pipeline.batch.evidence import Evidence
+<<<<<<< HEAD
 from baechi.run.pipeline.batch.looking import Way, looked
+=======
+from baechi.run.pipeline.batch.signalled import is_signalled
+>>>>>>> ee80ac8c (Tests of what microbatches keep apart, and of exceptions of signal handlers)
 from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
@@ -153,6 +157,8 @@ def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
             model, parted(model, inputs, 2, {}), inputs, lambda rows: model(*rows.args, **rows.kwargs)
         )
     except Exception as error:  # the model's code may raise anything on another batch than its own
+        if is_signalled(error):
+            raise
         logger.debug("nothing is known of parts of a batch: the model fails on a few rows: %s", error)
         return False
     return not evidence.couples

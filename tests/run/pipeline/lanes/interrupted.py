@@ -54,12 +54,15 @@ class Interruption:
             sys.setprofile(None)
 
 
-def each_point(files: tuple[str, ...], run: Callable[[Interruption], None]) -> Iterator[Interruption]:
+def each_point(
+    files: tuple[str, ...], run: Callable[[Interruption], None], stride: int
+) -> Iterator[Interruption]:
     """Interrupt at one point after the other, until there are no more.
 
     Args:
         files: as of `Interruption`.
         run: runs something within the interruption.
+        stride: from one point to the next; 1 for all.
     """
     at = 1
     while True:
@@ -68,4 +71,4 @@ def each_point(files: tuple[str, ...], run: Callable[[Interruption], None]) -> I
         if interruption.points < at:
             return
         yield interruption
-        at += 1
+        at += stride
