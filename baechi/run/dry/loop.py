@@ -8,6 +8,7 @@ from torch import nn
 
 from baechi.cost.optimizers import OPTIMIZERS
 from baechi.errors import DryRunError
+from baechi.torchlib.fakes.assumed import stepping
 from baechi.torchlib.losses import losses_among
 
 _LEARNING_RATE = 1e-3
@@ -46,7 +47,8 @@ def train(
     outputs = model(*args, **kwargs)  # held until the step is over, as training loops do
     torch.autograd.backward(losses_of(outputs))
     if optimizer is not None:
-        optimizer.step()
+        with stepping(optimizer):
+            optimizer.step()
 
 
 def losses_of(outputs: Any) -> list[torch.Tensor]:

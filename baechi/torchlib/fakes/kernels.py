@@ -14,13 +14,13 @@ on its inputs gets an answer (`if mask.all()`); one that branches on activations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from math import isinf
 from typing import Any
 
 import torch
 import torch.utils.deterministic
 
-from baechi.torchlib.fakes.shapes import Given, Made, Shapes, Views, is_cheap, on_zeros
+from baechi.torchlib.fakes.assumed import assumed
+from baechi.torchlib.fakes.shapes import Given, Made, Shapes, Views, is_cheap, on_zeros, sized_by_values
 from baechi.torchlib.fakes.valueless import forget_values, is_valueless, made_valueless
 from baechi.torchlib.operators.facts import Facts, draws, facts_of, flat, writes_of
 from baechi.torchlib.private.modes import without_dispatch_modes
@@ -31,9 +31,6 @@ _CPU = torch.device("cpu")
 
 _MAX_ELEMENTS = 1 << 20
 """Tensors with more elements have no values: they are neither kept from inputs nor computed."""
-
-_FINITE = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
-"""By operator, its answer for each element, if all numbers are finite."""
 
 
 class ValuesNeeded(RuntimeError):
@@ -68,13 +65,15 @@ class ShapeKernels:
         given = flat((*args, *kwargs.values()))
         if not any(map(is_valueless, given)) and self._is_small(func, facts, (args, kwargs), given):
             return func(*args, **kwargs)
+        if facts.rule.sized_by is not None:
+            return _sized_by_values(func, facts, args, kwargs, given)
         if facts.name == "masked_select" and not is_valueless(args[1]):
             shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
             taken = int(args[1].expand(shape).sum())
             return _made(Made((taken,), (1,), args[0].dtype, taken * args[0].element_size()), given)
-        if_finite = _answer_if_finite(facts.name, given, args)
-        if if_finite is not None:
-            return if_finite
+        answer = assumed(facts.name, given, args, _MAX_ELEMENTS)
+        if answer is not None:
+            return answer
         args = _with_masks_as_indices(func, facts, args)
         if draws(func, args, kwargs) and is_cheap(given):
             # advances the generator as the kernel would, so later numbers that the model's code draws
@@ -103,7 +102,7 @@ class ShapeKernels:
         """Whether an operator with these arguments makes small tensors only."""
         # a write in place makes no tensor; a result whose shape depends on values cannot be inferred
         # first, but its inputs have values, so they are small
-        if facts.writes or depends_on_values(func):
+        if facts.writes or depends_on_values(func) or facts.rule.sized_by is not None:
             return True
         args, kwargs = call
         described = self._shapes.result_of(func, args, kwargs, given)
@@ -164,24 +163,11 @@ def depends_on_values(func: Any) -> bool:
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
-def _answer_if_finite(name: str, given: list[torch.Tensor], args: Any) -> torch.Tensor | None:
-    """The result of `isnan`, `isinf` and `isfinite`, supposing that all numbers are finite; else None.
-
-    Torch decomposes some of these: `isnan(x)` calls `x != x`, and `isinf` compares with infinity.
-    """
-    answer: bool | None = _FINITE.get(name)
-    if name in ("eq", "ne"):
-        if args[0] is args[1]:
-            answer = name == "eq"
-        elif isinstance(args[1], float) and isinf(args[1]):
-            answer = name == "ne"
-    return None if answer is None or given[0].numel() > _MAX_ELEMENTS else torch.full(given[0].shape, answer)
-
-
 def _with_masks_as_indices(func: Any, facts: Facts, args: Any) -> Any:
     """An indexing operator's arguments, with integer indices in place of boolean masks.
 
-    The shape of `x[mask]` depends on the mask's values; that of `x[indices]` does not.
+    The shape of `x[mask]` depends on the mask's values; that of `x[indices]` does not. If one number is
+    written, no shape depends on where: a mask without values then selects nothing.
 
     Raises:
         ValuesNeeded: the result depends on other values than those of masks, or a mask has no values.
@@ -192,14 +178,34 @@ def _with_masks_as_indices(func: Any, facts: Facts, args: Any) -> Any:
             raise ValuesNeeded(f"{facts.name} needs values")
         return args
     indices: list[Any] = []
+    writes_one = len(args) > masks + 1 and args[masks + 1].numel() == 1
     for index in args[masks]:
         if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
+            if writes_one and is_valueless(index):
+                indices.extend([torch.empty(0, dtype=torch.int64)] * index.dim())
+                continue
             refuse_valueless(index, facts.name)
             with without_dispatch_modes():
                 indices.extend(index.nonzero(as_tuple=True))
         else:
             indices.append(index)
     return (*args[:masks], indices, *args[masks + 1 :])
+
+
+def _sized_by_values(
+    func: Any, facts: Facts, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]
+) -> Any:
+    """The results of an operator whose shapes follow from values of some arguments, such as lengths.
+
+    What follows from these alone has values.
+
+    Raises:
+        ValuesNeeded: one of these has no values.
+    """
+    deciding = flat([args[position] for position in facts.rule.sized_by or ()])
+    for tensor in deciding:
+        refuse_valueless(tensor, facts.name)
+    return _made(sized_by_values(func, args, kwargs, deciding), given)
 
 
 def _made(described: Any, given: list[torch.Tensor]) -> Any:

@@ -4,7 +4,7 @@ The fake tensors report the device `cpu`. So operators that call different kerne
 CPU. (On `meta`, attention and recurrent layers call others, which keep other tensors for backward.)
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,22 +95,52 @@ class Shapes:
         return found
 
 
-def on_zeros(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def on_zeros(func: Any, args: Any, kwargs: dict[str, Any], known: Sequence[torch.Tensor] = ()) -> Any:
     """Run the real kernel on zeros of the arguments' shapes.
 
     Args:
         func: the operator.
         args: its positional arguments.
         kwargs: its keyword arguments.
+        known: the arguments that keep their values.
     """
 
     def zeros(tensor: torch.Tensor) -> torch.Tensor:
+        if any(tensor is one for one in known):
+            return tensor
         memory = torch.zeros(tensor.untyped_storage().nbytes(), dtype=torch.uint8).view(tensor.dtype)
         return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     with without_dispatch_modes():
         args, kwargs = map_tensors(zeros, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def sized_by_values(func: Any, args: Any, kwargs: dict[str, Any], deciding: Sequence[torch.Tensor]) -> Any:
+    """What an operator returns whose results' shapes follow from the values of some arguments.
+
+    Args:
+        func: the operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        deciding: these arguments; the others are moved to `meta`.
+
+    Returns:
+        What it returns, with `Made` in place of tensors whose values do not follow from these alone.
+    """
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if any(tensor is one for one in deciding):
+            return tensor
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+    with without_dispatch_modes():
+        meta_args, meta_kwargs = map_tensors(moved, (args, kwargs))
+        try:
+            made = func(*meta_args, **meta_kwargs)
+        except NotImplementedError:  # there is no such kernel for `meta`
+            return _described(on_zeros(func, args, kwargs, deciding), {})
+    return map_tensors(lambda tensor: _as_made(tensor) if tensor.is_meta else tensor, made)
 
 
 def is_cheap(given: list[torch.Tensor]) -> bool:
@@ -174,6 +204,10 @@ def _described(result: Any, positions: dict[int, int]) -> Any:
     def described(tensor: torch.Tensor) -> Any:
         if id(tensor) in positions:
             return Given(positions[id(tensor)])
-        return Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.untyped_storage().nbytes())
+        return _as_made(tensor)
 
     return map_tensors(described, result)
+
+
+def _as_made(tensor: torch.Tensor) -> Any:
+    return Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.untyped_storage().nbytes())

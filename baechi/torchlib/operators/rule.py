@@ -54,6 +54,8 @@ class Rule:
             dimensions of one element, which its shape function sets anew.
         spare: position of a result whose memory has room for one more element than it shows, if not empty.
         unreduced: whether its result, if that is one number, keeps the memory of what was reduced.
+        sized_by: positions of the arguments whose values say how large its results are: lengths, as tensors
+            or as plain numbers.
         workspace: the memory for its backward that only its kernel knows.
         becomes_grad: whether autograd calls it on the gradient that becomes a parameter's `grad`.
 
@@ -92,6 +94,7 @@ class Rule:
     keeps_strides: bool = False
     spare: int | None = None
     unreduced: bool = False
+    sized_by: tuple[int, ...] | None = None
     workspace: Workspace | None = None
     becomes_grad: bool = False
 

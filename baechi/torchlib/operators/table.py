@@ -65,7 +65,8 @@ _ROWS = (
     ("hardswish_backward native_dropout_backward", Rule(layout=(0, 1))),
     ("elu_backward", Rule(layout=(0, 5))),
     ("linalg_* _linalg_* cholesky* triangular_solve lu_* ormqr geqrf quantized*", Rule(heavy=True)),
-    ("_thnn_fused* _cudnn_rnn* grid_sampler* _trilinear* _ctc_loss*", Rule(heavy=True)),
+    ("_ctc_loss", Rule(heavy=True, sized_by=(2, 3))),
+    ("_thnn_fused* _cudnn_rnn* grid_sampler* _trilinear* _ctc_loss_backward", Rule(heavy=True)),
     ("convolution_overrideable", Rule(heavy=True)),
     ("multinomial poisson binomial _standard_gamma _sample_dirichlet", Rule(random="by value")),
     ("rrelu_with_noise rrelu_with_noise_functional", Rule(random="by value", layout=())),
@@ -90,7 +91,8 @@ _ROWS = (
     ("requires_grad_", Rule(keeps_arguments=True, forces_users="it is trained, or not, from here on")),
     ("backward", Rule(keeps_arguments=True, needs_values=True)),
     ("grad register_hook retain_grad", Rule(keeps_arguments=True)),
-    ("_pack_padded_sequence _pad_packed_sequence", Rule(keeps_arguments=True)),  # take lengths on the host
+    ("_pack_padded_sequence", Rule(keeps_arguments=True, sized_by=(1,))),  # takes lengths on the host
+    ("_pad_packed_sequence", Rule(keeps_arguments=True)),
     ("numpy tolist", Rule(leaves=True)),
     ("cpu cuda", Rule(leaves=True, moves=True)),
     ("to", Rule(moves=True, takes_device=True)),

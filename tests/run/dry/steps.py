@@ -12,6 +12,8 @@ from baechi.run.dry.loop import losses_of
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3),
     "adam": lambda weights: torch.optim.Adam(weights, lr=1e-3),
+    "adafactor": lambda weights: torch.optim.Adafactor(weights, lr=1e-3),
+    "rprop": lambda weights: torch.optim.Rprop(weights, lr=1e-3),
     "adam, foreach": lambda weights: torch.optim.Adam(weights, lr=1e-3, foreach=True),
 }
 
