@@ -7,17 +7,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.binding import binding_of
 from baechi.run.pipeline.batch.beginning import Beginning
 from baechi.run.pipeline.batch.dimensions import Dimensions, dimensions_of
 from baechi.run.pipeline.batch.evidence import Evidence
-<<<<<<< HEAD
 from baechi.run.pipeline.batch.looking import Way, looked
-=======
-from baechi.run.pipeline.batch.signalled import is_signalled
->>>>>>> ee80ac8c (Tests of what microbatches keep apart, and of exceptions of signal handlers)
+from baechi.run.pipeline.batch.signalled import is_signalled, says_nothing_of_rows
 from baechi.run.pipeline.batch.splitting import Parted, parted
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
@@ -112,9 +108,9 @@ def known_dimensions(
                     microbatches.pipeline.split,
                     lambda rows: looked(model, call, rows, way)[0],
                 )
-            except BaechiError:
-                raise
             except Exception as error:  # the model's code may raise anything on few rows
+                if says_nothing_of_rows(error):
+                    raise
                 logger.debug("how outputs are joined is not known: the model fails on few rows: %s", error)
         microbatches.dimensions[kind] = found
     return microbatches.dimensions[kind]

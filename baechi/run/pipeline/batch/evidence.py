@@ -14,25 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
-<<<<<<< HEAD
 from baechi.run.pipeline.batch.candidates import rules_for
 from baechi.run.pipeline.batch.few_rows import FewRows, telling_rows
 from baechi.run.pipeline.batch.looking import CallWhole, Seen, seen
 from baechi.run.pipeline.batch.rounding import as_good, is_rounding, same_rows
 from baechi.run.pipeline.batch.shares import ROWS, Rule, differ, shares_by
+from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
 from baechi.run.pipeline.batch.splitting import Parted, Split
-=======
-from baechi.run.pipeline.batch.joining import objective_in
-from baechi.run.pipeline.batch.shares import ROWS, Rule, rules_for
-from baechi.run.pipeline.batch.signalled import is_signalled
-from baechi.run.pipeline.batch.splitting import Parted, Split, parted, rows_of, some_rows
-from baechi.torchlib.fakes.valueless import is_valueless
-from baechi.torchlib.modules.as_found import left_as_found
-from baechi.torchlib.private.modes import without_dispatch_modes
-from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
->>>>>>> ee80ac8c (Tests of what microbatches keep apart, and of exceptions of signal handlers)
 
 logger = logging.getLogger(__name__)
 
@@ -70,30 +59,18 @@ class Evidence:
             call: calls the model with a batch.
 
         Raises:
-            Exception: the handler of a signal raised it meanwhile. What the model's code raises is logged.
+            Exception: ours, or the handler of a signal raised it. What the model's code raises is logged.
         """
-<<<<<<< HEAD
         rules = self._settled or rules_for(parts, self._against)
         if not all(rule.is_for(parts) for rule in rules):
-=======
-        if not self.rules:
-            self.rules = list(rules_for(parts))
-            try:
-                self._ask(model, inputs, call, max(parts.rows))
-            except BaseException:
-                self.rules = []  # the next step asks again
-                raise
-        elif not all(rule.is_for(parts) for rule in self.rules):
->>>>>>> ee80ac8c (Tests of what microbatches keep apart, and of exceptions of signal handlers)
             return ROWS.weigh(parts)  # as without labels, when there is no loss
         while other := _other_than_first(rules, parts):
             few = telling_rows(model, parts, inputs, (rules[0], other), self._split)
             try:
                 found = seen(model, call, few.together, few.halves.parts)
-            except BaechiError:
-                raise
             except Exception as error:  # the model's code may raise anything on few rows
-<<<<<<< HEAD
+                if says_nothing_of_rows(error):
+                    raise
                 self._leave_unknown(error)
                 return (ROWS if ROWS in rules else rules[0]).weigh(parts)
             kept = self._kept(rules, model, call, few, found)
@@ -102,27 +79,6 @@ class Evidence:
                 break
             rules = kept
         return rules[0].weigh(parts)
-=======
-                if is_signalled(error):
-                    raise
-                if training:
-                    break
-                self._log(
-                    "what the losses of microbatches count is not known, since the model fails on a few "
-                    "rows: by rows, unless loss_weights= says otherwise. (%s: %s)",
-                    type(error).__name__,
-                    error,
-                )
-                self.rules, self.couples = [ROWS], True
-                return
-            whole, each = objective_in(result), [objective_in(one) for one in results]
-            if whole is not None and all(one is not None for one in each):
-                self._judge(parts, whole, each)
-                return
-            if not training:
-                apart = _same_rows(result, results, parts.rows)
-        self.rules, self.couples = [ROWS], not apart
->>>>>>> ee80ac8c (Tests of what microbatches keep apart, and of exceptions of signal handlers)
 
     def _leave_unknown(self, error: Exception) -> None:
         """Nothing is kept of a look that failed: another batch may be a good one."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.joining import objective_in
+from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import left_as_found
 from baechi.torchlib.private.modes import without_dispatch_modes
@@ -119,9 +119,9 @@ def _in_training(
         if one is None or any(other is None or float(other) != float(one) for other in others):
             return None
         each = [looked(model, call, part, way)[0] for part in parts]
-    except BaechiError:
-        raise
     except Exception as error:  # the model's code may raise anything on few rows; evaluation may still tell
+        if says_nothing_of_rows(error):
+            raise
         logger.debug("a few rows fail in training (%s): %s: %s", way.value, type(error).__name__, error)
         return None
     found = Seen(way, whole, each)

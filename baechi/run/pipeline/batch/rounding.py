@@ -13,6 +13,7 @@ from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.few_rows import FewRows
 from baechi.run.pipeline.batch.joining import objective_in
 from baechi.run.pipeline.batch.looking import CallWhole, Losses, looked
+from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.tensors.pytree import tensors_in
 
@@ -98,6 +99,8 @@ def _measured(model: nn.Module, call: CallWhole, few: FewRows, found: Losses) ->
     try:
         (result,) = looked(model, call, few.twice, found.way)
     except Exception as error:  # the model's code may raise anything on rows that are no batch of its own
+        if says_nothing_of_rows(error):
+            raise
         logger.debug("rounding is not known: %s: %s", type(error).__name__, error)
         return inf
     loss, once = objective_in(result), float(found.apart[-1])
