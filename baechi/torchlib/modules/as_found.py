@@ -1,18 +1,27 @@
 """The model as it was found: noted before a capture or a measurement, put back after."""
 
-import functools
 import random
 import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from baechi.torchlib.modules.tables import content_of, differ, items_of, refill, tables_of
+from baechi.torchlib.modules.tables import (
+    SMALL_BYTES,
+    content_of,
+    differ,
+    items_of,
+    numbers_of,
+    refill,
+    tables_of,
+)
 from baechi.torchlib.private.transforms import is_wrapped
+from baechi.torchlib.process_settings import process_settings, set_process_settings
 from baechi.torchlib.random_state import random_state_kept
 from baechi.torchlib.tensors.swap_memory import exchange
 
@@ -24,7 +33,7 @@ _NOT_STATE = (
     types.FunctionType,
     types.BuiltinFunctionType,
     types.MethodType,
-    functools.partial,
+    partial,
 )
 
 
@@ -33,8 +42,8 @@ def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["Keeper"]
     """Put everything back that running the model may change, also after an exception.
 
     Everything reachable from the model's modules: attributes, registered tables,
-    containers, plain objects; which memory each tensor has, and what is in it; gradients; and the
-    states of random generators.
+    containers, plain objects, small arrays; which memory each tensor has, and what is in it; gradients;
+    the states of random generators, and settings of the process.
 
     Args:
         model: the model.
@@ -48,10 +57,12 @@ def left_as_found(model: nn.Module, *, contents: Contents) -> Iterator["Keeper"]
     keeper = Keeper(contents)
     for module in model.modules():
         keeper.keep(module)
+    settings = process_settings()
     with random_state_kept():
         try:
             yield keeper
         finally:
+            set_process_settings(settings)
             keeper.put_back()
 
 
@@ -60,7 +71,7 @@ class Keeper:
 
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
-        self.undo: list[Callable[[], None]] = []
+        self.undo: list[Callable[[], object]] = []
         self.containers: list[tuple[Any, Any]] = []
         self.seen: dict[int, Any] = {}
 
@@ -93,6 +104,14 @@ class Keeper:
         if isinstance(item, random.Random):
             state = item.getstate()
             self.undo.append(lambda: item.setstate(state))
+            return []
+        if isinstance(item, torch.Generator):
+            self.undo.append(partial(item.set_state, item.get_state()))
+            return []
+        numbers = numbers_of(item)
+        if numbers is not None:
+            if numbers.size_bytes <= SMALL_BYTES:
+                self.undo.append(partial(_put_back, numbers, content_of(numbers)))
             return []
         if "numpy" in sys.modules and isinstance(item, sys.modules["numpy"].random.Generator):
             numpy_state = item.bit_generator.state

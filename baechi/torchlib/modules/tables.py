@@ -29,6 +29,10 @@ class Slots:
     names: tuple[str, ...]
 
 
+SMALL_BYTES = 2**20
+"""A larger array is taken for data, which is read only: its numbers are neither kept nor compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """What is in an array of numpy's, an `array.array` or a `bytearray`.

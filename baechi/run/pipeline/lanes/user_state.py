@@ -8,11 +8,8 @@ import torch
 from torch import nn
 
 from baechi.torchlib.modules.as_found import Keeper
-from baechi.torchlib.modules.tables import Numbers, numbers_of
+from baechi.torchlib.modules.tables import SMALL_BYTES, Numbers, numbers_of
 from baechi.torchlib.private.modules import buffer_table
-
-_SMALL = 2**20
-"""Bytes. A larger array is taken for data, which is read only: it is compared whenever a task is over."""
 
 
 @dataclass
@@ -55,7 +52,7 @@ def state_of_user(
     for item in keeper.seen.values():
         if isinstance(item, torch.Generator) and item is not torch.default_generator:
             state.generators.append(item)
-        elif (numbers := numbers_of(item)) is not None and numbers.size_bytes <= _SMALL:
+        elif (numbers := numbers_of(item)) is not None and numbers.size_bytes <= SMALL_BYTES:
             state.arrays.append(numbers)
     return state
 
