@@ -2,7 +2,8 @@
 
     labels  3 1 255 255 │ 2 0 1 3     labels other than 255? other than 0, 1, 3? the rows? ...
 
-A label that does not occur cannot be ignored in a batch, so it is a candidate when it first occurs.
+A label that does not occur cannot be ignored in a batch, so it is a candidate when it first occurs. Not all
+labels are, since a vocabulary has many: what is ignored is common, frequent, or beyond all other labels.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,11 +30,22 @@ _COMMON = (_DEFAULT, 0, -1)
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
 _SAMPLE, _FREQUENT = 4096, 20
 """Of so many labels, a value that is one of so many is frequent."""
 
-_NOTABLE = 1e-3
+_NOTABLE = 1e-2
 """A label which, left out, changes shares by a smaller part is no candidate: a few rows would not tell."""
+
+
+def is_usual(rule: Rule) -> bool:
+    """Whether a rule is one that models are known to follow; else it leaves out what merely occurs often.
+
+    Args:
+        rule: a rule.
+    """
+    return rule.ignored is None or rule.ignored in _COMMON
 
 
 def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
@@ -48,7 +60,8 @@ def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
     labels.sort(key=lambda name: ("label" not in name, "target" not in name))
     default, others = list[Rule](), list[Rule]()
     for name in labels:
-        for value in _candidates(named[name]):
+        asked = [one.ignored for one in without if one.reads == name and one.ignored is not None]
+        for value in _candidates(named[name], asked):
             rules = [by_labels(name, value, skipped) for skipped in _skipped(named[name])]
             (default if value == _DEFAULT else others).extend(one for one in rules if one not in without)
     (by_rows,) = shares_by([ROWS], parts)
@@ -60,7 +73,7 @@ def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
     amounts = [
         by_amounts(name, skipped)
         for name, each in named.items()
-        for skipped in (_skipped(each) if each[0].is_floating_point() else ())
+        for skipped in (_skipped(each) if each[0].dtype in _FLOATS else ())
     ]
     return [rule for rule in (*default, ROWS, *notable, *amounts, SUM) if rule not in without]
 
@@ -71,16 +84,20 @@ def _split_tensors(parts: Parted) -> dict[str, list[torch.Tensor]]:
     return {
         name: [one[name] for one in each]
         for name, tensor in each[0].items()
-        if tensor.dim() and not any(one.get(name, tensor) is tensor for one in each[1:])
+        if _is_plain(tensor) and not any(one.get(name, tensor) is tensor for one in each[1:])
     }
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.dim() > 0 and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _skipped(each: Sequence[torch.Tensor]) -> tuple[int, ...]:
     return (0, 1) if each[0].dim() > 1 else (0,)
 
 
-def _candidates(each: Sequence[torch.Tensor]) -> list[int]:
-    """Labels that may be ignored: the smallest, the largest, frequent ones, and what is common."""
+def _candidates(each: Sequence[torch.Tensor], asked: Sequence[int]) -> list[int]:
+    """Labels that may be ignored: what is common, frequent, or beyond all labels that were asked about."""
     each = [one for one in each if one.numel()]
     if not each:
         return []
@@ -93,4 +110,5 @@ def _candidates(each: Sequence[torch.Tensor]) -> list[int]:
     if least == most:  # were it ignored, there would be no loss
         return []
     common = [value for value in _COMMON if least <= value <= most]
-    return list(dict.fromkeys([*common, least, most, *frequent]))
+    beyond = [one for one in (least, most) if not asked or not min(asked) <= one <= max(asked)]
+    return list(dict.fromkeys([*common, *beyond, *frequent]))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.candidates import rules_for
+from baechi.run.pipeline.batch.candidates import is_usual, rules_for
 from baechi.run.pipeline.batch.few_rows import FewRows, telling_rows
 from baechi.run.pipeline.batch.looking import CallWhole, Seen, seen
 from baechi.run.pipeline.batch.rounding import as_good, is_rounding, same_rows
@@ -75,8 +75,9 @@ class Evidence:
                 return (ROWS if ROWS in rules else rules[0]).weigh(parts)
             kept = self._kept(rules, model, call, few, found)
             if len(kept) == len(rules):
-                self._say_doubt(rules[0], other)
-                break
+                if is_usual(other):
+                    self._say_doubt(rules[0], other)
+                break  # another batch may tell
             rules = kept
         return rules[0].weigh(parts)
 

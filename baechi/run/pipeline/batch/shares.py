@@ -32,11 +32,13 @@ class Rule:
         name: in words.
         weigh: from the parts of a batch, a number or a scalar tensor for each.
         reads: the input that it looks at, if any.
+        ignored: the label that it leaves out, if it counts labels.
     """
 
     name: str
     weigh: Weigh = field(compare=False)
     reads: str | None = None
+    ignored: int | None = None
 
     def is_for(self, parts: Parted) -> bool:
         """Whether a batch has what the rule looks at.
@@ -85,7 +87,7 @@ def by_labels(name: str, ignored: int, skipped: int) -> Rule:
         total = torch.stack(counts).sum().clamp(min=1)
         return [count / total for count in counts]
 
-    return Rule(f"labels in {name} other than {ignored}{_but_for(skipped)}", weigh, name)
+    return Rule(f"labels in {name} other than {ignored}{_but_for(skipped)}", weigh, name, ignored)
 
 
 def by_amounts(name: str, skipped: int) -> Rule:
