@@ -139,7 +139,7 @@ def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
     """Whether a few rows of a batch, in two parts, are known to give what they give together.
 
     Args:
-        model: any model; the rows are run, in evaluation and without gradients.
+        model: any model; the rows are run without gradients, in evaluation if there is a loss.
         inputs: a batch.
 
     Returns:
@@ -147,7 +147,7 @@ def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
     """
     if not _has_values(model, inputs):
         return False
-    evidence = Evidence({}, tells=False)
+    evidence = Evidence({}, tells=False, trains=False)
     try:
         evidence.shares(
             model, parted(model, inputs, 2, {}), inputs, lambda rows: model(*rows.args, **rows.kwargs)

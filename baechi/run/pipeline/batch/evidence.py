@@ -36,15 +36,17 @@ class Evidence:
     Args:
         split: exceptions from how inputs are split.
         tells: whether a loss that couples rows, or of which nothing is known, is logged.
+        trains: whether a model that trains may be looked at in training where it has a loss in evaluation:
+            its code may write weights there, which a look does not put back.
 
     Attributes:
         couples: whether the rows of a batch are coupled: no rule gives the loss of a few rows, or, without a
             loss, their outputs are others in parts; or nothing is known, as the model fails on a few rows.
     """
 
-    def __init__(self, split: Split, *, tells: bool = True) -> None:
+    def __init__(self, split: Split, *, tells: bool = True, trains: bool = True) -> None:
         self.couples = False
-        self._split, self._tells = split, tells
+        self._split, self._tells, self._trains = split, tells, trains
         self._against: set[Rule] = set()
         self._settled: list[Rule] = []
         self._said: set[str] = set()

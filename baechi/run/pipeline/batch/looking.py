@@ -82,7 +82,7 @@ class Seen:
         return None if whole is None or len(found) < len(each) else Losses(self.way, whole, found)
 
 
-def seen(model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs]) -> Seen:
+def seen(model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs], *, trains: bool) -> Seen:
     """What a model gives for a few rows, as it trains if that can be told.
 
     In training, losses are those of training if the model gives the same one twice in a row: its own code
@@ -93,11 +93,15 @@ def seen(model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs
         call: calls it.
         rows: the rows together.
         parts: the same in parts.
+        trains: whether it is looked at in training though it may have a loss in evaluation.
+
+    Returns:
+        What it returned, without gradients.
 
     Raises:
         Exception: whatever the model's code raises in evaluation.
     """
-    if model.training:
+    if trains and model.training:
         found = _in_training(model, call, rows, parts, Way.STILL)
         if found is not None:
             return found

@@ -27,16 +27,21 @@ class Net(nn.Module):
 
 
 class Balanced(Net):
-    """A term that couples rows, in training only; with layers that draw, and normalize, in training."""
+    """A term that couples rows, always or in training only, beside a layer that draws in training."""
 
-    def __init__(self, coefficient: float, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self, coefficient: float, dtype: torch.dtype = torch.float64, *, always: bool = False
+    ) -> None:
         super().__init__()
-        self.coefficient, self.dtype, self.dropout = coefficient, dtype, nn.Dropout(0.5)
+        self.coefficient, self.dtype, self.always = coefficient, dtype, always
+        self.dropout = nn.Dropout(0.5)
 
     def forward(self, x: Tensor, y: Tensor) -> Any:
         loss = super().forward(self.dropout(x), y).to(self.dtype)
         chosen = self.first(x).softmax(-1).mean(0)
-        return loss + self.coefficient * 4 * chosen.square().sum().to(self.dtype) * self.training
+        return loss + self.coefficient * 4 * chosen.square().sum().to(self.dtype) * (
+            self.training or self.always
+        )
 
 
 @pytest.mark.parametrize(("coefficient", "couples"), [(1.0, True), (0.0, False)])
@@ -52,21 +57,18 @@ def test_a_loss_of_training_is_asked_about(
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_small_term_that_couples_rows_is_told(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
-    """Less than a ten thousandth of the loss; what it weighs with is still the rule that is nearest."""
-    model = seeded(lambda: Balanced(1e-3, dtype))
+    """Parts are off by less than a ten thousandth of the loss."""
+    model = seeded(lambda: Balanced(1e-3, dtype, always=True))
     with caplog.at_level(logging.WARNING), pipelined(model, (X, Y), device_map=WHERE):
         model(X, Y).backward()
     assert "couples the rows" in caplog.text
 
 
 class Rough(Net):
-    """Computes with fewer bits than its loss has."""
+    """Its loss is a little off, otherwise for four rows than for two, as kernels for other sizes round."""
 
     def forward(self, x: Tensor, y: Tensor) -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
-            result = self.last(self.first(x).tanh())
-        each = (result.float() - y.float()).square()
-        return (each.mean() * (1 + 1e-3 * (len(x) % 3))).double() / 1e3 + 1  # as batches of other sizes round
+        return super().forward(x, y) * (1 + 1e-5 * (len(x) == 4))
 
 
 def test_rounding_of_the_model_is_no_coupling(caplog: pytest.LogCaptureFixture) -> None:
