@@ -69,7 +69,7 @@ class Evidence:
         while other := _other_than_first(rules, parts):
             few = telling_rows(model, parts, inputs, (rules[0], other), self._split)
             try:
-                found = seen(model, call, few.together, few.halves.parts)
+                found = seen(model, call, few.together, few.halves.parts, trains=self._trains)
             except Exception as error:  # the model's code may raise anything on few rows
                 if says_nothing_of_rows(error):
                     raise
