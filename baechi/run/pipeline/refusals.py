@@ -24,15 +24,16 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
     """
     if current_transform() is not None:
         _refuse("inside of a transform of torch.func, which does not see the threads of microbatches")
-    given = [*model.parameters(), *tensors_in(inputs.args, inputs.kwargs)]
-    if forward_ad_level() >= 0 and any(forward_ad.unpack_dual(one).tangent is not None for one in given):
+    weights = list(model.parameters())
+    given = [*weights, *tensors_in(inputs.args, inputs.kwargs)] if forward_ad_level() >= 0 else []
+    if any(forward_ad.unpack_dual(one).tangent is not None for one in given):
         _refuse("with dual numbers, whose tangents would be lost")
     if not torch.is_grad_enabled():
         return
-    computed = [name for name, weight in model.named_parameters() if weight.grad_fn is not None]
-    if computed:
+    if any(weight.grad_fn is not None for weight in weights):
+        computed = next(name for name, weight in model.named_parameters() if weight.grad_fn is not None)
         _refuse(
-            f"with weights that are computed ({computed[0]}), whose history all microbatches would go back "
+            f"with weights that are computed ({computed}), whose history all microbatches would go back "
             "through, each in its turn"
         )
     _refuse_half_precision(model)
