@@ -36,7 +36,7 @@ PACKED = "by memory"
 SIMULATIONS = 400
 """The most simulations of an exact search."""
 
-NEAR = 1.02
+NEAR = 1.015
 """With the default effort there is no search where a step is within this factor of the lower bound. So little
 can be gained, and loading the search's compiler takes as long as all else together."""
 

@@ -86,7 +86,7 @@ def test_no_effort() -> None:
 
 @pytest.mark.parametrize(("layers", "searched"), [(21, True), (81, False)])
 def test_no_search_for_little(layers: int, searched: bool) -> None:
-    """Half a layer above the bound. Where that is under a fiftieth of the step, only more effort searches."""
+    """Half a layer above the bound. Where that is a small part of the step, only more effort searches."""
     graph, cluster = graph_of({f"l{k}": {"forward_s": 1} for k in range(layers)}), cluster_of(99, 99)
     found = [
         {one.placer for one in place(graph, cluster, "auto", effort=effort).candidates} for effort in (1, 2)
