@@ -11,7 +11,7 @@ from torch import nn
 
 from baechi.run.state.draws import Draw, draw_of
 from baechi.run.state.meta import Meta
-from baechi.torchlib.fakes.results import as_its_kernel
+from baechi.torchlib.fakes.results import without_undefined
 from baechi.torchlib.operators.facts import draws, facts_of, flat, writes_of
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import UntracedDispatchMode
@@ -61,7 +61,7 @@ class FakeWatch(UntracedDispatchMode):
             index = self.given.get(storage_number(tensor))
             if index is not None:
                 self.written.add(index)
-        result = as_its_kernel(func, args, kwargs, func(*args, **kwargs))
+        result = without_undefined(func, args, func(*args, **kwargs))
         if draws(func, args, kwargs):
             self.draws.append(draw_of(func, args, kwargs, next(iter(flat((result,)))).device))
         for tensor in flat((result,)):

@@ -12,7 +12,6 @@ aliases       the shape function returns one tensor twice; the kernel's results 
 
 import functools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,31 +45,37 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
     """
     rule = facts_of(func).rule
     if rule.undefined_without is not None:
-        return _without_undefined(rule.undefined_without, args, result)
+        return without_undefined(func, args, result)
     if rule.layout is not None or rule.memory_format is not None:
         return _with_layout(rule, args, result)
     if rule.room_of is not None and type(result) is FakeTensor:
-        return torch.empty(args[rule.room_of].numel(), dtype=result.dtype)[: result.numel()].view(
-            result.shape
-        )
+        room = torch.empty(args[rule.room_of].numel(), dtype=result.dtype, device=result.device)
+        return room[: result.numel()].view(result.shape)
     if rule.unreduced and not result.dim() and type(result) is FakeTensor:
         count = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))
-        return torch.empty(max(1, count), dtype=result.dtype)[0]
+        return torch.empty(max(1, count), dtype=result.dtype, device=result.device)[0]
     if not isinstance(result, tuple):
         return result
     if rule.spare is not None and result[rule.spare].numel():
         made = result[rule.spare]
-        larger = torch.empty(made.numel() + 1, dtype=made.dtype)[:-1]
+        larger = torch.empty(made.numel() + 1, dtype=made.dtype, device=made.device)[:-1]
         result = (*result[: rule.spare], larger, *result[rule.spare + 1 :])
     if rule.workspace is not None:
         result = _with_workspace(func, args, kwargs, result)
     return _with_own_memory(result) if len({id(made) for made in result}) < len(result) else result
 
 
-def _without_undefined(
-    undefined_without: Mapping[int, tuple[int, bool]], args: tuple[Any, ...], result: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """The results, with None for those that the kernel does not make."""
+def without_undefined(func: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """The results of an operator, with None for those that its kernel does not make.
+
+    Args:
+        func: the operator.
+        args: its positional arguments.
+        result: what its shape function returned.
+    """
+    undefined_without = facts_of(func).rule.undefined_without
+    if undefined_without is None:
+        return result
     found = list(result)
     for number, (position, default) in undefined_without.items():
         if not (args[position] if position < len(args) else default):
@@ -97,7 +102,7 @@ def _with_layout(rule: Rule, args: tuple[Any, ...], result: Any) -> Any:
         order = torch.contiguous_format
         if rule.memory_format is not None:
             order = _memory_format_of(args[rule.memory_format])
-        made = torch.empty(first.shape, dtype=first.dtype, memory_format=order)
+        made = torch.empty(first.shape, dtype=first.dtype, device=first.device, memory_format=order)
     return (made, *result[1:]) if several else made
 
 
@@ -132,7 +137,7 @@ def with_kept_strides(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     sizes = zip(result.shape, result.stride(), stride, strict=True)
     if any(size > 1 and one != other for size, one, other in sizes):
         return result
-    return torch.empty_strided(result.shape, stride, dtype=result.dtype)
+    return torch.empty_strided(result.shape, stride, dtype=result.dtype, device=result.device)
 
 
 def _with_own_memory(result: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -140,7 +145,11 @@ def _with_own_memory(result: tuple[Any, ...]) -> tuple[Any, ...]:
     seen: list[Any] = []
     for made in result:
         again = type(made) is FakeTensor and any(made is other for other in seen)
-        seen.append(torch.empty_strided(made.shape, made.stride(), dtype=made.dtype) if again else made)
+        seen.append(
+            torch.empty_strided(made.shape, made.stride(), dtype=made.dtype, device=made.device)
+            if again
+            else made
+        )
     return tuple(seen)
 
 
@@ -163,7 +172,11 @@ def _with_workspace(
     if key not in _workspace_bytes:
         _workspace_bytes[key] = _kernel_bytes(func, workspace, args, kwargs)
     place, size_bytes = workspace.result, _workspace_bytes[key]
-    made = None if size_bytes is None else torch.empty(size_bytes, dtype=torch.uint8)
+    made = (
+        None
+        if size_bytes is None
+        else torch.empty(size_bytes, dtype=torch.uint8, device=result[place].device)
+    )
     return (*result[:place], made, *result[place + 1 :])
 
 
