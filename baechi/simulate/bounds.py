@@ -25,7 +25,13 @@ from baechi.cost.memory import footprints
 from baechi.cost.transfer import link_table, transfer_s
 from baechi.records import Cluster, LayerGraph
 from baechi.simulate.issue_bounds import shortest_issue_s
-from baechi.simulate.path_bounds import Seconds, longest_backward_s, longest_forward_s
+from baechi.simulate.path_bounds import (
+    Seconds,
+    longest_backward_s,
+    longest_forward_s,
+    makers_of,
+    soonest_ends_s,
+)
 
 
 def shortest_step_s(graph: LayerGraph, cluster: Cluster) -> float:
@@ -99,26 +105,6 @@ def _shared_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster) -> floa
     return max([work_s, *groups_s])
 
 
-def _heads_s(indexed: IndexedGraph, seconds: Seconds) -> list[float]:
-    """By layer, the longest path that ends with it, every layer on its fastest device."""
-    end_s = [0.0] * len(indexed)
-    for layer, times in enumerate(zip(*seconds, strict=True)):
-        makers = [indexed.source[tensor] for tensor in indexed.reads[layer]]
-        start_s = max([end_s[maker] for maker in makers if maker != FROM_HOST], default=0.0)
-        end_s[layer] = start_s + min(times)
-    return end_s
-
-
-def _tails_s(indexed: IndexedGraph, seconds: Seconds) -> list[float]:
-    """By layer, the longest path that begins with it."""
-    tails_s = [0.0] * len(indexed)
-    fastest_s = [min(times) for times in zip(*seconds, strict=True)]
-    for layer in reversed(range(len(indexed))):
-        readers = [reader for tensor in indexed.makes[layer] for reader in indexed.consumers[tensor]]
-        tails_s[layer] = fastest_s[layer] + max([tails_s[reader] for reader in readers], default=0.0)
-    return tails_s
-
-
 def _must_be_cut(graph: LayerGraph, indexed: IndexedGraph, cluster: Cluster) -> list[set[int]]:
     """Sets of layers that tensors connect, each too large for every device."""
     together: nx.Graph[int] = nx.Graph()
@@ -134,7 +120,10 @@ def _cut_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster, cut: Seque
     """The longest path through the cheapest tensor to cut; of several parts, the largest such value."""
     if not cut or len(cluster) < 2:
         return 0.0
-    heads_s, tails_s = _heads_s(indexed, seconds), _tails_s(indexed, seconds)
+    layers = range(len(indexed))
+    readers = [[reader for tensor in made for reader in indexed.consumers[tensor]] for made in indexed.makes]
+    heads_s = soonest_ends_s(layers, seconds, waits=makers_of(indexed))
+    tails_s = soonest_ends_s(reversed(layers), seconds, waits=readers)
     table, devices = link_table(cluster), range(len(cluster))
     links = {table[here][there] for here in devices for there in devices if here != there}
     dearest_s = 0.0

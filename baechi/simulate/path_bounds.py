@@ -31,11 +31,11 @@ def longest_forward_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster)
         Seconds, until the last layer is over and the last output fetched.
     """
     table, host = link_table(cluster), len(cluster)
-    ends_s = _ends_s(
+    ends_s = soonest_ends_s(
         range(len(indexed)),
-        waits=[[indexed.source[tensor] for tensor in reads] for reads in indexed.reads],
-        there_s=[max(sent, default=0.0) for sent in _inputs_s(indexed, cluster)],
-        fastest_s=[min(times) for times in zip(*seconds, strict=True)],
+        seconds,
+        waits=makers_of(indexed),
+        there_s=_inputs_there_s(indexed, cluster),
         host_s=host_times_s(indexed, cluster)[0],
         launch_s=cluster.launch_s,
     )
@@ -66,36 +66,42 @@ def longest_backward_s(indexed: IndexedGraph, seconds: Seconds, cluster: Cluster
         if loss.is_loss:
             there_s[loss.maker] = _from_host_s(cluster, loss.size_bytes)
     host_s = host_times_s(indexed, cluster)[1]
-    ends_s = _ends_s(
+    ends_s = soonest_ends_s(
         reversed(range(len(indexed))),
+        seconds,
         waits=gives,
         there_s=there_s,
-        fastest_s=[min(times) for times in zip(*seconds, strict=True)],
-        host_s=[0.0] * len(indexed) if indexed.outputs_stay else host_s,
+        host_s=None if indexed.outputs_stay else host_s,
         launch_s=cluster.launch_s,
     )
     return max([0.0, *ends_s])
 
 
-def _ends_s(
+def soonest_ends_s(
     order: Iterable[int],
+    seconds: Seconds,
     *,
     waits: Sequence[Sequence[int]],
-    there_s: Sequence[float],
-    fastest_s: Sequence[float],
-    host_s: Sequence[float],
-    launch_s: float,
+    there_s: Sequence[float] | None = None,
+    host_s: Sequence[float] | None = None,
+    launch_s: float = 0.0,
 ) -> list[float]:
-    """By layer, the soonest that it can be over.
+    """By layer, the soonest that it can be over: the longest path that ends with it.
 
     Args:
         order: the layers; each comes after those that it waits for.
+        seconds: by device and layer; each runs on its fastest device.
         waits: by layer, those.
-        there_s: by layer, when it has what the host sends it.
-        fastest_s: by layer, how long it runs.
-        host_s: by layer, how long the host takes to issue it.
+        there_s: by layer, when it has what the host sends it; at once unless given.
+        host_s: by layer, how long the host takes to issue it; nothing unless given.
         launch_s: how long it takes to issue one kernel; the phase begins when the first is issued.
+
+    Returns:
+        Seconds.
     """
+    fastest_s = [min(times) for times in zip(*seconds, strict=True)]
+    at_once = [0.0] * len(waits)
+    there_s, host_s = there_s or at_once, host_s or at_once
     ends_s, issued_s = [0.0] * len(waits), [-launch_s] * len(waits)
     for layer in order:
         before = [other for other in waits[layer] if other != FROM_HOST]
@@ -106,14 +112,22 @@ def _ends_s(
     return ends_s
 
 
-def _inputs_s(indexed: IndexedGraph, cluster: Cluster) -> list[list[float]]:
-    """By layer, the seconds of each input that the host sends it; its own glue's inputs stay there."""
-    found: list[list[float]] = [[] for _ in range(len(indexed))]
+def makers_of(indexed: IndexedGraph) -> list[list[int]]:
+    """By layer, those that make what it reads; `FROM_HOST` for what the host sends.
+
+    Args:
+        indexed: the graph.
+    """
+    return [[indexed.source[tensor] for tensor in reads] for reads in indexed.reads]
+
+
+def _inputs_there_s(indexed: IndexedGraph, cluster: Cluster) -> list[float]:
+    """By layer, when the last input that the host sends it is there; its own glue's inputs stay there."""
+    found = [0.0] * len(indexed)
     for tensor, maker in enumerate(indexed.source):
-        readers = [reader for reader in indexed.consumers[tensor] if not indexed.costs[reader].on_host]
-        if maker == FROM_HOST:
-            for reader in readers:
-                found[reader].append(_from_host_s(cluster, indexed.size_bytes[tensor]))
+        for reader in indexed.consumers[tensor] if maker == FROM_HOST else ():
+            if not indexed.costs[reader].on_host:
+                found[reader] = max(found[reader], _from_host_s(cluster, indexed.size_bytes[tensor]))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torchlib.fakes.by_kernels import ByKernels
 
 from baechi.torchlib.fakes import shapes
 from baechi.torchlib.fakes.kernels import (
@@ -114,17 +114,6 @@ def test_strides_of_dimensions_of_one_element() -> None:
     blank = valueless_like([x])[0]
     for func, args in ((aten.div.Tensor, (2.0,)), (aten.relu.default, ()), (aten.add.Tensor, (2.0,))):
         assert ShapeKernels().run(func, (blank, *args), {}).stride() == func(x, *args).stride()
-
-
-class ByKernels(TorchDispatchMode):
-    """Runs everything by kernels without values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernels = ShapeKernels()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.kernels.run(func, args, kwargs or {})
 
 
 def test_small_tensors_with_values_are_computed() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
+from torchlib.fakes.by_kernels import ByKernels
 
-from baechi.torchlib.fakes.kernels import ShapeKernels, valueless_like
+from baechi.torchlib.fakes.kernels import valueless_like
 from baechi.torchlib.tensors.storage import storage_bytes
 
 SIZES = {3: (8, 16, 10), 4: (2, 16, 8, 6), 5: (2, 4, 3, 5, 6)}
@@ -52,17 +52,6 @@ def orders(size: tuple[int, ...]) -> Iterator[tuple[str, Tensor]]:
     yield "part of channels last", last[:, : size[1]]
     yield "channels last", torch.rand([size[0], *size[2:], size[1]]).movedim(-1, 1)
     yield "expanded", torch.rand(1, *size[1:]).expand(size)
-
-
-class ByKernels(TorchDispatchMode):
-    """Runs everything by kernels without values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kernels = ShapeKernels()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.kernels.run(func, args, kwargs or {})
 
 
 def look(tensor: Tensor) -> tuple[Any, ...]:
