@@ -71,7 +71,7 @@ class Way:
 
 
 def depart(
-    tensor: torch.Tensor, backend: AbstractBackend, target: str, ready: Any = None
+    tensor: torch.Tensor, backend: AbstractBackend, target: str, ready: Any = None, source: str | None = None
 ) -> tuple[torch.Tensor, Way]:
     """Send a tensor to a place, on streams beside those that compute. Only `arrive` may use the copy.
 
@@ -80,11 +80,12 @@ def depart(
         backend: the devices.
         target: a device's name, or another place that the backend knows.
         ready: the event after which the tensor may be read; all that was issued where it lies, unless given.
+        source: where it lies, if that is known.
 
     Returns:
         The copy, and its way, to pass to `arrive`.
     """
-    way = Way(backend, backend.place_of(tensor), target)
+    way = Way(backend, source or backend.place_of(tensor), target)
     if not (torch.is_grad_enabled() and tensor.requires_grad):
         return send(tensor, way, "transfer", ready), way
     # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant

@@ -4,7 +4,8 @@ On emulated devices, and on accelerators where torch sees one: a single one as t
 """
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from rich.table import Table
 
 from baechi.bench.figures import Figures, table_of
+from baechi.bench.runtime import FEATURES, Ladder, hooked, timed
 from baechi.measure import host
 from baechi.measure.host import LAYERS
 from baechi.records.cluster import Cluster
@@ -27,14 +29,28 @@ def measure(*, quick: bool = False) -> Figures:
         quick: one round of small models.
     """
     rounds, layers = (1, 20) if quick else (30, LAYERS)
-    pair_s, costs = bare_pair_s(rounds=rounds), host(rounds=rounds, layers=layers)
-    tables, data = [table(costs, pair_s, "emulated")], {**asdict(costs), "bare_pair_s": pair_s}
+    beside = Beside(bare_pair_s(rounds=rounds), hooks_s(rounds=rounds))
+    costs = host(rounds=rounds, layers=layers)
+    tables, data = [table(costs, beside, "emulated")], {**asdict(costs), **asdict(beside)}
     if count := torch.accelerator.device_count():
         devices = Cluster.discover(split=1 if count > 1 else 2, measure=False)
         costs = host(rounds=rounds, layers=layers, cluster=devices)
-        tables.append(table(costs, pair_s, ", ".join(devices.names[:2])))
+        tables.append(table(costs, beside, ", ".join(devices.names[:2])))
         data["accelerators"] = asdict(costs)
     return Figures(tuple(tables), data)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the costs are compared with.
+
+    Args:
+        bare_pair_s: seconds of two calls of an empty `autograd.Function`.
+        hooks_s: seconds that accelerate's hooks add to a layer call; None where it is not installed.
+    """
+
+    bare_pair_s: float
+    hooks_s: float | None
 
 
 class _Bare(torch.autograd.Function):
@@ -67,19 +83,42 @@ def bare_pair_s(*, rounds: int = 30) -> float:
     return median(taken_s)
 
 
-def table(costs: HostCosts, pair_s: float, devices: str) -> Table:
+def hooks_s(*, rounds: int = 30) -> float | None:
+    """What accelerate's hooks add to a layer call.
+
+    Args:
+        rounds: how often a model with and without hooks is timed.
+
+    Returns:
+        Seconds of processor time; None where accelerate is not installed.
+    """
+    if find_spec("accelerate") is None:
+        return None
+    x, plain, with_hooks = torch.ones(2, FEATURES), Ladder(LAYERS // 2), hooked(Ladder(LAYERS // 2))
+    taken_s = [(timed(plain, x), timed(with_hooks, x)) for _ in range(rounds)]
+    plain_s, hooked_s = (median(seconds) for seconds in zip(*taken_s, strict=True))
+    added_s: float = hooked_s - plain_s
+    return added_s / LAYERS
+
+
+def table(costs: HostCosts, beside: Beside, devices: str) -> Table:
     """The figures as a table.
 
     Args:
         costs: what was measured.
-        pair_s: seconds of a bare pair.
+        beside: what they are compared with.
         devices: what kind of devices.
     """
-    title = f"What the runtime takes of the host ({devices}), microseconds; a bare pair: {pair_s * 1e6:.1f}"
-    shown = table_of(title, ("each",), ("here", "in bare pairs", "as shipped"))
+    pair_s, hook_s = beside.bare_pair_s, beside.hooks_s
+    also = "" if hook_s is None else f"; accelerate's hooks: {hook_s * 1e6:.1f}"
+    title = (
+        f"What the runtime takes of the host ({devices}), microseconds; a bare pair: {pair_s * 1e6:.1f}{also}"
+    )
+    shown = table_of(title, ("each",), ("here", "in bare pairs", "times the hooks", "as shipped"))
     usual = asdict(HostCosts.usual())
     for name, seconds in asdict(costs).items():
         what = name.removesuffix("_s").replace("_", " ")
         here, pairs = f"{seconds * 1e6:.1f}", f"{seconds / pair_s:.1f}"
-        shown.add_row(what, here, pairs, f"{usual[name] * 1e6:.1f}")
+        times = "" if hook_s is None else f"{seconds / hook_s:.1f}"
+        shown.add_row(what, here, pairs, times, f"{usual[name] * 1e6:.1f}")
     return shown

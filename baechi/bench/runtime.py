@@ -105,11 +105,11 @@ def host_costs(*, rounds: int = 30) -> list[HostCost]:
         graph = profile(Ladder(LAYERS // 2), x, cluster=cluster, training=training, source="estimate")
         ways.append((name, assign(Ladder(LAYERS // 2), _plan(graph, cluster, seed), reorder=reorder)))
     if find_spec("accelerate") is not None:
-        ways.append((_HOOKS, _hooked(Ladder(LAYERS // 2))))
+        ways.append((_HOOKS, hooked(Ladder(LAYERS // 2))))
     seconds: dict[str, list[float]] = {name: [] for name, _ in ways}
     for number in range(rounds + 3):
         for name, model in ways:
-            taken_s = _timed(model, x)
+            taken_s = timed(model, x)
             if number >= 3:  # the first ones fill caches
                 seconds[name].append(taken_s)
     plain_s = median(seconds["plain"])
@@ -153,7 +153,15 @@ def _plan(graph: Any, cluster: Cluster, seed: int | None) -> Plan:
     return Plan(graph, cluster, where, (*order, *glue))
 
 
-def _hooked(model: nn.Module) -> nn.Module:
+def hooked(model: nn.Module) -> nn.Module:
+    """Put accelerate's hooks on linear layers, as `device_map` does.
+
+    Args:
+        model: gets the hooks.
+
+    Returns:
+        The model.
+    """
     hooks: Any = import_module("accelerate.hooks")
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -162,8 +170,13 @@ def _hooked(model: nn.Module) -> nn.Module:
     return model
 
 
-def _timed(model: nn.Module, x: torch.Tensor) -> float:
-    """Seconds of a run that follows one of the same model, so that caches hold what it needs."""
+def timed(model: nn.Module, x: torch.Tensor) -> float:
+    """Seconds of processor time of a run that follows one of the same model, so that caches are filled.
+
+    Args:
+        model: takes `x`.
+        x: (batch, features).
+    """
     model(x)
     start_s = time.process_time()
     model(x)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -145,7 +146,7 @@ def _ways(layers: int, cluster: Cluster) -> dict[str, _Way]:
 
     zigzag = [number % 2 == 1 for number in range(layers)]
     pair, half = [False] * layers + [True], layers // 2
-    waits = [number for left in range(half) for number in (half + left, left)] + [layers]  # right, then left
+    waits = [number for left in range(0, layers, 2) for number in (left + 1, left)] + [layers]  # right first
     found: dict[str, _Way] = {}
     for name, model in {
         "plain": _Chain(layers).to(home),
@@ -216,6 +217,7 @@ def _plan(
 ) -> Plan:
     """A plan for a chain, as `_assigned` takes it."""
     names = [name for name, module in model.named_modules() if isinstance(module, _Layer)]
+    names.sort(key=_reached)
     graph: nx.DiGraph[str] = nx.DiGraph(training=True)
     graph.graph.update(notes)
     for name in names:
@@ -227,6 +229,12 @@ def _plan(
     devices = {name: cluster.names[there] for name, there in zip(names, far, strict=True)}
     plan_order = tuple([names[number] for number in order]) if order is not None else tuple(names)
     return Plan(LayerGraph.from_networkx(graph), cluster, devices, plan_order)
+
+
+def _reached(name: str) -> float:
+    """When the code reaches a layer: of two chains, the layers with the same number follow each other."""
+    number = name.rpartition(".")[2]
+    return int(number) if number.isdigit() else inf
 
 
 def _medians(ways: dict[str, _Way], rounds: int) -> dict[str, float]:

@@ -74,9 +74,13 @@ class Turns:
                     up += self._up(queue)
         return up
 
+    def has_skipped(self) -> bool:
+        """Whether the host went past layers that it did not reach."""
+        return len(self._reached) <= self._host_place
+
     def skip(self) -> list[str]:
         """The layers whose turn came because the host went past others, which were skipped."""
-        if len(self._reached) > self._host_place:
+        if not self.has_skipped():
             return []
         return [layer for queue in range(len(self._queues)) for layer in self._up(queue)]
 
@@ -116,7 +120,7 @@ class Turns:
     def _pass(self, queue: int) -> int:
         """Move past the layers that have launched or were skipped; returns the next position."""
         layers, position = self._queues[queue], self._next[queue]
-        if len(self._reached) > self._host_place:  # none is skipped
+        if len(self._reached) > self._host_place:  # none is skipped; asked here for speed
             launched = self._launched
             while position < len(layers) and layers[position] in launched:
                 position += 1

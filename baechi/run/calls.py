@@ -79,11 +79,12 @@ def call_layer(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if current_graph_task_id() == -1:
         glue = runtime.glue
         if glue is not None:
+            facts = binding.facts or binding.known(module)
             if glue.step.swift and not kwargs:
-                result = run_swiftly(module, glue, binding.facts or binding.known(module), args)
+                result = run_swiftly(module, glue, facts, args)
                 if result is not LEFT_OUT:
                     return result
-            return run_layer(module, runtime, glue, binding.seat, args, kwargs)
+            return run_layer(module, runtime, glue, facts, args, kwargs)
     return _call(module, args, kwargs, functools.partial(_in_step, module, runtime, binding.seat))
 
 
@@ -190,7 +191,7 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _in_step(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
     glue = runtime.glue
     assert glue is not None
-    return run_layer(module, runtime, glue, seat, args, kwargs)
+    return run_layer(module, runtime, glue, runtime.facts_of(module, seat), args, kwargs)
 
 
 def _binding(module: nn.Module) -> Binding:

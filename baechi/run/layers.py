@@ -12,7 +12,6 @@ from baechi.run.compiled import written_forward
 from baechi.run.foresee.fake_watch import refuse_if_foreseeing
 from baechi.run.launch.call import Call
 from baechi.run.runtime import Runtime
-from baechi.run.shares import Seat
 from baechi.run.state.caller_state import CallerState
 from baechi.run.steady.arguments import has_list, plain_tensors
 from baechi.run.steady.call_contents import contents_of, holds_as_ever
@@ -27,35 +26,36 @@ from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.tensors.pytree import map_tensors
 
 
-def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, args: Any, kwargs: Any) -> Any:
+def run_layer(
+    module: nn.Module, runtime: Runtime, glue: GlueMode, facts: LayerFacts, args: Any, kwargs: Any
+) -> Any:
     """Run a layer that the code has reached, or let it wait.
 
     Args:
         module: the layer.
         runtime: its runtime.
         glue: the glue mode of the open step.
-        seat: the layer's name, and the device where it runs.
+        facts: what is known of the layer.
         args: positional arguments.
         kwargs: keyword arguments.
 
     Returns:
         What it returns, on its device; or deferred values.
     """
-    refuse_if_foreseeing(seat[0])
-    step = glue.step
-    turn, call = step.next_turn(), step.reach(seat[0], args, kwargs)
+    name, step = facts.name, glue.step
+    refuse_if_foreseeing(name)
+    turn, call = step.next_turn(), step.reach(name, args, kwargs)
     if step.inside is not None:
-        return _inside_another(module, runtime, glue, seat, call, turn, args, kwargs)
+        return _inside_another(module, runtime, glue, facts, call, turn, args, kwargs)
     schedule = step.schedule
     if schedule is None:
-        return _launch(module, runtime, glue, seat, call, turn, args, kwargs)
-    launch = functools.partial(_launch, module, runtime, glue, seat, call, turn)
+        return _launch(module, runtime, glue, facts, call, turn, args, kwargs)
+    launch = functools.partial(_launch, module, runtime, glue, facts, call, turn)
     in_turn = schedule.turns.reach(call)
     if in_turn and not schedule.waiting:
         return schedule.launch_here(call, launch, args, kwargs)
     with ModesAside(glue):
         in_turn = schedule.catch_up(call, in_turn=in_turn)
-        facts = runtime.facts_of(module, seat)
         writes = facts.writes(module)
         given = plain_tensors(args, kwargs) if step.short and in_turn and not writes else None
         if holds_as_ever(facts, given) and not schedule.needs.unseen(call):
@@ -66,13 +66,13 @@ def run_layer(module: nn.Module, runtime: Runtime, glue: GlueMode, seat: Seat, a
         if in_turn and not needs and not writes:
             return schedule.launch_here(call, launch, args, kwargs)
         foresight, caller = runtime.foresight, CallerState.now()
-        there = runtime.backend.kernel_device(seat[1])
-        foresee = functools.partial(foresight.layer, module, seat[0], there, args, kwargs, contents, caller)
+        there = runtime.backend.kernel_device(facts.place)
+        foresee = functools.partial(foresight.layer, module, name, there, args, kwargs, contents, caller)
         return schedule.layer(
-            Call(call, launch, args, kwargs, foresee, seat[1], turn, keeps, contents, caller),
+            Call(call, launch, args, kwargs, foresee, facts.place, turn, keeps, contents, caller),
             needs,
             in_turn=in_turn,
-            cannot_wait=functools.partial(foresight.cannot_wait, module, seat[0]),
+            cannot_wait=functools.partial(foresight.cannot_wait, module, name),
             writes=writes,
         )
 
@@ -81,7 +81,7 @@ def _inside_another(
     module: nn.Module,
     runtime: Runtime,
     glue: GlueMode,
-    seat: Seat,
+    facts: LayerFacts,
     call: str,
     turn: int,
     args: Any,
@@ -93,7 +93,7 @@ def _inside_another(
     if not has_weights(module) and not isinstance(module, Tile):  # a tile is given its weight
         return original_forward(module)(*args, **kwargs)
     with ReachAside():
-        result = _launch(module, runtime, glue, seat, call, turn, args, kwargs)
+        result = _launch(module, runtime, glue, facts, call, turn, args, kwargs)
         return map_tensors(lambda tensor: glue.step.bring(tensor, place), result)
 
 
@@ -101,14 +101,13 @@ def _launch(
     module: nn.Module,
     runtime: Runtime,
     glue: GlueMode,
-    seat: Seat,
+    facts: LayerFacts,
     call: str,
     turn: int,
     args: Any,
     kwargs: Any,
 ) -> Any:
-    step, device = glue.step, seat[1]
-    facts = runtime.facts_of(module, seat)
+    step, device = glue.step, facts.place
     depth, outer, step.inside = glue.leave(), step.inside, device
     try:
         tensors = plain_tensors(args, kwargs) if step.short and not facts.reaches else None
@@ -117,7 +116,7 @@ def _launch(
             result = _shortly(module, runtime, step, facts, call, turn, (args, kwargs), here=here)
         else:
             step.full.append(call)
-            result = _in_full(module, runtime, step, seat, call, turn, args, kwargs)
+            result = _in_full(module, runtime, step, facts, call, turn, args, kwargs)
         schedule = step.schedule
         if schedule is None or not schedule.pending.launching:
             step.send_ahead(call, result)
@@ -125,7 +124,7 @@ def _launch(
             schedule.launcher.note(result)
     except Exception as error:
         hidden = hidden_elsewhere(step, device, args, kwargs) if isinstance(error, RuntimeError) else ""
-        note_where(error, layer=seat[0], kind=type(module).__name__, device=device, cure=hidden)
+        note_where(error, layer=facts.name, kind=type(module).__name__, device=device, cure=hidden)
         raise
     finally:
         step.inside = outer
@@ -175,15 +174,22 @@ def _may_be_copies(
     """Whether it makes no difference to the layer that some of its plain arguments are copies."""
     # several tensors may be views of one memory, and see what is written; and a list may be added to
     writes = len(tensors) > 1 and facts.writes(module)
-    return not writes and not has_list(args) and not has_list(kwargs.values())
+    return not (writes or has_list(args) or (kwargs and has_list(kwargs.values())))
 
 
 def _in_full(
-    module: nn.Module, runtime: Runtime, step: Step, seat: Seat, call: str, turn: int, args: Any, kwargs: Any
+    module: nn.Module,
+    runtime: Runtime,
+    step: Step,
+    facts: LayerFacts,
+    call: str,
+    turn: int,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
     """Run a layer whatever its arguments are."""
-    (name, device), backend = seat, step.backend
-    writes = runtime.facts_of(module, seat).writes(module)
+    name, device, backend = facts.name, facts.place, step.backend
+    writes = facts.writes(module)
     reach: AbstractContextManager[Any] = nullcontext()
     (args, kwargs), loans = step.lend((args, kwargs), device, writes=writes)
     own = forward_to_run(module)

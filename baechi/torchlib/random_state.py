@@ -1,9 +1,11 @@
 """The states of the random generators, kept while something runs that must leave no trace."""
 
+import functools
 import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -61,9 +63,14 @@ def state_of(device: torch.device) -> torch.Tensor:
     """
     if device.type == "cpu":
         return torch.get_rng_state()
-    ask = torch.get_device_module(device).get_rng_state
+    ask = _module(device.type).get_rng_state
     state: torch.Tensor = ask() if device.type in _ALONE else ask(device)
     return state
+
+
+@functools.cache
+def _module(kind: str) -> Any:
+    return torch.get_device_module(kind)
 
 
 def set_state(device: torch.device, state: torch.Tensor) -> None:
@@ -76,6 +83,6 @@ def set_state(device: torch.device, state: torch.Tensor) -> None:
     if device.type == "cpu":
         torch.set_rng_state(state)
     elif device.type in _ALONE:
-        torch.get_device_module(device).set_rng_state(state)
+        _module(device.type).set_rng_state(state)
     else:
-        torch.get_device_module(device).set_rng_state(state, device)
+        _module(device.type).set_rng_state(state, device)

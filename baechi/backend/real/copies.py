@@ -91,12 +91,12 @@ class Copies:
         return self._driver.host_s()
 
     def _is_trusted(self, source: str, target: str) -> bool:
-        if (source, target) not in self._trusted:
+        known = self._trusted.get((source, target))
+        if known is None:
             both = source in self._names and target in self._names and self._host not in (source, target)
-            self._trusted[source, target] = not both or is_trusted(
-                source, target, self._host, self._test_copy
-            )
-        return self._trusted[source, target]
+            known = not both or is_trusted(source, target, self._host, self._test_copy)
+            self._trusted[source, target] = known
+        return known
 
     def _test_copy(self, tensor: torch.Tensor, source: str, target: str) -> torch.Tensor:
         streams = self._streams.transfer(source, target)

@@ -24,11 +24,20 @@ from baechi.records.device import HostWork
 from baechi.records.timeline import Timeline
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import without_torch_function
-from baechi.torchlib.private.transforms import without_transforms
+from baechi.torchlib.private.transforms import current_transform, without_transforms
 from baechi.torchlib.random_state import has_generator, set_state, state_of
 from baechi.torchlib.tensors.blank_memory import blank_tensors
 from baechi.torchlib.tensors.spans import packed
-from baechi.torchlib.tensors.storage import WEIGHT, Mark, hand_on_age, mark_of, memories, set_mark, unwrapped
+from baechi.torchlib.tensors.storage import (
+    WEIGHT,
+    Mark,
+    hand_on_age,
+    is_plain,
+    mark_of,
+    memories,
+    set_mark,
+    unwrapped,
+)
 
 
 class TorchDevices(AbstractBackend):
@@ -175,10 +184,14 @@ class TorchDevices(AbstractBackend):
             return tensor.device.type == self.host and tensor.is_pinned()
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
-        if stream is not None:
-            with without_transforms():  # no transform has a rule for record_stream, and none needs one
-                for memory in memories(unwrapped(tensor)):  # a nested tensor has no `record_stream`
-                    self._driver.use(memory, stream)
+        if stream is None:
+            return
+        if is_plain(tensor) and current_transform() is None:
+            self._driver.use(tensor, stream)
+            return
+        with without_transforms():  # no transform has a rule for record_stream, and none needs one
+            for memory in memories(unwrapped(tensor)):  # a nested tensor has no `record_stream`
+                self._driver.use(memory, stream)
 
     def copy(
         self, tensor: torch.Tensor, place: str, streams: tuple[Any, Any], *, gradient: bool = False

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from baechi.backend.real.spin import spin
+from baechi.torchlib.private.accelerators import compute_on, current_index, make_current, stream_at
 from baechi.torchlib.streams import has_streams
 
 _USUAL_CACHE_BYTES = 64 * 2**20
@@ -78,7 +79,8 @@ class Driver:
 
     def current_stream(self, device: torch.device) -> Any:
         """The stream on which this thread computes on a device."""
-        return torch.accelerator.current_stream(device.index)  # a number is looked up faster
+        index = device.index
+        return torch.accelerator.current_stream() if index is None else stream_at(index)
 
     def new_stream(self, device: torch.device) -> Any:
         """A new stream."""
@@ -90,11 +92,11 @@ class Driver:
 
     def current_device(self) -> int:
         """The index of the accelerator that this thread's kernels go to where nothing else says."""
-        return torch.accelerator.current_device_index()
+        return current_index()
 
     def set_device(self, index: int) -> None:
         """Make another accelerator the current one."""
-        torch.accelerator.set_device_index(index)
+        make_current(index)
 
     @contextmanager
     def current(self, device: torch.device) -> Iterator[None]:
@@ -108,7 +110,7 @@ class Driver:
 
     def set_stream(self, stream: Any) -> None:
         """This thread computes on a stream from now on, where its device is; that is the current one, too."""
-        torch.accelerator.set_stream(stream)
+        compute_on(stream)
 
     def use(self, tensor: torch.Tensor, stream: Any) -> None:
         """Tell the allocator that a stream uses a tensor of its device."""

@@ -17,6 +17,7 @@ from baechi.backend.real.driver import Driver
 from baechi.torchlib.private.autograd import current_graph_task_id
 
 _NOTHING = nullcontext()
+_UNKNOWN: Any = object()
 
 
 class _Current:
@@ -80,6 +81,7 @@ class TorchStreams:
         self.driver = driver
         self._devices = {name: device_behind(name) for name in names}
         self._has_streams: dict[torch.device, bool] = {}
+        self._with_streams: dict[str, Any] = {}  # by place, its device; None if that has no streams
         self._callers: dict[torch.device, Any] = {}
         self._own: dict[str, Any] = {}
         self._streams_of_gpu: dict[str, list[Any]] = {}
@@ -98,8 +100,11 @@ class TorchStreams:
         own = self._own.get(place)
         if own is not None:
             return own
-        device = self.device(place)
-        if not self.has_streams(device):
+        device = self._with_streams.get(place, _UNKNOWN)
+        if device is _UNKNOWN:
+            there = self.device(place)
+            device = self._with_streams[place] = there if self.has_streams(there) else None
+        if device is None:
             return None
         current = self.driver.current_stream(device)
         if current_graph_task_id() != -1 and device.index != self.driver.current_device():
@@ -111,11 +116,12 @@ class TorchStreams:
 
     def transfer(self, source: str, target: str) -> tuple[Any, Any]:
         """The streams on which an ordered pair of places sends and receives; one stream within a GPU."""
-        if (source, target) not in self._transfer:
+        known = self._transfer.get((source, target))
+        if known is None:
             ends = [self.device(end) for end in (source, target)]
             tx, rx = [self.driver.new_stream(d) if self.has_streams(d) else None for d in ends]
-            self._transfer[source, target] = (tx, tx) if ends[0] == ends[1] else (tx, rx)
-        return self._transfer[source, target]
+            known = self._transfer[source, target] = (tx, tx) if ends[0] == ends[1] else (tx, rx)
+        return known
 
     def at(self, place: str) -> AbstractContextManager[None]:
         """What this thread launches inside runs at a place."""

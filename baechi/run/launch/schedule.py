@@ -90,6 +90,8 @@ class Schedule:
         Returns:
             Whether it is its turn now.
         """
+        if not self.turns.has_skipped():
+            return in_turn
         self.pending.wake(self.turns.skip())
         return in_turn or self.turns.is_up(layer)
 

@@ -18,8 +18,12 @@ from baechi.backend import AbstractBackend
 from baechi.run.deferred.task import WAITS, Task
 from baechi.run.launch.launcher import AbstractLauncher
 from baechi.torchlib.autograd_nodes import node_of
-from baechi.torchlib.private.autograd import next_sequence_number, sequence_number, set_sequence_number
-from baechi.torchlib.private.modes import without_torch_function
+from baechi.torchlib.private.autograd import (
+    next_sequence_number,
+    sequence_number,
+    set_sequence_number,
+    unused_node,
+)
 from baechi.torchlib.tensors.pytree import tensors_in
 
 
@@ -172,7 +176,9 @@ class _Worker:
 
 def _number_as_ours(name: str, made: Iterable[Any], backend: AbstractBackend) -> None:
     """Give another thread's autograd nodes the numbers they would have if the host had made them."""
-    nodes = sorted(made, key=lambda node: sequence_number(node))
+    nodes = sorted(made, key=sequence_number)
+    if not nodes:
+        return
     before = backend.enter_layer(name)
     first = next_sequence_number()
     for offset, node in enumerate(nodes):
@@ -202,7 +208,5 @@ _APART = 10_000
 
 def _use_up(count: int) -> None:
     """Advance the host's counter, so that its next node gets a number larger by `count`."""
-    with torch.enable_grad(), without_torch_function():
-        one = torch.ones((), requires_grad=True)
-        for _ in range(count):
-            one.view(())
+    for _ in range(count):
+        unused_node()

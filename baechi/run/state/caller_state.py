@@ -45,8 +45,9 @@ class CallerState(NamedTuple):
     def now(cls) -> "CallerState":
         """Read the settings of this thread."""
         casts = _casts() if casts_anywhere() else no_casts()  # to ask type by type takes long
-        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        return cls(grad, inference, *casts, torch.get_default_dtype(), (*map(call, _ASKED),))
+        grads = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        found = (*grads, *casts, torch.get_default_dtype(), (*map(call, _ASKED),))
+        return tuple.__new__(cls, found)  # what `cls(*found)` does, without a function in between
 
     @property
     def autocasts(self) -> bool:

@@ -13,7 +13,7 @@ import gc
 import sys
 import types
 from collections.abc import Hashable, ItemsView, Iterable, Iterator, KeysView, ValuesView
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,7 +32,6 @@ _PLAIN = frozenset(
 )  # fmt: skip
 """Immutable types that hold no tensors."""
 
-_NOTHING = nullcontext()
 _VIEWS = (KeysView, ValuesView, ItemsView, types.MappingProxyType)
 _CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)
 _CLOSED_MODULES = (*MACHINERY, "baechi.")
@@ -139,12 +138,18 @@ def look_of(tensor: torch.Tensor) -> Hashable:
     kind = type(tensor)
     if kind is torch.nn.Parameter:
         return tensor.requires_grad, tensor.shape, tensor.dtype
-    with _NOTHING if kind is torch.Tensor else without_subclass_function():
+    if kind is torch.Tensor:
+        return _look_of_value(tensor)
+    with without_subclass_function():
         if isinstance(tensor, torch.nn.Parameter):
             return tensor.requires_grad, tensor.shape, tensor.dtype
-        if tensor.layout != torch.strided or tensor.is_nested:
-            return tensor.layout, tensor.dtype
-        return Meta.of(tensor)
+        return _look_of_value(tensor)
+
+
+def _look_of_value(tensor: torch.Tensor) -> Hashable:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return tensor.layout, tensor.dtype
+    return Meta.of(tensor)
 
 
 def changed_at_launch(name: str) -> BaechiError:

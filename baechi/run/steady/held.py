@@ -32,7 +32,7 @@ class Held:
     """
 
     __slots__ = (
-        "_empty", "_keys", "_lists", "_looks", "_meant", "_others", "_sizes", "_tables", "_values", "_views",
+        "_empty", "_keys", "_lists", "_looks", "_meant", "_others", "_tables", "_values", "_views",
         "ids", "keeps_as_found", "outcomes", "state",
     )  # fmt: skip
 
@@ -59,8 +59,7 @@ class Held:
         filled.sort(key=lambda one: any(isinstance(value, torch.Tensor) for value in one[1].values()))
         self._tables = [table for table, _ in filled]
         self._views = [table.values() for table in self._tables]
-        self._sizes = [len(content) for _, content in filled]
-        self._keys = (*self._sizes, *[key for _, content in filled for key in content])
+        self._keys = [list(content) for _, content in filled]
         values = [value for _, content in filled for value in content.values()]
         plain = next((n for n, value in enumerate(values) if isinstance(value, torch.Tensor)), len(values))
         self._values, self._meant = values[:plain], [_meaning(value) for value in values[plain:]]
@@ -82,7 +81,7 @@ class Held:
         """Whether each list, dict and attribute table holds the same objects as when it was noted."""
         if any(self._empty):
             return False
-        if (*map(len, self._tables), *chain.from_iterable(self._tables)) != self._keys:
+        if [*map(list, self._tables)] != self._keys:
             return False
         if not all(map(is_, chain.from_iterable(self._views), chain(self._values, map(call, self._meant)))):
             return False
@@ -108,11 +107,9 @@ class Held:
     def _noted(self) -> Iterator[tuple[Any, Any]]:
         for table in self._empty:
             yield table, type(table)() if type(table) in (list, set) else {}
-        pairs = zip(
-            self._keys[len(self._tables) :], [*self._values, *[value() for value in self._meant]], strict=True
-        )
-        for table, size in zip(self._tables, self._sizes, strict=True):
-            yield table, dict(islice(pairs, size))
+        kept = iter([*self._values, *[value() for value in self._meant]])
+        for table, keys in zip(self._tables, self._keys, strict=True):
+            yield table, dict(zip(keys, islice(kept, len(keys)), strict=True))
         for items, values in self._lists:
             yield items, [value() for value in values]
         yield from self._others

@@ -28,7 +28,9 @@ def lend_plain(
     loans = step.loans(place)
     lending = _Lending(step, place, step.here(lies_here), loans)
     args, kwargs = values
-    return (tuple(map(lending.bring, args)), {key: lending.bring(kwargs[key]) for key in kwargs}), loans
+    if kwargs:
+        kwargs = {key: lending.bring(kwargs[key]) for key in kwargs}
+    return (tuple(map(lending.bring, args)), kwargs), loans
 
 
 class _Lending:

@@ -152,5 +152,6 @@ class ModesAside(ReachAside):
             super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        super().__exit__()
+        if self._above:
+            super().__exit__()
         self._glue.come_back(self._depth)

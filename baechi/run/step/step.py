@@ -69,7 +69,8 @@ class Step:
         Returns:
             A tensor with the same values and layout; autograd sends its gradient back.
         """
-        if self.backend.place_of(tensor) == place or self.backend.claim(tensor, place):
+        here = self.backend.place_of(tensor)
+        if here == place or self.backend.claim(tensor, place):
             return tensor
         if tensor.is_meta and tensor.is_nested:  # torch's nested tensors carry one without values
             return tensor
@@ -77,7 +78,7 @@ class Step:
         key = (place, *writes_of(tensor), torch.is_grad_enabled())
         copy = slots.get(key)
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
-            copy = slots[key] = self._sent(tensor, place)
+            copy = slots[key] = self._sent(tensor, here, place)
         if copy.way is not None:
             copy.tensor, copy.way = arrive(copy.tensor, copy.way), None
             copy.version = version_of(copy.tensor)
@@ -106,10 +107,9 @@ class Step:
         for place in places:
             key = (place, *state)
             if place != here and key not in slots:
-                slots[key] = self._sent(tensor, place)
-                way = slots[key].way
+                sent = slots[key] = self._sent(tensor, here, place)
                 if self.schedule is not None:
-                    self.schedule.launcher.note(slots[key].tensor if way is None else way.token)
+                    self.schedule.launcher.note(sent.tensor if sent.way is None else sent.way.token)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forget a tensor's copies, since the tensor is about to get other memory.
@@ -149,12 +149,12 @@ class Step:
             self._copies.put(tensor, slots)
         return slots
 
-    def _sent(self, tensor: torch.Tensor, place: str) -> Copy:
+    def _sent(self, tensor: torch.Tensor, here: str, place: str) -> Copy:
         if torch.is_inference_mode_enabled():  # inference tensors have no version counter
             with torch.inference_mode(False), torch.no_grad():
-                return self._sent(tensor, place)
+                return self._sent(tensor, here, place)
         if takes_two_nodes(tensor):
-            return Copy(*depart(tensor, self.backend, place, self.ready()))
+            return Copy(*depart(tensor, self.backend, place, self.ready(), here))
         copied = transfer(tensor, self.backend, place)
         return Copy(copied, None, version_of(copied))
 

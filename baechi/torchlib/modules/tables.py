@@ -78,7 +78,8 @@ def tables_of(item: Any) -> list[Any]:
     tables: list[Any] = []
     if isinstance(item, (dict, list, set, deque, types.CellType)):
         tables.append(item)
-    attributes = getattr(item, "__dict__", None)
+    # an OrderedDict has one, too, which no code writes, and which is made when it is asked for
+    attributes = None if type(item) is OrderedDict else getattr(item, "__dict__", None)
     if type(attributes) is dict:  # a class has a mappingproxy, which cannot be written
         tables.append(attributes)
     kind: Any = type(item)

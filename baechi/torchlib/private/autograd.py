@@ -31,6 +31,11 @@ sequence_number: Callable[[Any], int] = attribute(
     "know which layer made an autograd node",
     call=True,
 )
+unused_node: Callable[[], object] = named(
+    "torch._C._functions.UndefinedGrad", "let other threads' nodes have numbers of this thread"
+)
+"""Makes an autograd node, which uses up this thread's next number."""
+
 LEAF_NUMBER = 2**63
 """Nodes that add to a leaf's gradient (`AccumulateGrad`) have at least this number, all others less."""
 

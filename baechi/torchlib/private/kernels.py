@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import torch
-
 from baechi.torchlib.private.lookup import named
 
 _PURPOSE = "launch a layer that waited with the kernels that were chosen when it was reached"
@@ -29,9 +27,9 @@ def _choices() -> Choices:
         ("_get_mkldnn_enabled", "_set_mkldnn_enabled"),
         ("_get_cudnn_enabled", "_set_cudnn_enabled"),
         ("_get_cudnn_deterministic", "_set_cudnn_deterministic"),
+        ("_get_float32_matmul_precision", "_set_float32_matmul_precision"),
     )
-    public = (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)
-    return (*_pairs(names, _PURPOSE), public)
+    return _pairs(names, _PURPOSE)
 
 
 def _more_choices() -> Choices:

@@ -166,6 +166,11 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is one storage of its own: it is not sparse, not nested, and no wrapper."""
+    return tensor.layout is torch.strided and not tensor.is_nested and not is_wrapped(tensor)
+
+
 def memories(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Plain tensors that hold what a tensor holds: its parts if it is sparse or nested, else itself.
 

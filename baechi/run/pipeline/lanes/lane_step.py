@@ -188,10 +188,10 @@ class LaneStep(Step):
             copied = super().bring(self._plain(first), place)
         return same_view(tensor, first, copied)
 
-    def _sent(self, tensor: torch.Tensor, place: str) -> Copy:
+    def _sent(self, tensor: torch.Tensor, here: str, place: str) -> Copy:
         first = self._first_of(tensor)
         if first is tensor:
-            return super()._sent(tensor, place)
+            return super()._sent(tensor, here, place)
         view = same_view(tensor, first, super().bring(first, place))
         return Copy(view, None, version_of(view))
 
