@@ -20,6 +20,8 @@ from baechi.records.cluster import Cluster
 from baechi.records.device import HostCosts
 
 _PAIRS = 100
+_LEAST_ROUNDS = 9
+"""A difference of fewer medians is noise."""
 
 
 def measure(*, quick: bool = False) -> Figures:
@@ -29,8 +31,9 @@ def measure(*, quick: bool = False) -> Figures:
         quick: one round of small models.
     """
     rounds, layers = (1, 20) if quick else (30, LAYERS)
-    beside = Beside(bare_pair_s(rounds=rounds), hooks_s(rounds=rounds))
+    first = _beside(rounds)
     costs = host(rounds=rounds, layers=layers)
+    beside = first.least(_beside(rounds))  # other work on the machine may disturb one of them
     tables, data = [table(costs, beside, "emulated")], {**asdict(costs), **asdict(beside)}
     if count := torch.accelerator.device_count():
         devices = Cluster.discover(split=1 if count > 1 else 2, measure=False)
@@ -51,6 +54,15 @@ class Beside:
 
     bare_pair_s: float
     hooks_s: float | None
+
+    def least(self, other: "Beside") -> "Beside":
+        """The smaller one of each."""
+        hooks = [seconds for seconds in (self.hooks_s, other.hooks_s) if seconds is not None]
+        return Beside(min(self.bare_pair_s, other.bare_pair_s), min(hooks, default=None))
+
+
+def _beside(rounds: int) -> Beside:
+    return Beside(bare_pair_s(rounds=rounds), hooks_s(rounds=rounds))
 
 
 class _Bare(torch.autograd.Function):
@@ -90,15 +102,14 @@ def hooks_s(*, rounds: int = 30) -> float | None:
         rounds: how often a model with and without hooks is timed.
 
     Returns:
-        Seconds of processor time; None where accelerate is not installed.
+        Seconds of processor time; None where accelerate is not installed, or other work was in the way.
     """
     if find_spec("accelerate") is None:
         return None
     x, plain, with_hooks = torch.ones(2, FEATURES), Ladder(LAYERS // 2), hooked(Ladder(LAYERS // 2))
-    taken_s = [(timed(plain, x), timed(with_hooks, x)) for _ in range(rounds)]
+    taken_s = [(timed(plain, x), timed(with_hooks, x)) for _ in range(max(rounds, _LEAST_ROUNDS))]
     plain_s, hooked_s = (median(seconds) for seconds in zip(*taken_s, strict=True))
-    added_s: float = hooked_s - plain_s
-    return added_s / LAYERS
+    return (hooked_s - plain_s) / LAYERS if hooked_s > plain_s else None
 
 
 def table(costs: HostCosts, beside: Beside, devices: str) -> Table:
