@@ -1,6 +1,7 @@
 """What the runtime takes of the host is measured on small models."""
 
 from dataclasses import asdict, replace
+from importlib import import_module
 
 import pytest
 
@@ -24,6 +25,13 @@ def test_on_other_devices() -> None:
     assert host(rounds=3, layers=20, cluster=parts).gradient_transfer_s > 0
     with pytest.raises(ValueError, match="takes two devices"):
         host(cluster=Cluster.virtual(1))
+
+
+def test_two_chains_are_reached_in_turn() -> None:
+    """The plan of two chains knows the code's order; else layers would count as skipped, which costs more."""
+    module = import_module("baechi.measure.host")
+    plan = module._plan(Cluster.virtual(2), module._Pair(4), [False] * 5, None)
+    assert plan.order == ("left.0", "right.0", "left.1", "right.1", "last")
 
 
 def test_shipped() -> None:
