@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from baechi.backend.real.spin import spin
-from baechi.torchlib.private.accelerators import compute_on, current_index, make_current, stream_at
+from baechi.torchlib.private.devices import compute_on, current_index, make_current, stream_at
 from baechi.torchlib.streams import has_streams
 
 _USUAL_CACHE_BYTES = 64 * 2**20
