@@ -92,6 +92,7 @@ def test_a_lane_that_ends_while_its_executor_looks_away() -> None:
     """The executor was interrupted in its wait, and asks for the next turn: that never comes."""
     model = seeded(Net)
     pipelined(model, (X, Y), microbatches=2, device_map={"": 0}, loss_weights="rows")
+    stepped(model)  # the first call looks at a few rows, in this thread
     before = set(threading.enumerate())
     reached, goes_on = threading.Event(), threading.Event()
     main = threading.get_ident()
