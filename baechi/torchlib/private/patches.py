@@ -128,6 +128,12 @@ TENSOR_METHODS = tuple(
 FACTORIES = tuple(
     _place(torch, name, "make tensors on emulated devices") for name in ("tensor", "as_tensor", "asarray")
 )
+_factories: Any = named(
+    "torch.utils._device._device_constructors",
+    "keep torch's own functions for `with torch.device(...)`",
+    tuple,
+)
+_factories()  # torch notes what stands in these places when it asks first: it must be its own
 STORAGE_CLONE = _place(
     named("torch.storage._StorageBase", "let deep copies lie where the originals do", None),
     "clone",

@@ -1,5 +1,7 @@
 """`with cluster:` gives every tensor a device and lets none be mixed; transfers really copy."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -123,6 +125,19 @@ def test_factories_that_answer_for_a_device() -> None:
             made = torch.zeros(2), torch.tensor([1.0, 2.0]), torch.as_tensor([1.0, 2.0])
         found = [str(tensor.device) for tensor in (*made, made[0].new_tensor([1.0, 2.0]))]
     assert found == ["cpu:1"] * 4
+
+
+def test_default_devices_afterwards() -> None:
+    """A process in which `with torch.device(...)` is entered for the first time while a cluster is emulated."""
+    code = """if True:
+        import torch, baechi
+        with baechi.Cluster.virtual(2), torch.device("cpu:1"):
+            made = torch.tensor(1.0)
+        assert str(made.device) == "cpu"
+        with torch.device("meta"):
+            assert torch.tensor(1.0).is_meta and torch.nn.BatchNorm1d(2).num_batches_tracked.is_meta
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_numbers_in_place_of_tensors() -> None:
