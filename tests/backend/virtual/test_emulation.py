@@ -128,7 +128,7 @@ def test_factories_that_answer_for_a_device() -> None:
 
 
 def test_default_devices_afterwards() -> None:
-    """A process in which `with torch.device(...)` is entered for the first time while a cluster is emulated."""
+    """A process that enters `with torch.device(...)` for the first time while a cluster is emulated."""
     code = """if True:
         import torch, baechi
         with baechi.Cluster.virtual(2), torch.device("cpu:1"):
