@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from baechi.records.device_map import ROOT
@@ -16,6 +17,7 @@ from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
 from baechi.run.step.glue import GlueMode
+from baechi.run.step.step import Step
 from baechi.run.tiled import run_tiles
 from baechi.run.unjoined.value import Unjoined, joined
 from baechi.run.unjoined.value import settled as in_parts
@@ -26,7 +28,7 @@ from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
 from baechi.torchlib.private.autograd import current_graph_task_id
 from baechi.torchlib.private.modes import function_modes
-from baechi.torchlib.tensors.pytree import tensors_in
+from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 
 @uncompiled
@@ -184,8 +186,13 @@ def _without_glue_mode(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     place = runtime.backend.place_of(first) if first is not None else runtime.backend.host
     with glue.off(), runtime.backend.at(place):
         if place in runtime.backend.names:  # its own code between its layers (on a mask, say) runs there, too
-            (args, kwargs), _ = glue.step.lend((args, kwargs), place)
+            args, kwargs = map_tensors(functools.partial(_brought, glue.step, place), (args, kwargs))
         return original_forward(module)(*args, **kwargs)
+
+
+def _brought(step: Step, place: str, tensor: torch.Tensor) -> torch.Tensor:
+    """What lies there stays as it is: its layers, not the stack, say which stage reads it."""
+    return tensor if step.backend.place_of(tensor) == place else step.bring(tensor, place)
 
 
 def _in_step(module: nn.Module, runtime: Runtime, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:

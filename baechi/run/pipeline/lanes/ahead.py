@@ -11,7 +11,7 @@ sent in vain (the code took another path) is forgotten.
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +20,16 @@ from baechi.run.step.aliases import base_of, is_plain
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.torchlib.tensors.weak_table import WeakTable
 
+_HIDDEN = -1
+
 
 class MakingSite(NamedTuple):
     """Where the model's code makes a tensor.
 
     Args:
         after: the layer call before it, or that made it.
-        turn: how many functional ops the code called since; 0 for what the layer returned.
+        turn: how many functional ops the code called since; 0 for what the layer returned, `_HIDDEN` for what
+            was made before it unseen.
         output: its place among the tensors that were returned.
     """
 
@@ -87,6 +90,17 @@ class Sender:
             result: what it returned.
         """
         return self._of(call, 0, result)
+
+    def of_hidden(
+        self, call: str, given: Iterable[torch.Tensor]
+    ) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
+        """The same of what a layer is given and no function mode saw: a fused stack's own code made it.
+
+        Args:
+            call: the layer's name, with the number of its call.
+            given: its arguments, as far as they lie on devices.
+        """
+        return self._of(call, _HIDDEN, [tensor for tensor in given if self._made.get(tensor) is None])
 
     def read(self, tensor: torch.Tensor, place: str) -> None:
         """Note that another device reads a tensor.

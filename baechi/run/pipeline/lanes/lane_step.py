@@ -74,6 +74,10 @@ class LaneStep(Step):
         if self.inside is None:
             self._places.reached(call)
             self._sender.reached(call)
+            given = [
+                one for one in tensors_in(args, kwargs) if self.backend.place_of(one) in self.backend.names
+            ]
+            self._send(self._sender.of_hidden(call, given))
             self._go_to(call, tensors_in(args, kwargs), None)
             self._shared.read(tensors_in(args, kwargs))
         return call
