@@ -48,6 +48,7 @@ class IndexedGraph:
         copy_bytes: by tensor, the memory of its copy on another device.
         consumers: by tensor, the layers that read it.
         graded: by tensor, those of them that send a gradient back.
+        homeward: by tensor, those whose gradient goes back to the host.
         keepers: by tensor, those whose part of autograd may keep it; a view, if one of its readers may.
         ahead: by tensor, whether it is sent as soon as it is made.
         held: by tensor, whether it stays to the end of forward anyway.
@@ -70,6 +71,7 @@ class IndexedGraph:
     copy_bytes: Sequence[int]
     consumers: Sequence[Sequence[int]]
     graded: Sequence[Sequence[int]]
+    homeward: Sequence[Sequence[int]]
     keepers: Sequence[Collection[int]]
     ahead: Sequence[bool]
     held: Sequence[bool]
@@ -134,6 +136,7 @@ class IndexedGraph:
             copy_bytes=[tensor.copy_bytes for tensor in found],
             consumers=consumers,
             graded=_graded([[index[name] for name in tensor.graded] for tensor in found], makes, returned),
+            homeward=[tuple([index[name] for name in tensor.homeward]) for tensor in found],
             keepers=keepers_of([tensor.keepers for tensor in found], index, makes, reads, is_view),
             ahead=[tensor.ahead for tensor in found],
             held=[tensor.held for tensor in found],

@@ -26,6 +26,7 @@ class Tensor(NamedTuple):
         ahead: whether it is sent as soon as it is made, to every device that will read it; else when
             a layer there asks for it.
         graded: the consumers from which a gradient comes back.
+        homeward: the consumers whose gradient goes back to the host.
         keepers: the consumers for whose backward autograd may keep it.
         held: whether it stays to the end of forward anyway.
     """
@@ -36,6 +37,7 @@ class Tensor(NamedTuple):
     consumers: tuple[str, ...]
     ahead: bool = True
     graded: tuple[str, ...] = ()
+    homeward: tuple[str, ...] = ()
     keepers: tuple[str, ...] = ()
     held: bool = False
 
@@ -96,6 +98,7 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
                     tuple([target for target, *_ in reads]),
                     ahead=not any([edge.on_demand for *_, edge in reads]),
                     graded=tuple([target for target, *_, edge in reads if not edge.no_grad]),
+                    homeward=tuple([target for target, *_, edge in reads if edge.grad_home]),
                     keepers=tuple([target for target, *_, edge in reads if not edge.unsaved]),
                     held=all([edge.held for *_, edge in reads]),
                 )

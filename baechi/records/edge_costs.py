@@ -36,6 +36,9 @@ class EdgeCosts(AbstractAttributes):
         bool, "flag", "It travels when the reader's device asks for it, not as soon as it is made."
     ] = False
     no_grad: Annotated[bool, "flag", "No gradient comes back."] = False
+    grad_home: Annotated[
+        bool, "flag", "Of what comes from the host: its gradient goes back there, and the host waits for it."
+    ] = False
     unsaved: Annotated[bool, "flag", "Autograd does not keep it for the reader."] = False
     held: Annotated[
         bool,

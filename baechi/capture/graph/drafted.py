@@ -127,6 +127,9 @@ class Drafted:
             attributes["parts"] = {tensor: use.size_bytes for tensor, use in tensors.items()}
         if any(use.copy_bytes != use.size_bytes for use in uses):
             attributes["copies"] = {tensor: use.copy_bytes for tensor, use in tensors.items()}
+        from_host = source in self.inputs or source in self.on_host
+        if from_host and self.trace.training and any(use.requires_grad for use in uses):
+            attributes["grad_home"] = True
         if source in self.inputs:
             return attributes
         if all(use.storage.weight or use.storage.index in self.drafts[source].held for use in uses):

@@ -149,8 +149,9 @@ def _add_edges(merged: "nx.DiGraph[Any]", edges: Iterable[tuple[str, str, dict[s
                 known["copies"] = _larger(known.get("copies", {}), data["copies"])
             if not data.get("no_grad"):
                 known.pop("no_grad", None)
-            if data.get("on_demand"):
-                known["on_demand"] = True
+            for flag in ("on_demand", "grad_home"):
+                if data.get(flag):
+                    known[flag] = True
 
 
 def _join_groups(

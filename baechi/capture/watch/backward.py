@@ -33,11 +33,12 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
     leaves = [t for t in (*model.parameters(), *tensors_in(given)) if t.requires_grad and t.is_leaf]
     losses = losses_among(result)
     watch.trace.losses = {use.object for use in watch.uses(losses)}
+    leaves += _made_by_code(losses, leaves)
     if not losses or not leaves:
         return
     watch.trace.backward = []
     _note_ends(watch, losses)
-    weights = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
+    weights = [leaf for leaf in model.parameters() if leaf.requires_grad and leaf.is_leaf]
     handles = [weight.register_hook(partial(_laid_out_as, weight)) for weight in weights]
     try:
         ones = [torch.ones_like(loss) for loss in losses]
@@ -54,6 +55,14 @@ def run_backward(watch: Watch, model: nn.Module, given: Any, result: Any) -> Non
     reached = {watch.storage_of(weight).index for _, weight in made}
     for storage in watch.trace.weights.values():
         storage.trained = storage.index in reached
+
+
+def _made_by_code(losses: Iterable[torch.Tensor], known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Other leaves that get a gradient: the model's code may ask for that of a view of an input."""
+    ids = {id(leaf) for leaf in known}
+    nodes = nodes_from([node_of(loss) for loss in losses])
+    leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+    return [leaf for leaf in leaves if id(leaf) not in ids]
 
 
 def _laid_out_as(weight: nn.Parameter, gradient: torch.Tensor) -> torch.Tensor | None:

@@ -227,6 +227,11 @@ class PipelineCoster:
                 send = Send(source, target, sent_s, size, held, tuple(runs), early_s)
                 if maker == FROM_HOST:
                     costs.uploads[issuer].append(send)
+                    asked = set(indexed.homeward[tensor]) if self.graph.training else set()
+                    for stage in sorted({units.stage_of_run[run_of[n]] for n in layers if n in asked}):
+                        back_s = transfer_s(self._links[target][host], size)
+                        costs.returns[stage].append(Send(target, host, back_s, size, 0, (), ()))
+                        costs.host_backward_s[stage] += each_s + node_s
                     continue
                 rest_s = max(0.0, costs.forward_s[issuer] - made[maker].done_s)
                 costs.sends[issuer].append(send._replace(rest_s=rest_s, paced_s=made[maker].paced_s))

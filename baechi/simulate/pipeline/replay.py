@@ -55,6 +55,9 @@ class Replay(AbstractPlay):
         self._next = 0
         self._awaited: set[int] = set()
         self._asking: int | None = None
+        self._fetching: int | None = None
+        host = len(costs.cluster)
+        self._fetched = [any([send.target == host for send in sends]) for sends in costs.returns]
         self._host_free_s = 0.0
         self.host_s = 0.0
         self.issue_s: list[float] = []
@@ -117,8 +120,17 @@ class Replay(AbstractPlay):
             self.set_off(number, self._pausing.pop(number))
 
     def ended(self, number: int) -> None:
-        """A task less that is issued and not over."""
-        self._open[self.device_of[number % self.width]] -= 1
+        """A task less that is issued and not over; the host may wait for gradients that it sent home."""
+        device = self.device_of[number % self.width]
+        self._open[device] -= 1
+        if number == self._fetching:
+            host = len(self.costs.cluster)
+            there_s = [
+                end_s for _, end_s, send, maker in self.sent if maker == number and send.target == host
+            ]
+            self._fetching = None
+            self._host_free_s = max(self._host_free_s, *there_s)
+            self.wake(device, max(self.now_s, self._host_free_s))
 
     def begun_s(self, number: int) -> float:
         """When the host began to issue it."""
@@ -130,7 +142,8 @@ class Replay(AbstractPlay):
             number = self.order[self._next]
             microbatch, unit = divmod(number, self.width)
             device = self.device_of[unit]
-            waits = self._asking is not None or any([self._open[one] for one in self._awaited])
+            waits = self._asking is not None or self._fetching is not None
+            waits = waits or any([self._open[one] for one in self._awaited])
             if waits or self._open[device] >= AHEAD:
                 return
             taken_s = self._host_s[number]
@@ -147,6 +160,8 @@ class Replay(AbstractPlay):
                 self._awaited, rest = self.costs.awaits[unit]
                 self._asking = None if rest is None else number
                 self.upload_at(first_s + self.costs.transfer_s, microbatch, unit)
+            elif self._fetched[unit - self.runs]:
+                self._fetching = number
             self.wake(device, first_s)
             if self._host_free_s > self.now_s:
                 self.wake(device, self._host_free_s)

@@ -119,7 +119,22 @@ class HalfIdle(nn.Module):
         return (x @ self.used).tanh()
 
 
-@pytest.mark.parametrize("kind", [Values, Idle])
+class Homeward(nn.Module):
+    """The code asks for the gradient of a view of its input: the host waits for it in backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64, 64) for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, None]
+        x.requires_grad = True
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("kind", [Values, Idle, Homeward])
 @RATES
 @ORDERS
 def test_steps(kind: type[nn.Module], rate: float, at_most: float, order: str) -> None:
