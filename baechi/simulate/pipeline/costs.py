@@ -1,6 +1,6 @@
 """What the runs and stages of a pipeline take: seconds of devices and host, transfers, bytes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Placeable, Units
 from baechi.simulate.indexed_plan import IndexedPlan
 from baechi.simulate.pipeline.closing import Closing
-from baechi.simulate.pipeline.counting.awaits import Awaits, awaits_of
+from baechi.simulate.pipeline.counting.awaits import Awaits, awaits_of, waits_of
 from baechi.simulate.pipeline.counting.bytes import UnitBytes, bytes_of, gradients_of
 from baechi.simulate.pipeline.counting.seconds import Made, SecondsCounter
 
@@ -159,7 +159,8 @@ class PipelineCoster:
         run_of = [units.run_of[node] for node in self._node]
         host = self.cluster.host or HostCosts()
         task_s = host.task_s * plan.knows_host
-        counter = self._counted(plan, units, run_of, task_s)
+        waits = waits_of(plan, run_of)
+        counter = self._counted(plan, units, run_of, waits, task_s)
         costs = PipelineCosts(
             self.cluster,
             units,
@@ -167,7 +168,7 @@ class PipelineCoster:
             uploads=[[] for _ in range(runs)],
             sends=[[] for _ in range(runs)],
             returns=[[] for _ in range(stages)],
-            awaits=awaits_of(plan, run_of, counter),
+            awaits=awaits_of(plan, run_of, waits, counter),
             forward_after=[list(before) for before in units.forward_after],
             backward_after=[list(before) for before in units.backward_after],
             task_s=task_s,
@@ -185,11 +186,17 @@ class PipelineCoster:
         return costs
 
     def _counted(
-        self, plan: IndexedPlan, units: Units, run_of: Sequence[int], task_s: float
+        self,
+        plan: IndexedPlan,
+        units: Units,
+        run_of: Sequence[int],
+        waits: Mapping[int, set[int]],
+        task_s: float,
     ) -> SecondsCounter:
         counter = SecondsCounter(plan, units, task_s)
         layers = [layer for layer, run in enumerate(run_of) if run >= 0]
-        counter.forward([(layer, run_of[layer]) for layer in layers])
+        own = [layer for layer, devices in waits.items() if plan.device_of[layer] in devices]
+        counter.forward([(layer, run_of[layer]) for layer in layers], set(own))
         if self.graph.training:
             stage_of = [units.stage_of_run[run] if run >= 0 else run for run in run_of]
             losses = [stage_of[one.maker] for one in self.indexed.returned if one.is_loss]

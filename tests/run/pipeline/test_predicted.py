@@ -160,6 +160,33 @@ def test_steps_of_architectures(name: str, devices: int, placer: str, order: str
     assert abs(dry[0]) < 0.1 and abs(predicted[0]) <= 2
 
 
+class Queries(nn.Module):
+    """A view of a weight is made while the code is in a stage that has nothing to do with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.memory, self.last = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32)
+        self.queries = nn.Parameter(torch.randn(32) / 8)
+        self.own = nn.Sequential(*[nn.Linear(32, 32) for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        memory = self.memory(self.before(x))
+        queries = self.own(self.queries.unsqueeze(0).repeat(len(x), 1))
+        return self.last(memory + queries).square().mean()
+
+
+def test_a_view_of_a_weight_is_in_the_stage_of_the_weight() -> None:
+    """The backward of the stage that the code was in waited for all that reads the view."""
+    cluster, net, x = cluster_of(3, 1e9), seeded(Queries), noise(64, 32)
+    graph = baechi.profile(net, x, cluster=cluster, training=True, source="estimate", microbatches=2)
+    plan = baechi.Plan.from_device_map(
+        graph, cluster, {"before": 0, "memory": 1, "own": 1, "queries": 1, "last": 2}
+    )
+    pipeline = baechi.pipeline(plan, 2, "gpipe")
+    dry = baechi.dry_run(net, x, pipeline)
+    assert pipeline.timeline.makespan_s == pytest.approx(dry.makespan_s, rel=0.02)
+
+
 class Aside(nn.Module):
     """A layer reads a value with its history, another one without."""
 

@@ -74,12 +74,11 @@ class LaneStep(Step):
         if self.inside is None:
             self._places.reached(call)
             self._sender.reached(call)
-            given = [
-                one for one in tensors_in(args, kwargs) if self.backend.place_of(one) in self.backend.names
-            ]
-            self._send(self._sender.of_hidden(call, given))
-            self._go_to(call, tensors_in(args, kwargs), None)
-            self._shared.read(tensors_in(args, kwargs))
+            given = list(tensors_in(args, kwargs))
+            names, place_of = self.backend.names, self.backend.place_of
+            self._send(self._sender.of_hidden(call, [one for one in given if place_of(one) in names]))
+            self._go_to(call, given, None)
+            self._shared.read(given)
         return call
 
     def reach_function(self, name: str, place: str, given: list[torch.Tensor]) -> None:
@@ -119,13 +118,14 @@ class LaneStep(Step):
             self._gate.wait_for(run)
         if not torch.is_grad_enabled():
             return
-        if run is None:
+        stage = None if run is None else self._route.stage_of_run[run]
+        if stage is None:
             given = [tensor for tensor in given if tensor.requires_grad]
-            if given:
-                self.parts.enter(self.parts.part_at(place or self._place_now(), given))
-            return
-        stage = self._route.stage_of_run[run]
-        self.parts.enter(self.parts.part_for(stage, self._route.place_of_stage[stage], given))
+            stage = self._weights.stage_of(given, place)
+        if stage is not None:
+            self.parts.enter(self.parts.part_for(stage, self._route.place_of_stage[stage], given))
+        elif given:
+            self.parts.enter(self.parts.part_at(place or self._place_now(), given))
 
     def _place_now(self) -> str:
         return self.backend.host if self.parts.now is None else self.parts.now.place

@@ -8,7 +8,7 @@ Autograd alone would add the gradient in the backward of stage 1. The weight's d
 with all that was issued to it later. From the second step on the copy is sent when the step begins.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -89,6 +89,25 @@ class WeightsElsewhere:
             return None
         later = self._route.gradients_from[known.stage]  # else the list may name them later
         return home if any(parts.stage(reader) is now for reader in later) else None
+
+    def stage_of(self, given: Sequence[torch.Tensor], place: str | None) -> int | None:
+        """The stage that owns what a function without a node is given: a view of a weight is its own.
+
+        Else the stage that the code is in would take the gradient of the view, from stages that it does not
+        know of.
+
+        Args:
+            given: its arguments that get gradients.
+            place: where it runs.
+
+        Returns:
+            None unless all are weights of one stage there.
+        """
+        homes = {self._home_of[id(one)].stage for one in given if id(one) in self._home_of}
+        if len(homes) != 1 or not all(self.knows(one) for one in given):
+            return None
+        (stage,) = homes
+        return stage if self._route.place_of_stage[stage] == place else None
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is one of the weights.

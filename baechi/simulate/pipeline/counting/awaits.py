@@ -6,7 +6,7 @@
 Code that comes before a run, after the run before it, is gone through with that one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from baechi.simulate.indexed_plan import IndexedPlan
@@ -40,20 +40,35 @@ class Awaits(NamedTuple):
     own: Rest | None
 
 
-def awaits_of(plan: IndexedPlan, run_of: Sequence[int], counter: SecondsCounter) -> list[Awaits]:
+def waits_of(plan: IndexedPlan, run_of: Sequence[int]) -> dict[int, set[int]]:
+    """By layer after which the host waits for values, the devices that made them.
+
+    Args:
+        plan: the placement, indexed.
+        run_of: by layer, its run; below 0 on the host.
+    """
+    found: dict[int, set[int]] = {}
+    for reached, makers in sorted(plan.indexed.awaited.items()):
+        devices = {plan.device_of[maker] for maker in makers if run_of[maker] >= 0}
+        if devices:
+            last = next(layer for layer in range(reached - 1, -1, -1) if run_of[layer] >= 0)
+            found.setdefault(last, set()).update(devices)
+    return found
+
+
+def awaits_of(
+    plan: IndexedPlan, run_of: Sequence[int], waits: Mapping[int, set[int]], counter: SecondsCounter
+) -> list[Awaits]:
     """By run, what the host waits for.
 
     Args:
         plan: the placement, indexed.
         run_of: by layer, its run; below 0 on the host.
+        waits: see `waits_of`.
         counter: what runs take.
     """
     seconds, found = counter.seconds, [Awaits(set(), None) for _ in counter.seconds.forward_s]
-    for reached, makers in sorted(plan.indexed.awaited.items()):
-        devices = {plan.device_of[maker] for maker in makers if run_of[maker] >= 0}
-        if not devices:
-            continue
-        last = next(layer for layer in range(reached - 1, -1, -1) if run_of[layer] >= 0)
+    for last, devices in waits.items():
         run, here, made = run_of[last], plan.device_of[last], counter.made[last]
         found[run].devices.update(devices - {here})
         if here in devices:

@@ -8,7 +8,7 @@ the device in some layers and by the host in others:
                                         the host's begin, and what it takes if the device waits for no more
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -50,6 +50,14 @@ class Made(NamedTuple):
     issued_s: float
 
 
+class _Since(NamedTuple):
+    """How far a run was when the host waited for its device: see `Made`."""
+
+    done_s: float
+    paced_s: float
+    issued_s: float
+
+
 class SecondsCounter:
     """Counts what tasks take, without transfers.
 
@@ -74,23 +82,33 @@ class SecondsCounter:
         )
         self.made = [Made(0.0, 0.0, 0.0, 0.0)] * len(plan.indexed)
 
-    def forward(self, layers: Iterable[tuple[int, int]]) -> None:
+    def forward(self, layers: Iterable[tuple[int, int]], awaited: Collection[int]) -> None:
         """Count layers.
+
+        Where the host has waited for the device, the device waits for the host: it has nothing left to do.
 
         Args:
             layers: with their runs, in the order of the code.
+            awaited: those after which the host waits for their device.
         """
         plan, seconds = self._plan, self.seconds
         forward_s, host_s = plan.seconds_of("forward"), plan.host_s["forward"]
-        paced = seconds.paced_forward_s
+        since = [_Since(0.0, 0.0, 0.0)] * len(seconds.forward_s)
+        paced = list(seconds.forward_s)  # since the host waited last
         for layer, run in layers:
-            before_s = seconds.forward_s[run]
-            seconds.forward_s[run] += forward_s[layer]
+            met, before_s = since[run], seconds.forward_s[run]
             seconds.host_forward_s[run] += plan.knows_host * plan.own.call_s[layer]
-            begin_s = seconds.host_forward_s[run]
+            begin_s = seconds.host_forward_s[run] - met.issued_s
             paced[run] = paced_s(paced[run], begin_s, host_s[layer], forward_s[layer], self._launch_s)
             seconds.host_forward_s[run] += host_s[layer]
-            self.made[layer] = Made(before_s, seconds.forward_s[run], paced[run], seconds.host_forward_s[run])
+            seconds.forward_s[run] += forward_s[layer]
+            if met.done_s:
+                seconds.forward_s[run] = max(seconds.forward_s[run], met.done_s + paced[run])
+            seconds.paced_forward_s[run] = met.paced_s + paced[run]
+            made = before_s, seconds.forward_s[run], seconds.paced_forward_s[run], seconds.host_forward_s[run]
+            self.made[layer] = Made(*made)
+            if layer in awaited:
+                since[run], paced[run] = _Since(*made[1:]), 0.0
 
     def backward(
         self, layers: Iterable[tuple[int, int]], losses: Iterable[int], weights_part: Sequence[float]
