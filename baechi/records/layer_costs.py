@@ -119,6 +119,13 @@ class LayerCosts(AbstractAttributes):
         str, "node", "If the host waits for its values, the node that the model's code reaches next."
     ] = ""
 
+    runs_again: Annotated[
+        Mapping[str, float] | None,
+        "part, by node",
+        "The nodes whose forward its backward runs again, since the model's code checkpoints them together; "
+        "which part of it runs. Its `backward_s` has all of that.",
+    ] = None
+
     returned: Annotated[
         Mapping[str, float] | None,
         "bytes, by place",

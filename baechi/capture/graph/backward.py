@@ -34,8 +34,10 @@ def share_out(trace: Trace, drafts: Collection[Draft], owners: Mapping[int, Draf
             takers = set(map(name_of, op.takers))
             if takers and not takers & {before, ""}:  # none of them is its own, or a weight's
                 sums.add(number)
+    regions = _regions(trace, owners)
     for draft in drafts:
         part = parts.get(draft.name, [])
+        draft.runs_again = _runs_again(draft, part, regions)
         draft.backward_kernels = sum([op.kernel for _, op in part])
         draft.backward_flops = sum([op.flops for _, op in part])
         draft.backward_moved_bytes = sum([op.moved_bytes for _, op in part])
@@ -60,6 +62,30 @@ def _names(trace: Trace, owners: Mapping[int, Draft]) -> Callable[[int], str]:
         return working[place].name if place < len(working) else ""
 
     return name_of
+
+
+def _regions(trace: Trace, owners: Mapping[int, Draft]) -> list[dict[str, int]]:
+    """By region that backward may run again, its nodes, each with the kernels that it launches there."""
+    found: dict[int, dict[str, int]] = {}
+    for number, event in enumerate(trace.events):
+        if isinstance(event, Op) and event.region and number in owners:
+            kernels = found.setdefault(event.region, {})
+            kernels[owners[number].name] = kernels.get(owners[number].name, 0) + event.kernel
+    return list(found.values())
+
+
+def _runs_again(
+    draft: Draft, part: Sequence[tuple[int, BackwardOp]], regions: Sequence[dict[str, int]]
+) -> dict[str, float]:
+    """What runs again in a draft's part: torch stops when all is there that the region keeps."""
+    left = sum([op.kernel for _, op in part if op.again])
+    found: dict[str, float] = {}
+    for name, kernels in next((it for it in regions if draft.name in it), {}).items():
+        again = min(left, kernels)
+        left -= again
+        if again or name == draft.name:  # which reads what it was given, since it keeps that
+            found[name] = again / max(1, kernels)
+    return found if any(found.values()) else {}
 
 
 def _without_sums(

@@ -40,6 +40,7 @@ class Draft:
             backward.
         backward_temp_bytes: what that part holds at most, beside gradients of weights; None if unknown.
         backward_rise_bytes: what that part adds to what is there at most; None if unknown.
+        runs_again: nodes whose forward runs again in its part, each with which part of that.
         delivered: storages of `made` that the model returns.
         lasting: others that autograd keeps, or that are held, and that are there when backward is over.
         work: its operations: what two layers have in common that take the same time.
@@ -76,6 +77,7 @@ class Draft:
     backward_arithmetic: list[tuple[int, int]] = field(default_factory=list)
     backward_temp_bytes: int | None = None
     backward_rise_bytes: int | None = None
+    runs_again: dict[str, float] = field(default_factory=dict)
     delivered: set[int] = field(default_factory=set)
     lasting: set[int] = field(default_factory=set)
     work: list[tuple[str, str, int, int]] = field(default_factory=list)
@@ -169,6 +171,8 @@ class Draft:
             attributes["backward_grad_bytes"] = amounts["grad_bytes"] + self.moved_grad_bytes
         if training and self.losses:
             attributes["losses"] = dict(self.losses)
+        if self.runs_again:
+            attributes["runs_again"] = dict(self.runs_again)
         if self.writes:
             attributes["writes"] = self.writes
         if self.reaches:

@@ -129,6 +129,7 @@ def note_backward(watch: Watch, func: Any, args: Any, kwargs: Any) -> Any:
             flops=flops_of(func, args, kwargs, result),
             moved_bytes=bytes_of(facts, given, made or writing),
             kernel=is_kernel(func, args, kwargs),
+            again=watch.checkpointed() > 0,
         )
     )
     return result

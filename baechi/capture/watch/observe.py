@@ -250,6 +250,7 @@ class _Operations(TorchDispatchMode):
                 dtype=dtype,
                 kernel=kernel,
                 sequence=next_sequence_number(),
+                region=watch.checkpointed(),
             )
         )
 

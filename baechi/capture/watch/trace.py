@@ -165,6 +165,7 @@ class Op:
         dtype: name of the dtype it computes in.
         kernel: whether it computes something; making room does not.
         sequence: the number that the next autograd node gets; the operation's own has the one before.
+        region: of the regions that the code checkpoints, the one that it is in, counted from 1; 0 for none.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Op:
     dtype: str
     kernel: bool
     sequence: int
+    region: int = 0
 
     @property
     def brings(self) -> bool:
@@ -214,6 +216,7 @@ class BackwardOp:
             which takes it.
         makes: storages that it made.
         flops, moved_bytes, kernel: as for `Op`.
+        again: whether a region runs again in it.
     """
 
     sequence: int
@@ -222,6 +225,7 @@ class BackwardOp:
     flops: int
     moved_bytes: int
     kernel: bool
+    again: bool = False
 
 
 Event = Boundary | Op | HostWait

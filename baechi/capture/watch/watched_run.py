@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from baechi.capture.watch.devices import Devices
 from baechi.capture.watch.trace import Call, Function, Origin, Storage, Trace, Use
@@ -63,6 +64,8 @@ class Watch:
         self.done: tuple[int, tuple[tuple[Any, int], ...]] = (-2, ())
         """In backward, the node that was done last; of each gradient that it made, shape and next node."""
         self._regions = 0
+        self._checkpoint: weakref.ref[Any] | None = None
+        self._checkpoints = 0
         self.devices = Devices()
         self.values = Values(fake=fake)
         self._numbers = itertools.count(1)
@@ -196,6 +199,16 @@ class Watch:
             yield
         finally:
             self._regions -= 1
+
+    def checkpointed(self) -> int:
+        """The number of the region, of those that torch runs again without reentry; 0 outside of them."""
+        top = top_saved_hooks(True)
+        if top is None or getattr(top[0], "__module__", "") != checkpoint.__module__:
+            return 0
+        if self._checkpoint is None or self._checkpoint() is not top[0]:
+            self._checkpoint = weakref.ref(top[0])
+            self._checkpoints += 1
+        return self._checkpoints
 
     def in_region(self) -> bool:
         """Whether backward may run the code again, or a transform of `torch.func` runs it."""

@@ -6,7 +6,8 @@ Start: `costs`, `play`, `listing`, `replay`; then `ordering/`.
 """
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
-from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.coster import PipelineCoster
+from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.judging import QuickStep, closer_bound_s
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.ordering import (

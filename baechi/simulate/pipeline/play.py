@@ -8,7 +8,7 @@ replay obeys a list.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import chain
 from math import inf
@@ -17,7 +17,8 @@ from typing import Any
 from baechi.cost.channel import Channels
 from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.costs import PipelineCosts, Send
-from baechi.simulate.pipeline.ways import arrivals_of, by_task, waiting_for_ends
+from baechi.simulate.pipeline.counting.again import Piece
+from baechi.simulate.pipeline.unit_costs import UnitCosts
 
 _END, _ARRIVAL, _WAKE, _UPLOAD, _MADE = range(5)
 
@@ -28,6 +29,7 @@ class AbstractPlay(ABC):
     Args:
         costs: of the pipeline.
         microbatches: how many.
+        pieces: what runs again in backward on other devices than its stage's: units behind the stages.
 
     Attributes:
         start_s, end_s: by task; unset tasks never ran.
@@ -35,12 +37,13 @@ class AbstractPlay(ABC):
         sent: transfers as `(start, end, send, task that makes or first needs it)`.
     """
 
-    def __init__(self, costs: PipelineCosts, microbatches: int) -> None:
+    def __init__(self, costs: PipelineCosts, microbatches: int, pieces: Sequence[Piece] = ()) -> None:
         self.costs, self.microbatches, self.units = costs, microbatches, costs.units
         units = costs.units
         self.runs, self.stages = len(units.stage_of_run), len(units.device_of) if units.training else 0
-        self.width = self.runs + self.stages
-        self.device_of = units.unit_devices
+        self.width = self.runs + self.stages + len(pieces)
+        self._of, self._pieces = UnitCosts(costs, microbatches, pieces), pieces
+        self.device_of = self._of.device_of
         self.start_s = [-1.0] * (self.width * microbatches)
         self.end_s = [-1.0] * (self.width * microbatches)
         self.sent: list[tuple[float, float, Send, int]] = []
@@ -50,16 +53,10 @@ class AbstractPlay(ABC):
         self._own_channels = costs.cluster.reception == "free"
         self._heap: list[tuple[float, int, int, Any]] = []
         self._counter = 0
-        self._duration_s = by_task([*costs.forward_s, *costs.backward_s], costs.add_s, units, microbatches)
-        first, later = [
-            [*costs.paced_forward_s, *backward][: self.width]
-            for backward in (costs.paced_backward_s, costs.paced_adding_s)
-        ]
-        self._paced_s = first + later * (microbatches - 1)
-        self._followers = waiting_for_ends(costs)
+        self._duration_s, self._paced_s = self._of.duration_s, self._of.paced_s
         # from the second microbatch on, a task waits for that of the microbatch before as well
         missing = [0] * self.width
-        for unit in (*chain(*self._followers), *[unit for unit, _ in arrivals_of(costs)]):
+        for unit in (*chain(*self._of.followers), *[unit for unit, _ in self._of.arrivals]):
             missing[unit] += 1
         self.missing = missing + [count + 1 for count in missing] * (microbatches - 1)
 
@@ -72,7 +69,10 @@ class AbstractPlay(ABC):
         microbatch, unit = divmod(number, self.width)
         if unit < self.runs:
             return Task("forward", microbatch, unit)
-        return Task("backward", microbatch, unit - self.runs)
+        stage = unit - self.runs
+        return Task(
+            "backward", microbatch, stage if stage < self.stages else self._pieces[stage - self.stages].stage
+        )
 
     def number_of(self, task: Task) -> int:
         """The number of a task.
@@ -245,7 +245,7 @@ class AbstractPlay(ABC):
         self._at(end_s, _END, number)
         self.timed(number, over_s)
         unit = number % self.width
-        for send, last in self.costs.sends_before_end[unit] if unit < self.runs else ():
+        for send, last in self._of.before_end[unit]:
             made_s = max(self.now_s, min(end_s, max(over_s - send.rest_s, begun_s + send.paced_s)))
             if self._own_channels:  # until the task ends, no other one sends from its device
                 self._send(made_s, number, send, last)
@@ -265,12 +265,12 @@ class AbstractPlay(ABC):
         self.idle[device] = True
         awake.add(device)
         base = microbatch * self.width
-        for follower in self._followers[unit]:
+        for follower in self._of.followers[unit]:
             self.meet(base + follower)
             awake.add(self.device_of[follower])
         if microbatch + 1 < self.microbatches:
             self.meet(number + self.width)
-        for send, last in self.costs.sends_at_end[unit]:
+        for send, last in self._of.at_end[unit]:
             self._send(self.now_s, number, send, last)
         self.ended(number)
 

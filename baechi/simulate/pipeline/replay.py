@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from baechi.records.pipeline import Task
 from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.play import AbstractPlay
-from baechi.simulate.pipeline.ways import arrivals_of, by_task
+from baechi.simulate.pipeline.ways import by_task
 
 AHEAD = 3
 """So many tasks of a device may be issued and not over."""
@@ -36,17 +36,23 @@ class Replay(AbstractPlay):
     """
 
     def __init__(self, costs: PipelineCosts, microbatches: int, order: Sequence[Task]) -> None:
-        super().__init__(costs, microbatches)
+        super().__init__(costs, microbatches, costs.pieces)
         self.order = [self.number_of(task) for task in order]
-        self._host_s = by_task(
+        host_s = by_task(
             [*costs.host_forward_s, *costs.host_backward_s], costs.add_host_s, self.units, microbatches
         )
+        self._host_s = self._of.by_task(
+            host_s, *[[0.0] * len(costs.pieces)] * 2
+        )  # a part of their backwards'
+        self._pieces_of: dict[int, list[int]] = {}
+        for place, piece in enumerate(costs.pieces, start=self.runs + self.stages):
+            self._pieces_of.setdefault(self.runs + piece.stage, []).append(place)
         self._before_s = costs.task_s + costs.cluster.launch_s
         self._queues: list[list[int]] = [[] for _ in self.idle]
         self._heads = [0] * len(self.idle)
         self._open = [0] * len(self.idle)
         late = [0] * self.width
-        for unit, early_s in arrivals_of(costs):
+        for unit, early_s in self._of.arrivals:
             late[unit] += early_s > 0
         self._late = late * microbatches
         self._pausing: dict[int, float] = {}
@@ -121,8 +127,9 @@ class Replay(AbstractPlay):
 
     def ended(self, number: int) -> None:
         """A task less that is issued and not over; the host may wait for gradients that it sent home."""
-        device = self.device_of[number % self.width]
-        self._open[device] -= 1
+        unit = number % self.width
+        device = self.device_of[unit]
+        self._open[device] -= unit < self.runs + self.stages
         if number == self._fetching:
             host = len(self.costs.cluster)
             there_s = [
@@ -154,6 +161,7 @@ class Replay(AbstractPlay):
             self.issue_s.append(self.now_s)
             self._open[device] += 1
             self._next += 1
+            self._issue_pieces(number)
             self._queues[device].append(number)
             self._awaited = set()
             if unit < self.runs:
@@ -165,3 +173,13 @@ class Replay(AbstractPlay):
             self.wake(device, first_s)
             if self._host_free_s > self.now_s:
                 self.wake(device, self._host_free_s)
+
+    def _issue_pieces(self, number: int) -> None:
+        """Issue what runs again elsewhere in a task."""
+        unit = number % self.width
+        for place in self._pieces_of.get(unit, ()):
+            piece = self.costs.pieces[place - self.runs - self.stages]
+            first_s = self.now_s + piece.issued_s + self.costs.cluster.launch_s
+            self._issued[number - unit + place] = (self.now_s + piece.issued_s, first_s)
+            self._queues[piece.device].append(number - unit + place)
+            self.wake(piece.device, first_s)

@@ -9,6 +9,7 @@ from run.pipeline.nets import noise, seeded
 from run.pipeline.witness import cluster_of, measured
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import baechi
 
@@ -185,6 +186,34 @@ def test_a_view_of_a_weight_is_in_the_stage_of_the_weight() -> None:
     pipeline = baechi.pipeline(plan, 2, "gpipe")
     dry = baechi.dry_run(net, x, pipeline)
     assert pipeline.timeline.makespan_s == pytest.approx(dry.makespan_s, rel=0.02)
+
+
+class Blocks(nn.Module):
+    """Blocks that the code checkpoints: the backward of each stage runs a torn one again as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+            for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + checkpoint(block, x, use_reentrant=False)
+        return x.square().mean()
+
+
+@RATES
+@ORDERS
+@pytest.mark.parametrize("placer", ["random:1", "even"])
+def test_torn_regions_run_again_as_a_whole(rate: float, at_most: float, order: Any, placer: str) -> None:
+    """On all their devices; where they lie in one stage, that stage alone runs them."""
+    cluster, net, x = cluster_of(3, rate), seeded(Blocks), noise(64, 64)
+    graph = baechi.profile(net, x, cluster=cluster, training=True, source="estimate", microbatches=2)
+    pipeline = baechi.pipeline(baechi.place(graph, cluster, placer), 2, order)
+    dry = baechi.dry_run(net, x, pipeline)
+    assert pipeline.timeline.makespan_s == pytest.approx(dry.makespan_s, rel=at_most / 2)
 
 
 class Aside(nn.Module):

@@ -136,14 +136,19 @@ class Naive:
 
     def asks_itself(self, task: Task) -> str:
         """The last layer of a run after which the host waits for its device; empty: there is none."""
-        order, last = list(self.graph.placed()), ""
+        asking = self.asking(task)
+        return next((name for name in reversed(self.layers(task)) if name in asking), "")
+
+    def asking(self, task: Task) -> set[str]:
+        """The layers of a run after which the host waits for its device."""
+        order, found = list(self.graph.placed()), set()
         for name in order:
             reached = self.graph.costs(name).awaited_before
             if task.phase == "forward" and reached and self.device_of[name] == self.device(task):
                 before = order[order.index(reached) - 1]
-                if self.run_of[before] == task.unit and (not last or order.index(before) > order.index(last)):
-                    last = before
-        return last
+                if self.run_of[before] == task.unit:
+                    found.add(before)
+        return found
 
     def answered(self, task: Task, host_free_s: float) -> float | None:
         """When the host has issued the rest of a task whose values it waited for; None: not known yet."""
@@ -164,7 +169,7 @@ class Naive:
             self.cluster.host.task_s if self.cluster.host and self.knows_host else 0.0
         )
         launch_s, layers = self.cluster.launch_s if self.knows_host else 0.0, self.layers(task)
-        free_s = start_s
+        free_s, asking = start_s, self.asking(task)
         for name in layers if task.phase == "forward" else reversed(layers):
             costs = self.graph.costs(name)
             issue_s, work_s = costs.host_forward_s, float(costs.forward_s)  # type: ignore[arg-type]
@@ -173,6 +178,8 @@ class Naive:
             free_s, host_s = self.after(free_s, host_s, issue_s, work_s / device.speed)
             if name == last:
                 return free_s
+            if name in asking:
+                host_s = max(host_s, free_s)
             if task.phase == "backward" and task.microbatch and costs.grad_bytes:
                 add_s = PASSES * costs.grad_bytes / device.bytes_per_s if device.bytes_per_s else 0.0
                 free_s, host_s = self.after(free_s, host_s, launch_s, add_s)
@@ -192,12 +199,16 @@ class Naive:
 
     def early(self, task: Task, source: str) -> float:
         """What a run takes before its first layer that reads a tensor, or before it sends a first one."""
-        done_s = 0.0
+        done_s, host_s, asking = 0.0, -1e9, self.asking(task)  # the host was there long before
         speed = self.cluster.device(self.device(task)).speed
         for name in self.layers(task):
             if name in self.graph.successors(source):
                 return done_s
-            done_s += float(self.graph.costs(name).forward_s) / speed  # type: ignore[arg-type]
+            costs = self.graph.costs(name)
+            work_s = float(costs.forward_s) / speed  # type: ignore[arg-type]
+            done_s, host_s = self.after(done_s, host_s, costs.host_forward_s, work_s)
+            if name in asking:
+                host_s = max(host_s, done_s)
             if any(self.device_of[reader] != self.device_of[name] for reader in self.graph.successors(name)):
                 return done_s
         raise AssertionError("it does not read it")

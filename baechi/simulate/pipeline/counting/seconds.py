@@ -10,7 +10,7 @@ the device in some layers and by the host in others:
 
 from collections.abc import Collection, Iterable, Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from baechi.cost.machine import paced_s
 from baechi.cost.roofline import Work
@@ -48,6 +48,16 @@ class Made(NamedTuple):
     done_s: float
     paced_s: float
     issued_s: float
+
+
+class Regions(Protocol):
+    """Regions of the model's code that run again in backward: see `RunningAgain`."""
+
+    def reach(self, layer: int, stage: int) -> None:
+        """Backward of a stage comes to a layer."""
+
+    def without(self, layer: int, host_s: float, own_s: float) -> tuple[float, float]:
+        """What backward of a layer takes of host and device without them."""
 
 
 class _Since(NamedTuple):
@@ -111,7 +121,11 @@ class SecondsCounter:
                 since[run], paced[run] = _Since(*made[1:]), 0.0
 
     def backward(
-        self, layers: Iterable[tuple[int, int]], losses: Iterable[int], weights_part: Sequence[float]
+        self,
+        layers: Iterable[tuple[int, int]],
+        losses: Iterable[int],
+        weights_part: Sequence[float],
+        regions: Regions,
     ) -> None:
         """Count layers.
 
@@ -119,6 +133,7 @@ class SecondsCounter:
             layers: with their stages, in the order of backward.
             losses: the stages in which backward begins, once for each gradient that it begins with.
             weights_part: by layer, the part of its backward that is for its weights alone, if that is apart.
+            regions: what runs again.
         """
         plan, units, seconds = self._plan, self._units, self.seconds
         backward_s, host_s = plan.seconds_of("backward"), plan.host_s["backward"]
@@ -128,16 +143,23 @@ class SecondsCounter:
         for layer, stage in layers:
             adding, found = stage, plan.indexed.costs[layer]
             part = weights_part[layer] if stage in units.weights_stage else 0.0
-            self._work(stage, (1 - part) * host_s[layer], (1 - part) * backward_s[layer])
+            regions.reach(layer, stage)
+            issue_s, work_s = regions.without(layer, host_s[layer], backward_s[layer])
+            self.work(stage, (1 - part) * issue_s, (1 - part) * work_s)
             if part:
                 adding = units.weights_stage[stage]
                 products = ceil(Work.of_additions(found).kernels / 2)  # each has a weight, most a bias
-                issue_s = part * host_s[layer] + products * of_weights_s
-                self._work(adding, issue_s, part * backward_s[layer])
+                self.work(adding, part * issue_s + products * of_weights_s, part * work_s)
             self._add(adding, found, plan.cluster.devices[units.device_of[stage]].bytes_per_s)
 
-    def _work(self, stage: int, issue_s: float, work_s: float) -> None:
-        """Backward of a layer, after that of the layers before it in a stage."""
+    def work(self, stage: int, issue_s: float, work_s: float) -> None:
+        """Work in the backward of a stage, after what was counted there.
+
+        Args:
+            stage: the stage.
+            issue_s: what it takes of the host.
+            work_s: what it takes of the device.
+        """
         seconds = self.seconds
         begin_s, added_s = seconds.host_backward_s[stage], seconds.add_host_s[stage]
         for paced, more_s in ((seconds.paced_backward_s, 0.0), (seconds.paced_adding_s, added_s)):

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from baechi.simulate.pipeline.bounds import shortest_pipeline_s
-from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.coster import PipelineCoster
+from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.listing import listed
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.rules import RULES, limits_of

@@ -10,7 +10,8 @@ from baechi.records.pipeline.dependencies import in_flight
 from baechi.records.pipeline.merging import merged
 from baechi.records.plan import Plan
 from baechi.records.timeline import Span, Timeline
-from baechi.simulate.pipeline.costs import PipelineCoster, PipelineCosts
+from baechi.simulate.pipeline.coster import PipelineCoster
+from baechi.simulate.pipeline.costs import PipelineCosts
 from baechi.simulate.pipeline.memory import memory_of
 from baechi.simulate.pipeline.ordering.choose import Tried, all_tried, best_of, textbook
 from baechi.simulate.pipeline.ordering.improve import improved

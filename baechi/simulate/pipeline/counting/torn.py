@@ -1,0 +1,88 @@
+"""Regions that the model's code checkpoints, and that a placement tears: they lie in several stages."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from baechi.cost.indexed import IndexedGraph
+from baechi.simulate.indexed_plan import IndexedPlan
+
+
+def regions_of(indexed: IndexedGraph) -> list[tuple[int, dict[int, float]]]:
+    """The regions that run again.
+
+    Args:
+        indexed: the graph.
+
+    Returns:
+        The layer whose backward has it in the graph, with the layers that run again, in code order.
+    """
+    index, found = {name: layer for layer, name in enumerate(indexed.names)}, []
+    for layer, costs in enumerate(indexed.costs):
+        parts = {index[name]: part for name, part in (costs.runs_again or {}).items() if name in index}
+        if parts:
+            found.append((layer, dict(sorted(parts.items()))))
+    return found
+
+
+class Torn:
+    """The regions that lie in several stages.
+
+    Args:
+        regions: see `regions_of`.
+        plan: the placement, indexed.
+        stage_of: by layer, its stage; below 0 on the host.
+
+    Attributes:
+        region_of: by layer, the number of its region.
+    """
+
+    def __init__(
+        self, regions: Iterable[tuple[int, dict[int, float]]], plan: IndexedPlan, stage_of: Sequence[int]
+    ) -> None:
+        self._plan = plan
+        self.region_of: dict[int, int] = {}
+        self._members: list[dict[int, float]] = []
+        self._less: dict[int, tuple[float, float]] = {}
+        for layer, parts in regions:
+            members = {one: part for one, part in parts.items() if stage_of[one] >= 0}
+            if len({stage_of[one] for one in (*members, layer)} if members else ()) > 1:
+                self.region_of.update(dict.fromkeys((*members, layer), len(self._members)))
+                self._members.append(members)
+                self._less[layer] = self._taken(members, plan.device_of[layer])
+
+    def _taken(self, members: dict[int, float], device: int) -> tuple[float, float]:
+        """What a region takes of the host, and of one device."""
+        host_s, seconds = self._plan.host_s["forward"], self._plan.seconds["forward"][device]
+        taken = [(part * host_s[one], part * (seconds[one] or 0.0)) for one, part in members.items()]
+        return sum([host for host, _ in taken]), sum([own for _, own in taken])
+
+    def without(self, layer: int, host_s: float, own_s: float) -> tuple[float, float]:
+        """What backward of a layer takes of the host and of its device, without the region that runs in it.
+
+        Args:
+            layer: the layer.
+            host_s, own_s: with that.
+        """
+        less_host_s, less_s = self._less.get(layer, (0.0, 0.0))
+        return max(0.0, host_s - less_host_s), max(0.0, own_s - less_s)
+
+    def stretches(self, region: int) -> Iterator[tuple[int, list[tuple[int, float]]]]:
+        """The devices of a region in the order of the code, each with its layers and which part of them runs.
+
+        Args:
+            region: its number.
+        """
+        device_of = self._plan.device_of
+        for device, layers in groupby(self._members[region].items(), lambda one: device_of[one[0]]):
+            yield device, list(layers)
+
+    def brought(self, device: int, layers: Iterable[tuple[int, float]]) -> list[int]:
+        """The tensors that come from elsewhere to a stretch.
+
+        Args:
+            device: where it runs.
+            layers: its layers.
+        """
+        indexed, device_of = self._plan.indexed, self._plan.device_of
+        read = dict.fromkeys([tensor for layer, _ in layers for tensor in indexed.reads[layer]])
+        return [one for one in read if indexed.source[one] < 0 or device_of[indexed.source[one]] != device]
