@@ -14,6 +14,7 @@ from baechi.capture.watch.observe import watching
 from baechi.capture.watch.trace import Trace
 from baechi.errors import CaptureError
 from baechi.records.inputs import Inputs
+from baechi.torchlib.fakes.argument_checks import checks_as_kernels_do
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.leaks import clear_caches, clear_leftovers, forget_originals
 from baechi.torchlib.modules.arguments import Arguments
@@ -98,6 +99,7 @@ def _run(
             stack.callback(forget_originals, mode)
             stack.enter_context(mode)
             stack.enter_context(fakes_at_work())
+            stack.enter_context(checks_as_kernels_do())
             stack.enter_context(_meta_weights_faked(model, mode))
         given = (inputs.args, inputs.kwargs)
         stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from baechi.torchlib.fakes.assumed import assumed
 from baechi.torchlib.operators.facts import facts_of, flat
 from baechi.torchlib.private.fakes import FakeTensor
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
@@ -80,6 +81,10 @@ class Values:
         if known is None:
             for tensor in writes:
                 self._spoil(tensor)
+            if torch.Tag.data_dependent_output in func.tags:
+                answer = assumed(facts_of(func).name, flat([*args, *kwargs.values()]), args, _MOST)
+                if answer is not None:
+                    return answer
             return func(*args, **kwargs)
         tags = func.tags
         if torch.Tag.data_dependent_output in tags:

@@ -8,6 +8,7 @@ from torch import nn
 
 from baechi.backend import suspended
 from baechi.torchlib.autocast import autocast_everywhere
+from baechi.torchlib.fakes.argument_checks import checks_as_kernels_do
 from baechi.torchlib.fakes.at_work import fakes_at_work
 from baechi.torchlib.fakes.gpu_kernels import kernels_of_gpus
 from baechi.torchlib.fakes.kernels import memory_left_unfilled
@@ -33,6 +34,7 @@ def prepared_for_dry_run(model: nn.Module, *, gpus: bool) -> Iterator[None]:
         stack.callback(collect_survivors)
         stack.enter_context(left_as_found(model, contents="no parameters"))
         stack.enter_context(fakes_at_work())  # torch logs shape functions that refuse arguments as errors
+        stack.enter_context(checks_as_kernels_do())
         stack.enter_context(memory_left_unfilled())
         stack.enter_context(large_memory_apart())
         stack.enter_context(

@@ -1,7 +1,8 @@
 """What is taken for granted where values are not known.
 
 numbers are finite        isnan, isinf and isfinite are answered so
-arguments are valid       what torch asks only to refuse its arguments: distributions, `gaussian_nll_loss`
+arguments are valid       what torch asks only to refuse its arguments: distributions, `gaussian_nll_loss`,
+                          `one_hot`
 updates are scaled by 1   a number that an optimizer of torch asks for in its step: it scales what is computed
 """
 
@@ -21,6 +22,17 @@ _CHECKS = {torch.nn.functional.gaussian_nll_loss.__code__: False}
 """By function of torch that asks for a condition only to refuse its arguments, the answer for valid ones."""
 
 _steps: ContextVar[bool] = ContextVar("_steps", default=False)
+_valid: ContextVar[bool] = ContextVar("_valid", default=False)
+
+
+@contextmanager
+def valid_labels() -> Iterator[None]:
+    """While this context is open, whole numbers are asked for only to refuse labels; 0 is a label."""
+    token = _valid.set(True)
+    try:
+        yield
+    finally:
+        _valid.reset(token)
 
 
 @contextmanager
@@ -61,6 +73,8 @@ def assumed(name: str, given: list[torch.Tensor], args: Any, most_elements: int)
 def _number(dtype: torch.dtype) -> float | bool | None:
     if _steps.get() and dtype.is_floating_point:
         return 1.0
+    if _valid.get() and not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
+        return 0
     frame = inspect.currentframe() if dtype == torch.bool else None
     while frame is not None:
         if frame.f_code in _CHECKS:

@@ -65,6 +65,8 @@ class ShapeKernels:
         given = flat((*args, *kwargs.values()))
         if not any(map(is_valueless, given)) and self._is_small(func, facts, (args, kwargs), given):
             return func(*args, **kwargs)
+        if facts.rule.nests or any(tensor.is_nested for tensor in given):
+            return _nested(func, facts, args, kwargs, given)
         if facts.rule.sized_by is not None:
             return _sized_by_values(func, facts, args, kwargs, given)
         if facts.name == "masked_select" and not is_valueless(args[1]):
@@ -206,6 +208,27 @@ def _sized_by_values(
     for tensor in deciding:
         refuse_valueless(tensor, facts.name)
     return _made(sized_by_values(func, args, kwargs, deciding), given)
+
+
+def _nested(func: Any, facts: Facts, args: Any, kwargs: dict[str, Any], given: list[torch.Tensor]) -> Any:
+    """The results of an operator that makes or takes nested tensors: these have no shape functions.
+
+    So the kernel runs on whatever numbers are there, if they are few; the results have no values.
+
+    Raises:
+        ValuesNeeded: there are many, or a value that says how long rows are is not known.
+    """
+    for tensor in flat([args[position] for position in facts.rule.sized_by or ()]):
+        refuse_valueless(tensor, facts.name)
+    if depends_on_values(func) or not is_cheap(given):
+        raise ValuesNeeded(f"{facts.name} needs the values of nested tensors")
+    result = func(*args, **kwargs)
+    for made in flat(result if isinstance(result, (list, tuple)) else (result,)):
+        if not any(made is tensor for tensor in given):
+            made_valueless(made)
+    for tensor in writes_of(facts, args, kwargs):
+        forget_values(tensor)
+    return result
 
 
 def _made(described: Any, given: list[torch.Tensor]) -> Any:

@@ -3,6 +3,7 @@
 workspace     the bytes that a kernel keeps for its backward are in no formula (oneDNN's recurrent layer):
               the kernel runs once for each shape, on zeros; a large one on a part of the batch
 layout        the kernel returns other strides; a gradient with wrong strides would cost a copy later
+asked for     the kernel makes no gradient that is not asked for
 room          the kernel's result has the memory of an argument (`fold`: of all columns)
 undefined     the kernel makes no tensor where the shape function returns an empty one
 spare         the kernel allocates one element more than the result shows (bags of embeddings)
@@ -12,6 +13,8 @@ aliases       the shape function returns one tensor twice; the kernel's results 
 
 import functools
 import math
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,7 +50,8 @@ def as_its_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], resu
     if rule.undefined_without is not None:
         return without_undefined(func, args, result)
     if rule.layout is not None or rule.memory_format is not None:
-        return _with_layout(rule, args, result)
+        result = _with_layout(rule, args, result)
+        return result if rule.asked_for is None else _asked_for(args[rule.asked_for], result)
     if rule.room_of is not None and type(result) is FakeTensor:
         room = torch.empty(args[rule.room_of].numel(), dtype=result.dtype, device=result.device)
         return room[: result.numel()].view(result.shape)
@@ -96,14 +100,30 @@ def _with_layout(rule: Rule, args: tuple[Any, ...], result: Any) -> Any:
     if type(first) is not FakeTensor:
         return result
     if rule.layout:
-        like = functools.reduce(torch.add, [args[position] for position in rule.layout])
+        like = functools.reduce(operator.add, [args[position] for position in rule.layout])
         made = torch.empty_like(like, dtype=first.dtype)
     else:
         order = torch.contiguous_format
         if rule.memory_format is not None:
             order = _memory_format_of(args[rule.memory_format])
         made = torch.empty(first.shape, dtype=first.dtype, device=first.device, memory_format=order)
-    return (made, *result[1:]) if several else made
+    if not several:
+        return made
+    return tuple([_like(made, other) if _same_shape(first, other) else other for other in result])
+
+
+def _same_shape(first: torch.Tensor, other: Any) -> bool:
+    return type(other) is FakeTensor and other.shape == first.shape
+
+
+def _like(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(made, dtype=other.dtype)
+
+
+def _asked_for(flags: Sequence[bool], result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results that are asked for; None for each other one."""
+    asked = zip(result, flags, strict=False)
+    return (*[made if wanted else None for made, wanted in asked], *result[len(flags) :])
 
 
 def _memory_format_of(tensor: torch.Tensor) -> torch.memory_format:

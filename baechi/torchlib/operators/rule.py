@@ -43,19 +43,23 @@ class Rule:
         heavy: whether its arithmetic is not in proportion to its bytes, though no formula counts it.
         random: when it draws from the default generator, where torch's tag says that it may. "by value":
             how many numbers it draws depends on values; "by value alone": if it has one argument only.
-        layout: where its shape function lays its first result out in another way than its kernel: the
-            positions of the arguments that it lies like, as a sum of them would; none if it is contiguous.
+        layout: where its shape function lays its first result, and others of its shape, out in another way
+            than its kernel: the positions of the arguments that it lies like, as a sum of them would; none
+            if it is contiguous.
         memory_format: position of the argument whose memory format its first result has, channels last or
             contiguous, where its shape function keeps other strides, too.
         room_of: position of the argument whose bytes its result's memory has, though it shows fewer.
         undefined_without: by position of a result, the argument without which its kernel leaves it undefined,
             where its shape function returns an empty tensor: the argument's position, and its default.
+        asked_for: position of the flags that say which results are asked for, where its shape function makes
+            others, too.
         keeps_strides: whether its kernel, given one tensor and numbers, keeps all strides, also those of
             dimensions of one element, which its shape function sets anew.
         spare: position of a result whose memory has room for one more element than it shows, if not empty.
         unreduced: whether its result, if that is one number, keeps the memory of what was reduced.
         sized_by: positions of the arguments whose values say how large its results are: lengths, as tensors
             or as plain numbers.
+        nests: whether its result is a nested tensor.
         workspace: the memory for its backward that only its kernel knows.
         becomes_grad: whether autograd calls it on the gradient that becomes a parameter's `grad`.
 
@@ -91,10 +95,12 @@ class Rule:
     memory_format: int | None = None
     room_of: int | None = None
     undefined_without: Mapping[int, tuple[int, bool]] | None = None
+    asked_for: int | None = None
     keeps_strides: bool = False
     spare: int | None = None
     unreduced: bool = False
     sized_by: tuple[int, ...] | None = None
+    nests: bool = False
     workspace: Workspace | None = None
     becomes_grad: bool = False
 

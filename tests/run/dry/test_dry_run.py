@@ -16,8 +16,8 @@ from baechi.cost.optimizers import OPTIMIZERS as OPTIMIZERS_BY_NAME
 from baechi.run.dry.loop import losses_of
 
 KIND = "A100-80GB"
-BY_VALUES = {"experts", "branching", "torch_transformer"}
-"""They decide by activations; the last one makes nested tensors of a mask, which have no shape function."""
+BY_VALUES = {"experts", "branching"}
+"""They decide by activations."""
 
 SAMPLE = [case for case in [*HELD_IN, *OWN[::2], *OTHERS[::8]] if case.name not in BY_VALUES]
 

@@ -63,7 +63,13 @@ def selected(model: _Asks, x: Tensor, lengths: Tensor) -> Tensor:
     return made
 
 
-CODE: dict[str, Any] = {code.__name__: code for code in (packed, sampled, likely, transcribed, selected)}
+def labelled(model: _Asks, x: Tensor, lengths: Tensor) -> Tensor:
+    """Torch asks for the smallest and the largest label."""
+    return x + functional.one_hot(x.argmax(-1), 16)
+
+
+EVERY = (packed, sampled, likely, transcribed, selected, labelled)
+CODE: dict[str, Any] = {code.__name__: code for code in EVERY}
 STEPS = ["sgd", "adafactor", "rprop"]
 
 
@@ -100,7 +106,12 @@ def from_activations(model: _Asks, x: Tensor, lengths: Tensor) -> Tensor:
     return packed(model, x, (x[..., 0] < 9).sum(1))
 
 
-@pytest.mark.parametrize("code", [decides, measures, from_activations])
+def counts(model: _Asks, x: Tensor, lengths: Tensor) -> Tensor:
+    """As many classes as the largest label says."""
+    return x * functional.one_hot(x.argmax(-1)).sum()
+
+
+@pytest.mark.parametrize("code", [decides, measures, from_activations, counts])
 def test_what_decides_is_refused(code: Any) -> None:
     """Nothing is assumed of the model's own code."""
     model = _Asks(code)

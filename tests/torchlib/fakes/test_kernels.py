@@ -61,6 +61,10 @@ OPERATORS: dict[str, tuple[Any, Callable[[Tensor, Tensor], Any]]] = {
         aten.native_batch_norm_backward.default,
         lambda x, y: (x, y, C, C, C, C, C, True, 1e-5, [True, True, True]),
     ),
+    "batch norm of data": (
+        aten.native_batch_norm_backward.default,
+        lambda x, y: (x, y, C, C, C, C, C, True, 1e-5, [False, True, True]),
+    ),
     "group norm": (
         aten.native_group_norm_backward.default,
         lambda x, y: (x, y, torch.rand(2, 3), torch.rand(2, 3), C, 2, 6, 16, 3, [True, True, True]),
@@ -75,6 +79,13 @@ OPERATORS: dict[str, tuple[Any, Callable[[Tensor, Tensor], Any]]] = {
             x, y, torch.rand(6, 6, 3, 3), [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True],
         ),
     ),
+    "log sigmoid": (aten.log_sigmoid_forward.default, lambda x, y: (x,)),
+    "replication pad": (
+        aten.replication_pad2d_backward.default,
+        lambda x, y: (aten.replication_pad2d(y, [1, 1, 1, 1]), x, [1, 1, 1, 1]),
+    ),
+    "shuffle": (aten.channel_shuffle.default, lambda x, y: (x, 2)),
+    "floor": (aten.floor_divide.default, lambda x, y: (x, y)),
     "roll": (aten.roll.default, lambda x, y: (x, [1], [1])),
     "cat": (aten.cat.default, lambda x, y: ([x, y], 1)),
     "add": (aten.add.Tensor, lambda x, y: (x, y)),
