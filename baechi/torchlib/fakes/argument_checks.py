@@ -32,7 +32,8 @@ def checks_as_kernels_do() -> Iterator[None]:
 
 def _one_hot(labels: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if not dispatch_mode_count() or num_classes < 1 or not labels.numel():
-        return composite_kernel(_aten.one_hot.default)(labels, num_classes)
+        plain: torch.Tensor = composite_kernel(_aten.one_hot.default)(labels, num_classes)
+        return plain
     with valid_labels():
         for extreme in torch.aminmax(labels):
             extreme.item()
