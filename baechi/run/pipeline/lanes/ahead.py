@@ -91,16 +91,24 @@ class Sender:
         """
         return self._of(call, 0, result)
 
+    def hidden(self, given: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Those of some tensors that no layer and no functional op made: a fused stack's own code did.
+
+        Args:
+            given: arguments of a layer.
+        """
+        return [tensor for tensor in given if self._made.get(tensor) is None]
+
     def of_hidden(
-        self, call: str, given: Iterable[torch.Tensor]
+        self, call: str, made: Iterable[torch.Tensor]
     ) -> Iterator[tuple[torch.Tensor, tuple[str, ...]]]:
-        """The same of what a layer is given and no function mode saw: a fused stack's own code made it.
+        """As of a layer, of what is hidden among its arguments.
 
         Args:
             call: the layer's name, with the number of its call.
-            given: its arguments, as far as they lie on devices.
+            made: what is hidden, as far as it lies on devices.
         """
-        return self._of(call, _HIDDEN, [tensor for tensor in given if self._made.get(tensor) is None])
+        return self._of(call, _HIDDEN, made)
 
     def read(self, tensor: torch.Tensor, place: str) -> None:
         """Note that another device reads a tensor.

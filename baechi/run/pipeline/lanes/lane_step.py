@@ -75,8 +75,10 @@ class LaneStep(Step):
             self._places.reached(call)
             self._sender.reached(call)
             given = list(tensors_in(args, kwargs))
-            names, place_of = self.backend.names, self.backend.place_of
-            self._send(self._sender.of_hidden(call, [one for one in given if place_of(one) in names]))
+            hidden = self._sender.hidden(given)
+            if hidden:
+                names, place_of = self.backend.names, self.backend.place_of
+                self._send(self._sender.of_hidden(call, [one for one in hidden if place_of(one) in names]))
             self._go_to(call, given, None)
             self._shared.read(given)
         return call
