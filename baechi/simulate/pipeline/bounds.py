@@ -1,6 +1,7 @@
 """A time that no order of a pipeline can beat, whatever the memory.
 
-- way: the longest way through the step, with devices and links always free;
+- way: the longest way through the step, with devices and links always free for it. What a unit sends to a
+  device goes one after the other, though;
 - host: it issues all tasks;
 - device, channel: it takes one task or tensor at a time. Each comes after its longest way from the begin, and
   before its longest way to the end. Were they interruptible, the one with the longest way to the end would
@@ -22,14 +23,15 @@ Job = tuple[float, float, float]
 """Seconds before something, of it, and after it."""
 
 
-def shortest_pipeline_s(costs: PipelineCosts, microbatches: int) -> float:
+def shortest_pipeline_s(costs: PipelineCosts, microbatches: int, *, in_turn: bool = True) -> float:
     """A time that no order can beat, whatever the memory.
 
     Args:
         costs: of the pipeline.
         microbatches: how many.
+        in_turn: whether what a unit sends to one device is minded to go one after the other.
     """
-    found = ways(costs, microbatches)
+    found = ways(costs, microbatches, in_turn=in_turn)
     pairs = zip(found.heads_s, found.tails_s, strict=True)
     bounds_s = [_host_s(costs, microbatches) - costs.lead_s, *[head_s + tail_s for head_s, tail_s in pairs]]
     machines: dict[object, list[Job]] = {}

@@ -4,13 +4,17 @@
     └──────┘└─── tail ─────────┘        and to the same unit of the next microbatch
 
 Devices and links are taken to be free. A task is its number: microbatch by microbatch, runs before stages.
+
+What one unit sends to one device goes one after the other. Bounds mind that (`in_turn`). Rules and drafts do
+not: with it, they find other orders and no better ones.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from baechi.records.pipeline import Units
-from baechi.simulate.pipeline.costs import PipelineCosts
+from baechi.simulate.pipeline.costs import PipelineCosts, Send
 
 
 @dataclass(frozen=True)
@@ -28,16 +32,17 @@ class Ways:
     tails_s: list[float]
 
 
-def ways(costs: PipelineCosts, microbatches: int) -> Ways:
+def ways(costs: PipelineCosts, microbatches: int, *, in_turn: bool = False) -> Ways:
     """The longest ways of all tasks.
 
     Args:
         costs: of the pipeline.
         microbatches: how many.
+        in_turn: whether what a unit sends to one device goes one after the other.
     """
     units, runs = costs.units, len(costs.forward_s)
     ordered = [*range(runs), *[runs + stage for stage in units.backward_order if units.training]]
-    after, width = followers_of(costs), len(ordered)
+    after, width = followers_of(costs, in_turn=in_turn), len(ordered)
     own_s = by_task([*costs.forward_s, *costs.backward_s], costs.add_s, units, microbatches)
     heads_s = [*uploaded_s(costs), *[0.0] * (width - runs)] * microbatches
     bases = [microbatch * width for microbatch in range(microbatches)]
@@ -48,7 +53,7 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
                 heads_s[base + follower] = max(heads_s[base + follower], end_s + travel_s)
             if base != bases[-1]:
                 heads_s[base + width + unit] = max(heads_s[base + width + unit], end_s)
-    last_s, tails_s = fetched_s(costs), list(own_s)
+    last_s, tails_s = fetched_s(costs, in_turn=in_turn), list(own_s)
     for base in reversed(bases):
         for unit in reversed(ordered):
             rest_s = [travel_s + tails_s[base + follower] for follower, travel_s in after[unit]]
@@ -58,7 +63,7 @@ def ways(costs: PipelineCosts, microbatches: int) -> Ways:
     return Ways(own_s, heads_s, tails_s)
 
 
-def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
+def followers_of(costs: PipelineCosts, *, in_turn: bool = False) -> list[list[tuple[int, float]]]:
     """By unit, those of its microbatch that read what it makes, and how long after its end they can begin.
 
     That is before the end if it goes on with other work, or they begin with other work. Then the time is
@@ -66,15 +71,30 @@ def followers_of(costs: PipelineCosts) -> list[list[tuple[int, float]]]:
 
     Args:
         costs: of the pipeline.
+        in_turn: whether what a unit sends to one device goes one after the other.
     """
     runs = len(costs.forward_s)
     found = [[(later, 0.0) for later in at_once] for at_once in waiting_for_ends(costs)]
-    for run, sends in enumerate(costs.sends):
-        for send in sends:
-            sent_s, readers = send.duration_s - send.rest_s, zip(send.readers, send.early_s, strict=True)
-            found[run] += [(reader, sent_s - early_s) for reader, early_s in readers]
-    for stage, sends in enumerate(costs.returns) if costs.units.training else ():
-        found[runs + stage] += [(runs + reader, send.duration_s) for send in sends for reader in send.readers]
+    for unit, arrivals in enumerate(_arrivals(costs, in_turn)):
+        base = runs if unit >= runs else 0
+        for send, there_s in arrivals:
+            readers = zip(send.readers, send.early_s, strict=True)
+            found[unit] += [(base + reader, there_s - early_s) for reader, early_s in readers]
+    return found
+
+
+def _arrivals(costs: PipelineCosts, in_turn: bool) -> list[list[tuple[Send, float]]]:
+    """By unit, what it sends, and how long after its end that is there at the earliest."""
+    runs = len(costs.forward_s)
+    found: list[list[tuple[Send, float]]] = []
+    for unit, at_end in enumerate(costs.sends_at_end[: len(costs.units.unit_devices)]):
+        free_s: dict[int, float] = {}
+        found.append([])
+        for send, _ in [*(costs.sends_before_end[unit] if unit < runs else ()), *at_end]:  # as they are made
+            there_s = max(-send.rest_s, free_s.get(send.target, -inf)) + send.duration_s
+            found[-1].append((send, there_s))
+            if in_turn:
+                free_s[send.target] = there_s
     return found
 
 
@@ -133,13 +153,15 @@ def by_task(each_s: Sequence[float], more_s: Sequence[float], units: Units, micr
     return [*each_s[:width], *later_s[:width] * (microbatches - 1)]
 
 
-def fetched_s(costs: PipelineCosts) -> list[float]:
+def fetched_s(costs: PipelineCosts, *, in_turn: bool = False) -> list[float]:
     """By run, how long after its end the last of what others read is there.
 
     Args:
         costs: of the pipeline.
+        in_turn: whether what a unit sends to one device goes one after the other.
     """
-    return [max([0.0, *[send.duration_s - send.rest_s for send in sends]]) for sends in costs.sends]
+    of_runs = _arrivals(costs, in_turn)[: len(costs.forward_s)]
+    return [max([0.0, *[there_s for _, there_s in arrivals]]) for arrivals in of_runs]
 
 
 def in_code_order(costs: PipelineCosts) -> Iterator[tuple[int, int]]:

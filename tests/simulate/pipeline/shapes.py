@@ -52,6 +52,15 @@ def slow_links(devices: int) -> Plan:
     return over(chain([(1.0, 2.0)] * devices), [*range(devices)], Link(0.9, 1e9))
 
 
+def skips_over_slow_links(devices: int, runs: int) -> Plan:
+    """Skips as above, one layer after the other round the devices; tensors travel for 0.3 seconds."""
+    layers = devices * runs
+    graph = chain([(0.5, 1.0)] * layers)
+    for n in range(layers // 2 - 1):
+        graph.add_edge(f"l{n}", f"l{layers - 1 - n}", tensor="kept", bytes=8)
+    return over(graph, [*range(devices)] * runs, Link(0.3, 1e9))
+
+
 SHAPES = {
     "equal": equal_chain,
     "uneven": uneven,

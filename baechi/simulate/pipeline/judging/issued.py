@@ -66,7 +66,7 @@ class Issued:
         empty_s = [0.0] * (width - runs)
         self._first_s, self._last_s = [
             [*[*outer_s, *empty_s] * microbatches, *[0.0] * self.tasks]
-            for outer_s in (uploaded_s(costs), fetched_s(costs))
+            for outer_s in (uploaded_s(costs), fetched_s(costs, in_turn=True))
         ]
         self._arcs: _Arcs = [[] for _ in self.own_s]
         self._join(costs, width)
@@ -101,7 +101,7 @@ class Issued:
         return max([*map(sum, jobs), *[one_machine_s([jobs[n] for n in nodes]) for nodes in self.on]])
 
     def _join(self, costs: PipelineCosts, width: int) -> None:
-        followers = followers_of(costs)
+        followers = followers_of(costs, in_turn=True)
         for task in range(self.tasks):
             base, unit = task - task % width, task % width
             self._arcs[task] += [(base + later, delay_s) for later, delay_s in followers[unit]]
