@@ -75,9 +75,8 @@ class LaneStep(Step):
             self._places.reached(call)
             self._sender.reached(call)
             given = list(tensors_in(args, kwargs))
-            hidden = self._sender.hidden(given)
-            if hidden:
-                names, place_of = self.backend.names, self.backend.place_of
+            if hidden := self._sender.hidden(given):
+                place_of, names = self.backend.place_of, self.backend.names
                 self._send(self._sender.of_hidden(call, [one for one in hidden if place_of(one) in names]))
             self._go_to(call, given, None)
             self._shared.read(given)
@@ -120,8 +119,7 @@ class LaneStep(Step):
             self._gate.wait_for(run)
         if not torch.is_grad_enabled():
             return
-        stage = None if run is None else self._route.stage_of_run[run]
-        if stage is None:
+        if (stage := None if run is None else self._route.stage_of_run[run]) is None:
             given = [tensor for tensor in given if tensor.requires_grad]
             stage = self._weights.stage_of(given, place)
         if stage is not None:
