@@ -179,11 +179,10 @@ class Watch:
         if number is None:
             number = vars(tensor)[_NUMBER] = next(self._numbers)
             storage.names += 1
-            weakref.finalize(tensor, self._forgotten, storage, number).atexit = False
+            weakref.finalize(tensor, self._forgotten, storage).atexit = False
         return number
 
-    def _forgotten(self, record: Storage, number: int) -> None:
-        self.trace.gone[number] = self.trace.now
+    def _forgotten(self, record: Storage) -> None:
         record.names -= 1
         if not record.names:
             record.forgotten = self.trace.now
