@@ -12,7 +12,7 @@ import baechi
 from baechi import Cluster, LayerGraph, Link, Pipeline, Plan
 from baechi.errors import PlacementError
 from baechi.report.summary import pipeline_summary
-from baechi.simulate.pipeline import costs, costs_of, shortest_pipeline_s
+from baechi.simulate.pipeline import coster, costs_of, shortest_pipeline_s
 from baechi.verbs import planning
 from baechi.verbs.pipelining import least_step_s
 from baechi.zoo import MODELS
@@ -207,7 +207,7 @@ def check_gain(model: torch.nn.Module, inputs: Any, least: float) -> None:
 def test_a_bound_counts_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds whatever the memory, and counting would be most of its time. Two runs on each device."""
     graph, count = parts(8, (8,))[8], Mock()
-    monkeypatch.setattr(costs, "bytes_of", count)
+    monkeypatch.setattr(coster, "bytes_of", count)
     least_s = least_step_s([Cluster.uniform(4, link=FAST)], 8, graph, searches=True)
     assert least_s == pytest.approx(6 * (1 + 3 / 16), rel=1e-4)
     assert not count.called
