@@ -85,6 +85,16 @@ def step(model: nn.Module, inputs: dict[str, Any], *, training: bool, home: str 
     )
 
 
+def on_host(model: nn.Module) -> nn.Module:
+    """A module with a model's gradients, on the host."""
+    made = nn.Module()
+    for number, weight in enumerate(model.parameters()):
+        own = nn.Parameter(weight.detach().cpu())
+        own.grad = None if weight.grad is None else weight.grad.cpu()
+        made.register_parameter(str(number), own)
+    return made
+
+
 def compute_on(streams: list[torch.Stream], after: list[torch.Stream]) -> None:
     """This thread computes on other streams from now on, one a device, behind what it computed on before."""
     for stream, before in zip(streams, after, strict=True):

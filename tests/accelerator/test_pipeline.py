@@ -22,22 +22,12 @@ from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step import step as plain_step
 from baechi.torchlib.tensors import storage
 
-from .devices import FIRST, cluster, compute_on, there
+from .devices import FIRST, cluster, compute_on, on_host, there
 from .where import moved
 
 NAMED = ("torch_transformer", "in_place_views", "t5", "resnet", "clip", "deberta_v2")
 ORDERS = ("1f1b", "gpipe", "interleaved", "auto", "1f1b", "gpipe")
 BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}
-
-
-def on_host(model: nn.Module) -> nn.Module:
-    """A module with a model's gradients, on the host."""
-    made = nn.Module()
-    for number, weight in enumerate(model.parameters()):
-        own = nn.Parameter(weight.detach().cpu())
-        own.grad = None if weight.grad is None else weight.grad.cpu()
-        made.register_parameter(str(number), own)
-    return made
 
 
 @pytest.mark.parametrize(("name", "begun"), in_turn(NAMED, ["late", "clocks"]))
