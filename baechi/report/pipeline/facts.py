@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from baechi.errors import PlanError
 from baechi.records.cluster import HOST
 from baechi.records.pipeline import OrderTried, Pipeline
+from baechi.records.plan import Plan
 from baechi.report.fewer_devices import OneDevice
 from baechi.report.pipeline.one_device import on_one_device
 from baechi.units import format_bytes, format_seconds, format_share
@@ -55,9 +57,17 @@ class PipelineFacts:
 
     Args:
         pipeline: any; it is simulated if it was not yet.
+
+    Raises:
+        PlanError: it is a plan, of which others tell.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
+        given: object = pipeline
+        if isinstance(given, Plan):
+            raise PlanError(
+                "this is a plan, and a pipeline is reported on here: of plans tell to_text, render and to_html"
+            )
         self.pipeline, self.timeline = pipeline, pipeline.timeline
         self.step_s = self.timeline.makespan_s
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from records.pipeline.chains import chain, equal_chain, over
 
+from baechi.errors import PlanError
 from baechi.records import Cluster, Device, Link, Plan
 from baechi.records.pipeline import Pipeline
-from baechi.report import pipeline_to_html, pipeline_to_text, to_trace
+from baechi.report import pipeline_to_html, pipeline_to_text, to_html, to_text, to_trace
 from baechi.report.pipeline import PipelineFacts
 from baechi.report.pipeline.text import picture
 from baechi.report.pipeline.unsplit import against_unsplit
@@ -21,6 +22,17 @@ def test_where_time_goes() -> None:
     assert rows == [("cpu:0", 9, 0, 3, 0, 2), ("cpu:1", 9, 1, 0, 2, 1)]
     assert facts.bubble == 1 - 18 / 24
     assert facts.host_share == 0
+
+
+def test_plans_and_pipelines_have_reports_of_their_own() -> None:
+    """Each refuses the other, and names what tells of it."""
+    pipeline = ordered(equal_chain(2), 3, "1f1b")
+    for of_plan in (to_text, to_html):
+        with pytest.raises(PlanError, match="pipeline_to_text"):
+            of_plan(pipeline)  # type: ignore[arg-type]
+    for of_pipeline in (pipeline_to_text, pipeline_to_html):
+        with pytest.raises(PlanError, match="to_text, render"):
+            of_pipeline(pipeline.plan)  # type: ignore[arg-type]
 
 
 def test_the_picture() -> None:
