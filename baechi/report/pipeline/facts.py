@@ -66,7 +66,8 @@ class PipelineFacts:
         given: object = pipeline
         if isinstance(given, Plan):
             raise PlanError(
-                "this is a plan, and a pipeline is reported on here: of plans tell to_text, render and to_html"
+                "this is a plan, and a pipeline is reported on here: of plans tell "
+                "to_text, render and to_html"
             )
         self.pipeline, self.timeline = pipeline, pipeline.timeline
         self.step_s = self.timeline.makespan_s
