@@ -99,3 +99,28 @@ def test_two_plans_are_compared_as_on_the_command_line(tmp_path: Any) -> None:
     difference = baechi.compare(tmp_path / "one.json", two)
     assert str(difference).startswith("one is faster than round-robin by ")
     assert difference.moved
+
+
+class Weighted(nn.Module):
+    """A weight for each column, of which there are as many as rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return (self.last(self.first(x)).square() * weights).mean()
+
+
+def test_an_input_that_is_divided_and_should_not_be() -> None:
+    """Which inputs microbatches have their rows of is said, and how one goes whole."""
+    model, inputs = Weighted(), {"x": torch.ones(8, 8), "weights": torch.ones(8)}
+    options: dict[str, Any] = {"cluster": baechi.Cluster.virtual(2), "microbatches": 4, "source": "estimate"}
+    with pytest.raises(baechi.errors.CaptureError) as failed:
+        baechi.distribute(model, inputs, **options)
+    assert failed.value.__notes__ == [
+        "it was given the first 2 rows of x, weights; "
+        "split={'weights': None} gives every microbatch the whole of an input"
+    ]
+    baechi.distribute(model, inputs, split={"weights": None}, **options)
+    assert model(**inputs).ndim == 0

@@ -216,6 +216,15 @@ def test_a_buffer_that_the_code_writes_is_refused(in_place: bool) -> None:
         model(X)
 
 
+def test_a_hook_before_a_layer_that_writes_its_buffers_is_refused_with_the_cure() -> None:
+    """It runs before the layer's turn, in the stretch of code before; within the layer it is right."""
+    model = seeded(lambda: nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]))
+    nn.utils.spectral_norm(model[1])
+    cluster = pipelined(model, X, device_map={"0": 0, "1": 1, "2": 0}, loss_weights="rows")
+    with cluster, pytest.raises(BaechiError, match=r"1\.weight_u .*parametrizations\.spectral_norm"):
+        model(X)
+
+
 class Counting(nn.Linear):
     """A layer that writes an attribute, and goes around `nn.Module`."""
 

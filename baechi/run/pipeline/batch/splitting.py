@@ -26,11 +26,13 @@ class Parted:
         rows: how many rows each has.
         leaves: by input that requires a gradient: the input, its dimension (None if it went whole), and what
             stands for it in each microbatch.
+        divided: the inputs of which each microbatch has its own rows.
     """
 
     parts: tuple[Inputs, ...]
     rows: tuple[int, ...]
     leaves: tuple[tuple[torch.Tensor, int | None, tuple[torch.Tensor, ...]], ...]
+    divided: tuple[str, ...] = ()
 
 
 def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) -> Parted:
@@ -56,16 +58,19 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
         )
     grad = torch.is_grad_enabled()
     chunks: dict[int, tuple[torch.Tensor, int | None, tuple[torch.Tensor, ...]]] = {}
+    divided: dict[str, None] = {}
     for name, value in named:
         for tensor in tensors_in(value):
+            dim = _dimension(name, tensor, rows, split)
+            if dim is not None:
+                divided[name] = None
             if id(tensor) not in chunks:
-                dim = _dimension(name, tensor, rows, split)
                 chunks[id(tensor)] = (tensor, dim, _chunks(tensor, dim, microbatches, grad=grad))
     parts = tuple(_part(inputs, chunks, number) for number in range(microbatches))
     few, more = divmod(rows, microbatches)
     sizes = tuple(few + (number < more) for number in range(microbatches))
     leaves = tuple(found for found in chunks.values() if grad and found[0].requires_grad)
-    return Parted(parts, sizes, leaves)
+    return Parted(parts, sizes, leaves, tuple(divided))
 
 
 def _named(model: nn.Module, inputs: Inputs) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from baechi.errors import BaechiError
 from baechi.torchlib.modules.tables import content_of
-from baechi.torchlib.private.modules import buffer_table, parameter_table
+from baechi.torchlib.private.modules import buffer_table, forward_pre_hooks, parameter_table
 from baechi.torchlib.private.tensors import write_count
 
 _TORCHS = frozenset(vars(nn.Module()))
@@ -30,10 +30,17 @@ _BUFFERS = object()
 
 
 class _Owner(NamedTuple):
-    """A module, or an attribute, and the run in which its tensors may be written; None for nowhere."""
+    """A module, or an attribute.
+
+    Args:
+        name: which one.
+        run: in which its tensors may be written; None for nowhere.
+        is_hooked: whether hooks run before its forward, and so in the stretch of code before.
+    """
 
     name: str
     run: int | None
+    is_hooked: bool = False
 
 
 class _Entry(NamedTuple):
@@ -77,7 +84,8 @@ class SharedTensors:
         self._written: set[tuple[_Owner, Any]] = set()
         self.run: int | None = None
         for name, module in modules.items():
-            owner = self._modules[id(module)] = _Owner(name, _run_of(name, layers))
+            owner = _Owner(name, _run_of(name, layers), bool(forward_pre_hooks(module)))
+            self._modules[id(module)] = owner
             self._list(owner, parameter_table(module).items())
             self._list(owner, values[name])
             self._list(owner, buffer_table(module).items(), _BUFFERS)
@@ -189,9 +197,14 @@ class SharedTensors:
 
 
 def _refusal(entry: _Entry, what: str) -> BaechiError:
+    cure = "Keep it in a layer that is called once"
+    if entry.owner.is_hooked:
+        cure = (
+            "A hook before a layer's forward runs before the layer's turn: write it in forward (as "
+            "parametrizations.spectral_norm does), or place the layer on the device of the one before"
+        )
     return BaechiError(
-        f"{entry.name} {what}: microbatches would read each other's. Keep it in a layer that is called once, "
-        "or use microbatches=1"
+        f"{entry.name} {what}: microbatches would read each other's. {cure}, or use microbatches=1"
     )
 
 
