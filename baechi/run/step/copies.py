@@ -32,3 +32,25 @@ def writes_of(tensor: torch.Tensor) -> tuple[int, int]:
     """
     mark = mark_of(tensor)
     return version_of(tensor), 0 if mark is None else mark.writes
+
+
+def state_of(tensor: torch.Tensor) -> tuple[int, int, bool]:
+    """A key that changes when a copy made now would be another one.
+
+    Of a tensor without history, code under `no_grad` and code that records read the same copy.
+
+    Args:
+        tensor: any tensor.
+    """
+    return *writes_of(tensor), tensor.requires_grad and torch.is_grad_enabled()
+
+
+def is_unrecorded(tensor: torch.Tensor) -> bool:
+    """Whether code under `no_grad` reads what code that records made: both read the copy with its history.
+
+    Args:
+        tensor: any tensor.
+    """
+    return (
+        not torch.is_grad_enabled() and tensor.grad_fn is not None and not torch.is_inference_mode_enabled()
+    )

@@ -13,7 +13,7 @@ from baechi.backend.transfer import arrive, depart, takes_two_nodes, transfer
 from baechi.run.launch.schedule import Schedule
 from baechi.run.steady.paths import short_way_is_open
 from baechi.run.step.call_sites import CallSites
-from baechi.run.step.copies import Copy, writes_of
+from baechi.run.step.copies import Copy, is_unrecorded, state_of
 from baechi.run.step.lending import lent
 from baechi.run.step.loans import Loans, version_of
 from baechi.run.unjoined.value import Unjoined, settled
@@ -74,8 +74,11 @@ class Step:
             return tensor
         if tensor.is_meta and tensor.is_nested:  # torch's nested tensors carry one without values
             return tensor
+        if is_unrecorded(tensor):
+            with torch.enable_grad():
+                return self.bring(tensor, place)
         slots = self._copies_of(tensor)
-        key = (place, *writes_of(tensor), torch.is_grad_enabled())
+        key = (place, *state_of(tensor))
         copy = slots.get(key)
         if copy is None or (copy.way is None and copy.version != version_of(copy.tensor)):
             copy = slots[key] = self._sent(tensor, here, place)
@@ -103,7 +106,7 @@ class Step:
             places: the names of the devices.
         """
         here = self.backend.place_of(tensor)
-        slots, state = self._copies_of(tensor), (*writes_of(tensor), torch.is_grad_enabled())
+        slots, state = self._copies_of(tensor), state_of(tensor)
         for place in places:
             key = (place, *state)
             if place != here and key not in slots:
@@ -139,7 +142,7 @@ class Step:
             copied: the view of a copy.
         """
         slots = self._copies_of(tensor)
-        key = (place, *writes_of(tensor), torch.is_grad_enabled())
+        key = (place, *state_of(tensor))
         slots[key] = Copy(copied, None, version_of(copied))
 
     def _copies_of(self, tensor: torch.Tensor) -> dict[Key, Copy]:

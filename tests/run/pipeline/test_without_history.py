@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from run.pipeline.nets import noise, seeded
+from run.pipeline.witness import cluster_of
 from torch import Tensor, nn
 
 import baechi
@@ -84,3 +85,42 @@ def test_views_have_their_own_values(view: Callable[[Tensor], Tensor]) -> None:
     with cluster:
         for _ in range(2):
             assert torch.allclose(model(x), expected, rtol=1e-12)
+
+
+class Taught(nn.Module):
+    """A teacher, under `no_grad`, reads what the student's next layer reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.student, self.teacher, self.last = (nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.first(x).relu()
+        with torch.no_grad():
+            wanted = self.teacher(made)
+        return (self.last(self.student(made)) - wanted).square().mean()
+
+
+BESIDE = [
+    {"first": 0, "teacher": 0, "student": 1, "last": 2},  # what it makes is read on another device
+    {"first": 0, "teacher": 1, "student": 1, "last": 2},  # both read the same copy
+]
+
+
+@pytest.mark.parametrize("where", BESIDE, ids=["apart", "beside"])
+@pytest.mark.parametrize("microbatches", [None, 4], ids=["whole", "microbatches"])
+def test_a_teacher_reads_the_copies_of_others(where: dict[str, int], microbatches: int | None) -> None:
+    """Each tensor travels to each device once, and the step is as predicted."""
+    model, x, cluster = seeded(Taught), noise(32, 64), cluster_of(3, 1e9)
+    graph = baechi.profile(
+        model, x, cluster=cluster, training=True, source="estimate", microbatches=microbatches or 1
+    )
+    plan = baechi.Plan.from_device_map(graph, cluster, where)
+    if microbatches:
+        pipeline = baechi.pipeline(plan, microbatches, "gpipe")
+        dry, predicted = baechi.dry_run(model, x, pipeline), pipeline.timeline
+    else:
+        dry, predicted = baechi.dry_run(model, x, plan), plan.timeline
+    forward = [span for span in dry.spans if span.kind == "transfer" and span.where == "cpu:0>cpu:1"]
+    assert len(forward) == (microbatches or 1)
+    assert dry.makespan_s == pytest.approx(predicted.makespan_s, rel=0.005)

@@ -155,6 +155,8 @@ class LaneStep(Step):
             maker = self.parts.maker_of(tensor)
             if maker is None and here != place:
                 maker = self._weights.home(tensor, self.parts)
+        elif here != place and tensor.requires_grad and not self._weights.knows(tensor):
+            return self._copied(tensor, here, place)  # what code that records reads there, without its alias
         if maker is None:
             first = self._first_of(tensor)
             self._note_read(first, here, place)
