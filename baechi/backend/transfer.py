@@ -51,7 +51,6 @@ class Way:
         target: where it goes.
         left: the event after tx has read the tensor.
         arrived: the event after rx has written the copy.
-        token: stands for the copy between the nodes; None if autograd does not record the transfer.
         back: the gradient's way, from the target to the source.
         made_on: the stream that made the gradient. Autograd may add to the gradient there, in place.
         held: the gradient, while it is being sent. The extra reference keeps autograd from adding to it
@@ -64,15 +63,30 @@ class Way:
     target: str
     left: Any = None
     arrived: Any = None
-    token: torch.Tensor | None = None
     back: "Way | None" = None
     made_on: Any = None
     held: torch.Tensor | None = None
 
 
+@dataclass(slots=True, eq=False)
+class Departed:
+    """What is known of a copy until it arrives.
+
+    The nodes know the way, and not this: what is never read goes with its last reference, and with it all
+    that autograd kept of what led there.
+
+    Args:
+        way: its way.
+        token: stands for the copy between the nodes; None if autograd does not record the transfer.
+    """
+
+    way: Way
+    token: torch.Tensor | None = None
+
+
 def depart(
     tensor: torch.Tensor, backend: AbstractBackend, target: str, ready: Any = None, source: str | None = None
-) -> tuple[torch.Tensor, Way]:
+) -> tuple[torch.Tensor, Departed]:
     """Send a tensor to a place, on streams beside those that compute. Only `arrive` may use the copy.
 
     Args:
@@ -83,30 +97,29 @@ def depart(
         source: where it lies, if that is known.
 
     Returns:
-        The copy, and its way, to pass to `arrive`.
+        The copy, and what to pass to `arrive` with it.
     """
     way = Way(backend, source or backend.place_of(tensor), target)
     if not (torch.is_grad_enabled() and tensor.requires_grad):
-        return send(tensor, way, "transfer", ready), way
+        return send(tensor, way, "transfer", ready), Departed(way)
     # the tensor is not wrapped, so a torch.func transform around this call treats it as a constant
     with without_transforms(), backend.at(way.source):
         copied = send(tensor, way, "gradient_transfer", ready)
-        way.token = _departed(tensor, way)
-    return copied, way
+        return copied, Departed(way, _departed(tensor, way))
 
 
-def arrive(copied: torch.Tensor, way: Way) -> torch.Tensor:
+def arrive(copied: torch.Tensor, departed: Departed) -> torch.Tensor:
     """Let work that is issued at the target from now on use the copy.
 
     Args:
         copied: what `depart` returned.
-        way: its way.
+        departed: what it returned with it.
 
     Returns:
         A tensor with the same values and layout as the one sent, differentiable (twice, too) if that is.
     """
+    way, token = departed.way, departed.token
     receive(copied, way.backend, way.target, way.arrived)
-    token, way.token = way.token, None
     if token is None or not torch.is_grad_enabled():
         return copied
     with without_transforms(), way.backend.at(way.target):

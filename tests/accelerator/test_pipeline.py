@@ -16,8 +16,8 @@ import baechi
 from accelerator import NAMES, ToyMachine
 from baechi.backend.real.devices import TorchDevices
 from baechi.run.pipeline import executor
+from baechi.run.pipeline.graph import parts
 from baechi.run.pipeline.lanes import lane_step, weights_elsewhere
-from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.step import step as plain_step
 from baechi.torchlib.tensors import storage
@@ -235,9 +235,9 @@ def nothing(*_: Any, **__: Any) -> None:
     """In place of a wait."""
 
 
-def too_early(step: Any, place: str) -> Any:
+def too_early(backend: Any, place: str) -> Any:
     """The event after what was issued at a place when its first part was over."""
-    return _EARLY.setdefault((step.backend, place), step.backend.record(step.backend.compute_stream(place)))
+    return _EARLY.setdefault((backend, place), backend.record(backend.compute_stream(place)))
 
 
 def before_all(weights: Any, tensor: torch.Tensor, place: str) -> Any:
@@ -259,9 +259,9 @@ def unwritten(tensor: torch.Tensor) -> Any:
 _EARLY: dict[Any, Any] = {}
 WAITS = {
     "backward waits until a gradient has arrived": (Viewed, executor, "receive", nothing),
-    "what is sent later waits for what made it": (Viewed, LaneStep, "_event_at", too_early),
+    "what is sent later waits for what made it": (Viewed, parts, "event_at", too_early),
     "what was written since is sent behind that": (WrittenSince, lane_step, "mark_of", unwritten),
-    "what has no history, too": (Masked, LaneStep, "_event_at", too_early),
+    "what has no history, too": (Masked, parts, "event_at", too_early),
     "what was written without history, too": (Masked, lane_step, "mark_of", unwritten),
     "a weight is sent behind what wrote it": (Passed, WeightsElsewhere, "ready", before_all),
     "what reads a weight waits until that has arrived": (Passed, weights_elsewhere, "arrive", as_sent),

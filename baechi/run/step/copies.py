@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baechi.backend.transfer import Way
+from baechi.backend.transfer import Departed
 from baechi.run.step.loans import version_of
 from baechi.torchlib.tensors.storage import mark_of
 
@@ -15,12 +15,12 @@ class Copy:
 
     Args:
         tensor: the copy.
-        way: the way that it travels; None when it has arrived.
+        way: what is known until it arrives; None when it has.
         version: the copy's version on arrival.
     """
 
     tensor: torch.Tensor
-    way: Way | None
+    way: Departed | None
     version: int = 0
 
 

@@ -18,7 +18,7 @@ from baechi.run.launch import needs, schedule
 from baechi.run.launch.host_launcher import HostLauncher
 from baechi.run.launch.needs import Needs
 from baechi.run.launch.schedule import Schedule
-from baechi.run.step import step
+from baechi.run.step import copies
 from baechi.run.step.step import Step
 from baechi.torchlib.operators import functions
 from baechi.torchlib.operators.rule import Rule
@@ -145,8 +145,8 @@ def statistics_of_a_value(net: Any, x: Tensor) -> Tensor:
 
 def writes_of_a_copy(change: Callable[[int, int], tuple[int, int]]) -> tuple[Any, str, Any]:
     """What tells a copy from an older one, changed."""
-    original = step.writes_of
-    return step, "writes_of", lambda tensor: change(*original(tensor))
+    original = copies.writes_of
+    return copies, "writes_of", lambda tensor: change(*original(tensor))
 
 
 @scenario(

@@ -10,12 +10,13 @@ Autograd numbers a thread's nodes in ascending order, so a node's number says wh
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from baechi.backend import AbstractBackend
 from baechi.run.pipeline.graph.part import Cut, Part, Stretch
 from baechi.run.step.aliases import base_of, is_custom
 from baechi.torchlib.autograd_nodes import required_node_of
@@ -33,15 +34,15 @@ class Parts:
     """The parts of one microbatch.
 
     Args:
-        ended: from a place, the event after all that was issued there so far.
+        backend: the devices.
 
     Attributes:
         handle: what all cuts lead to in autograd's graph; it gets no gradient.
     """
 
-    def __init__(self, ended: Callable[[str], Any]) -> None:
+    def __init__(self, backend: AbstractBackend) -> None:
         self.all: list[Part] = []
-        self._ended = ended
+        self._backend = backend
         self.handle = torch.zeros((), requires_grad=True)
         self._of_stage: dict[int, Part] = {}
         self._starts: list[int] = []
@@ -95,7 +96,7 @@ class Parts:
         if part is before:
             return
         if before is not None:
-            self._stretch.end = self._ended(before.place)
+            self._stretch.end = event_at(self._backend, before.place)
         self._stretch, self._since, self._way = Stretch(part), next_sequence_number(), None
         if self._starts and self._starts[-1] == self._since:
             self._stretches[-1] = self._stretch
@@ -255,3 +256,13 @@ class Parts:
     def _makers(self, given: Iterable[torch.Tensor]) -> list[Part]:
         found = {part.number: part for part in map(self.part_of, given) if part is not None}
         return [found[number] for number in sorted(found, reverse=True)]
+
+
+def event_at(backend: AbstractBackend, place: str) -> Any:
+    """An event after all that was issued at a place so far; None where nothing is queued.
+
+    Args:
+        backend: the devices.
+        place: a device's name, or another place.
+    """
+    return backend.record(backend.compute_stream(place)) if place in backend.names else None

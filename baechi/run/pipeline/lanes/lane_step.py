@@ -60,7 +60,7 @@ class LaneStep(Step):
         super().__init__(backend, runtime)
         self.sites = runtime.call_sites()
         self.bare = frozenset([name for name in backend.names if backend.is_bare(name)])
-        self.parts = Parts(self._event_at)
+        self.parts = Parts(backend)
         self._ready: Any = None
         self._route = route
         self._gate = gate
@@ -220,11 +220,6 @@ class LaneStep(Step):
 
     def ready(self) -> Any:
         return self._ready
-
-    def _event_at(self, place: str) -> Any:
-        if place not in self.backend.names:
-            return None
-        return self.backend.record(self.backend.compute_stream(place))
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor without its history: of the same memory and version; copies are kept with it."""
