@@ -101,7 +101,6 @@ class PipelineCoster:
             losses = [stage_of[one.maker] for one in self.indexed.returned if one.is_loss]
             back = [(layer, stage_of[layer]) for layer in reversed(layers)]
             counter.backward(back, losses, self._weights_part, running)
-            running.end()
         return running
 
     def _travel_s(self, source: int, target: int, size_bytes: int) -> float:

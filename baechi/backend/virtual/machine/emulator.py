@@ -147,7 +147,7 @@ class Emulator:
         """
         thread = self.thread
         stream = self.stream(device)
-        host = thread.issuer(device)
+        host = thread.issuer(device, works=True)
         phase, layer, record = self._attribution(thread)
         if phase == "backward":  # its inputs may have been issued by another device's thread
             host.now_s = max([host.now_s, *[block.issued_s for block in (*read, *written)]])
@@ -181,7 +181,7 @@ class Emulator:
         """
         source, target = ends
         thread = self.thread
-        host = thread.issuer(target if source == self.index_of_host else source)
+        host = thread.issuer(target if source == self.index_of_host else source, works=True)
         phase, layer, record = self._attribution(thread)
         read, written = blocks
         if read is not None:

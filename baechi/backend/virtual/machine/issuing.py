@@ -36,6 +36,13 @@ class _Backward:
     job: int
     start: Host
     hosts: dict[int, Host] = field(default_factory=dict)
+    again: Host | None = None  # of code that runs again in it, on whatever devices
+    left: Host | None = None  # of such code that is over, until the thread that ran it goes on
+
+    def all(self) -> Iterator[Host]:
+        """The clocks of all that issues in it."""
+        yield from self.hosts.values()
+        yield from [host for host in (self.again, self.left) if host is not None]
 
 
 class Thread:
@@ -51,7 +58,6 @@ class Thread:
         self.depth = 0
         self.suspended = 0
         self.owed_s = 0.0
-        self.not_before_s = 0.0
         self.streams: dict[int, Stream] = {}
         self._log: Thread | None = None  # another thread that made the nodes whose backward runs here
         self._backwards: list[_Backward] = []
@@ -66,35 +72,51 @@ class Thread:
         """Whether a backward is running in this thread."""
         return current_graph_task_id() != FORWARD
 
-    def issuer(self, device: int) -> Host:
+    def issuer(self, device: int, *, works: bool = False) -> Host:
         """The clock of the thread that issues the next job for a device.
 
         Args:
             device: the device's place in the cluster.
+            works: whether it issues one now.
         """
-        job = current_graph_task_id()
-        if job != self._task:
-            self._enter(job)
-        if job == FORWARD:
+        backward = self._innermost()
+        if backward is None:
             return self.host
-        backward = self._backwards[-1]
+        if backward.again is not None:
+            return backward.again
         host = backward.hosts.get(device)
         if host is None:
             host = backward.hosts[device] = Host(backward.start.now_s, backward.start.seen)
-        host.now_s = max(host.now_s, self.not_before_s)
+        if works and backward.left is not None:
+            host.now_s = max(host.now_s, backward.left.now_s)
+            host.learn(backward.left.seen)
+            backward.left = None
         return host
 
     @contextmanager
     def running_again(self) -> Iterator[None]:
-        """While code runs again in backward. Its kernels read no gradient, but a gradient began it.
+        """While code runs again in backward. One thread issues all of it, on whatever devices.
 
-        One such region runs at a time, so all that was issued before it counts.
+        Its kernels read no gradient, but a gradient began it. One such region runs at a time, so all that was
+        issued before it counts. Then the thread goes on with the node for which the code ran again.
         """
-        before_s, self.not_before_s = self.not_before_s, self._latest().now_s
+        backward = self._innermost()
+        if backward is None or backward.again is not None:
+            yield
+            return
+        latest = self._latest()
+        backward.again, backward.left = Host(latest.now_s, latest.seen), None
         try:
             yield
         finally:
-            self.not_before_s = before_s
+            backward.again, backward.left = None, backward.again
+
+    def _innermost(self) -> _Backward | None:
+        """The backward that this thread is in now."""
+        job = current_graph_task_id()
+        if job != self._task:
+            self._enter(job)
+        return None if job == FORWARD else self._backwards[-1]
 
     def spend(self, taken_s: float, device: int, *, computing: bool) -> None:
         """Do work of the runtime's own.
@@ -163,10 +185,10 @@ class Thread:
                 break  # ids grow: a larger one began inside this backward
             ended = self._backwards.pop()
             outer = self._backwards[-1].start if self._backwards else self.host
-            for host in ended.hosts.values():
+            for host in ended.all():
                 outer.now_s = max(outer.now_s, host.now_s)
                 outer.learn(host.seen)
-            for host in self._backwards[-1].hosts.values() if self._backwards else ():
+            for host in self._backwards[-1].all() if self._backwards else ():
                 host.now_s = max(host.now_s, outer.now_s)
                 host.learn(outer.seen)
         if job != FORWARD and not (self._backwards and self._backwards[-1].job == job):
@@ -175,5 +197,5 @@ class Thread:
         self._task = job
 
     def _latest(self) -> Host:
-        hosts = [self.host, *(host for backward in self._backwards for host in backward.hosts.values())]
+        hosts = [self.host, *(host for backward in self._backwards for host in backward.all())]
         return max(hosts, key=lambda host: host.now_s)

@@ -112,8 +112,6 @@ class RunningAgain:
         self._device_of, self._travel_s, self._send_s = units.device_of, travel_s, send_s
         self._seen: set[tuple[int, int]] = set()
         self._maker: dict[int, int] = {}
-        self._clocks_s: dict[int, dict[int, float]] = {}
-        self._begin_s = 0.0
         self._begun: dict[int, _Begun] = {}
 
     def reach(self, layer: int, stage: int) -> None:
@@ -128,7 +126,6 @@ class RunningAgain:
             return
         self._seen.add((stage, region))
         self._maker = {}
-        self._begin_s = max([self._counter.seconds.host_backward_s[stage], *self._clocks(stage).values()])
         for device, layers in self._torn.stretches(region):
             self._stretch(stage, device, layers)
 
@@ -136,38 +133,17 @@ class RunningAgain:
         """See `Torn`."""
         return self._torn.without(layer, host_s, own_s)
 
-    def end(self) -> None:
-        """Backward of a stage is over when the threads of all its devices have issued what they issue."""
-        seconds = self._counter.seconds
-        for stage, clocks in self._clocks_s.items():
-            own_s, over_s = seconds.host_backward_s[stage], max([0.0, *clocks.values()])
-            seconds.host_backward_s[stage] = max(own_s, over_s)
-            adding_s = max(own_s + seconds.add_host_s[stage], over_s)
-            seconds.add_host_s[stage] = adding_s - seconds.host_backward_s[stage]
-
-    def _clocks(self, stage: int) -> dict[int, float]:
-        """By other device, what its thread has done: autograd has one for each device."""
-        return self._clocks_s.setdefault(stage, {})
-
-    def _spend(self, stage: int, device: int, host_s: float, *, not_before_s: float = 0.0) -> float:
-        """Let a device's thread work in a region; returns what it had done before."""
-        not_before_s = max(not_before_s, self._begin_s)
-        if device == self._device_of[stage]:
-            before_s = self._counter.seconds.host_backward_s[stage]
-            self._counter.work(stage, max(0.0, not_before_s - before_s) + host_s, 0.0)
-        else:
-            before_s = self._clocks(stage).get(device, 0.0)
-            self._clocks(stage)[device] = max(before_s, not_before_s) + host_s
-        return max(before_s, not_before_s)
+    def _spend(self, stage: int, host_s: float) -> float:
+        """Let the stage's thread work: it issues all of a region. Returns what it had done before."""
+        before_s = self._counter.seconds.host_backward_s[stage]
+        self._counter.work(stage, host_s, 0.0)
+        return before_s
 
     def _stretch(self, stage: int, device: int, layers: list[tuple[int, float]]) -> None:
         """Run a stretch of a region, after what it reads was sent."""
         forward_s, host_s = self._plan.seconds_of("forward"), self._plan.host_s["forward"]
         taken = [(part * host_s[layer], part * forward_s[layer]) for layer, part in layers]
-        reads = any(
-            [part for _, part in layers]
-        )  # else torch stops there, and backward's first kernel does not
-        brought = [self._sent(stage, device, one, reads) for one in self._torn.brought(device, layers)]
+        brought = [self._sent(stage, one) for one in self._torn.brought(device, layers)]
         number, is_own = stage, device == self._device_of[stage]
         if not is_own:
             number = self._piece(
@@ -178,14 +154,11 @@ class RunningAgain:
             self._counter.work(stage, issue_s, own_s)
         self._maker.update(dict.fromkeys([layer for layer, _ in layers], number))
 
-    def _sent(self, stage: int, device: int, tensor: int, reads: bool) -> tuple[int, int, int] | None:
-        """Who makes a tensor, where, and how large it is; None of what the host has.
-
-        The thread of its reader goes on with what reads it when the tensor was sent.
-        """
+    def _sent(self, stage: int, tensor: int) -> tuple[int, int, int] | None:
+        """Who makes a tensor, where, and how large it is; None of what the host has."""
         maker, size_bytes = self._plan.indexed.source[tensor], self._plan.indexed.size_bytes[tensor]
         if maker == FROM_HOST:
-            self._spend(stage, device, self._send_s)
+            self._spend(stage, self._send_s)
             return None
         source = self._plan.device_of[maker]
         if source == self._device_of[stage]:
@@ -194,12 +167,11 @@ class RunningAgain:
             number = self._maker.get(maker)
         if number is None:  # what the region is given: it is sent behind all that was issued there
             number = self._piece(stage, source, 0.0, 0.0)
-        issued_s = self._spend(stage, source, self._send_s) + self._send_s
-        self._spend(stage, device, 0.0, not_before_s=issued_s - (0.0 if reads else self._send_s))
+        self._spend(stage, self._send_s)
         return number, source, size_bytes
 
     def _piece(self, stage: int, device: int, own_s: float, host_s: float) -> int:
-        return self._added(Piece(stage, device, own_s, self._spend(stage, device, host_s), host_s))
+        return self._added(Piece(stage, device, own_s, self._spend(stage, host_s), host_s))
 
     def _added(self, piece: Piece) -> int:
         self.again.pieces.append(piece)

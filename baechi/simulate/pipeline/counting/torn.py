@@ -1,4 +1,5 @@
-"""Regions that the model's code checkpoints, and that a placement tears: they lie in several stages."""
+"""Regions that the model's code checkpoints, and that a placement tears: they lie in several stages, or read
+what lies elsewhere, which is sent again when they run again."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -25,7 +26,7 @@ def regions_of(indexed: IndexedGraph) -> list[tuple[int, dict[int, float]]]:
 
 
 class Torn:
-    """The regions that lie in several stages.
+    """The regions that lie in several stages, or read what lies on other devices.
 
     Args:
         regions: see `regions_of`.
@@ -45,10 +46,16 @@ class Torn:
         self._less: dict[int, tuple[float, float]] = {}
         for layer, parts in regions:
             members = {one: part for one, part in parts.items() if stage_of[one] >= 0}
-            if len({stage_of[one] for one in (*members, layer)} if members else ()) > 1:
+            if members and self._is_torn(members, layer, stage_of):
                 self.region_of.update(dict.fromkeys((*members, layer), len(self._members)))
                 self._members.append(members)
                 self._less[layer] = self._taken(members, plan.device_of[layer])
+
+    def _is_torn(self, members: dict[int, float], layer: int, stage_of: Sequence[int]) -> bool:
+        device = self._plan.device_of[layer]
+        return len({stage_of[one] for one in (*members, layer)}) > 1 or bool(
+            self.brought(device, members.items())
+        )
 
     def _taken(self, members: dict[int, float], device: int) -> tuple[float, float]:
         """What a region takes of the host, and of one device."""

@@ -17,6 +17,7 @@ from backend.virtual.machine.by_hand import (
     side,
     zeros,
 )
+from torch.utils.checkpoint import checkpoint
 
 from baechi.backend.transfer import transfer
 
@@ -220,3 +221,25 @@ def test_backwards_in_a_row_hand_on_what_the_host_waited_for() -> None:
         with on(side("cpu:0")) as aside:
             seen + 1
         after(compute("cpu:0"), aside)
+
+
+def test_one_thread_issues_what_runs_again() -> None:
+    """On whatever devices; then it goes on with the node for which the code ran again."""
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        with DEVICES.running_again():
+            y = x.exp()
+            zeros("cpu:1")  # reads nothing of what ran before
+            return y.exp()
+
+    with cluster_of(launch_s=10.0):
+        x = zeros("cpu:0", requires_grad=True)
+        out = checkpoint(region, x, use_reentrant=False)
+        out.backward(zeros("cpu:0"))
+        assert [(name, where, start_s) for name, where, start_s, _ in rows()[5:]] == [
+            ("exp", "cpu:0", 60.0),
+            ("zeros", "cpu:1", 70.0),
+            ("exp", "cpu:0", 80.0),
+            ("mul", "cpu:0", 90.0),
+            ("mul", "cpu:0", 100.0),
+        ]
