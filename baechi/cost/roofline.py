@@ -74,6 +74,17 @@ class Work:
         weights = len(costs.weights or ()) if costs.grads is None else costs.grads  # buffers have none
         return cls(0, _ADDITION_PASSES * costs.grad_bytes, max(1, weights))
 
+    @classmethod
+    def of_sum(cls, size_bytes: float, before: "Work | None" = None) -> "Work":
+        """Adding one gradient to another one.
+
+        Args:
+            size_bytes: of each.
+            before: work that is there already.
+        """
+        moved_bytes, kernels = (0.0, 0.0) if before is None else (before.moved_bytes, before.kernels)
+        return cls(0, moved_bytes + _ADDITION_PASSES * size_bytes, kernels + 1)
+
     def seconds(self, device: Device, dtype: str) -> float:
         """How long it takes at a device's peak rates.
 

@@ -16,6 +16,7 @@ from baechi.simulate.pipeline.counting.again import Again, RunningAgain
 from baechi.simulate.pipeline.counting.awaits import awaits_of, waits_of
 from baechi.simulate.pipeline.counting.bytes import bytes_of, gradients_of
 from baechi.simulate.pipeline.counting.seconds import Made, SecondsCounter
+from baechi.simulate.pipeline.counting.sums import MovedSums
 from baechi.simulate.pipeline.counting.torn import Torn, regions_of
 
 
@@ -100,7 +101,7 @@ class PipelineCoster:
         if self.graph.training:
             losses = [stage_of[one.maker] for one in self.indexed.returned if one.is_loss]
             back = [(layer, stage_of[layer]) for layer in reversed(layers)]
-            counter.backward(back, losses, self._weights_part, running)
+            counter.backward(back, losses, self._weights_part, running, MovedSums(plan, stage_of))
         return running
 
     def _travel_s(self, source: int, target: int, size_bytes: int) -> float:

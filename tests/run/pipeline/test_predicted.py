@@ -149,6 +149,7 @@ def test_steps(kind: type[nn.Module], rate: float, at_most: float, order: str) -
     [
         ("detr", 4, "even", "1f1b", MICROBATCHES),
         ("two_branches", 3, "even", "1f1b", MICROBATCHES),
+        ("two_branches", 4, "auto", "1f1b", 2),
         ("torch_transformer", 3, "random:1", "gpipe", 2),
     ],
 )
@@ -221,7 +222,7 @@ class Dropping(Blocks):
 def test_torn_regions_run_again_as_a_whole(
     kind: type[nn.Module], rate: float, at_most: float, order: Any, placer: str
 ) -> None:
-    """On all their devices, and one thread issues them; where they lie in one stage, that stage alone does."""
+    """On all their devices, and one thread issues them; those of one stage are run by that alone."""
     dry, predicted = timelines(kind, (64, 64), rate, order, placer)
     assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=at_most / 4)
 
@@ -241,6 +242,31 @@ def test_what_a_region_reads_from_elsewhere_is_sent_again() -> None:
     """Behind all that was issued there: the step is a quarter longer than without that."""
     dry, predicted = timelines(Led, (64, 64), 1e9, "1f1b")
     assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=0.005)
+
+
+class Forked(nn.Module):
+    """Branches on several devices read a large tensor; one device has two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 512)
+        self.branches = nn.ModuleList([nn.Linear(512, 4) for _ in range(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).tanh()
+        return torch.cat([branch(x) for branch in self.branches]).square().mean()
+
+
+@RATES
+def test_gradients_are_added_up_where_several_stages_send_them(rate: float, at_most: float) -> None:
+    """In the stage of what they read; those of one stage, there."""
+    cluster, net, x = cluster_of(3, rate), seeded(Forked), noise(64, 4)
+    graph = baechi.profile(net, x, cluster=cluster, training=True, source="estimate", microbatches=2)
+    branches = {f"branches.{number}": device for number, device in enumerate((1, 2, 2, 0))}
+    plan = baechi.Plan.from_device_map(graph, cluster, {"stem": 0, **branches})
+    pipeline = baechi.pipeline(plan, 2, "gpipe")
+    dry = baechi.dry_run(net, x, pipeline)
+    assert pipeline.timeline.makespan_s == pytest.approx(dry.makespan_s, rel=at_most / 10)
 
 
 class Aside(nn.Module):

@@ -18,6 +18,7 @@ from baechi.records.device import HostCosts
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.pipeline import Units
 from baechi.simulate.indexed_plan import IndexedPlan
+from baechi.simulate.pipeline.counting.sums import MovedSums
 
 
 class TaskSeconds(NamedTuple):
@@ -126,6 +127,7 @@ class SecondsCounter:
         losses: Iterable[int],
         weights_part: Sequence[float],
         regions: Regions,
+        sums: MovedSums,
     ) -> None:
         """Count layers.
 
@@ -134,6 +136,7 @@ class SecondsCounter:
             losses: the stages in which backward begins, once for each gradient that it begins with.
             weights_part: by layer, the part of its backward that is for its weights alone, if that is apart.
             regions: what runs again.
+            sums: of gradients, that are made in other stages than the graph counts them with.
         """
         plan, units, seconds = self._plan, self._units, self.seconds
         backward_s, host_s = plan.seconds_of("backward"), plan.host_s["backward"]
@@ -143,8 +146,10 @@ class SecondsCounter:
         for layer, stage in layers:
             adding, found = stage, plan.indexed.costs[layer]
             part = weights_part[layer] if stage in units.weights_stage else 0.0
+            if layer in sums:
+                self.work(stage, *sums.before(layer))
             regions.reach(layer, stage)
-            issue_s, work_s = regions.without(layer, host_s[layer], backward_s[layer])
+            issue_s, work_s = regions.without(layer, *sums.without(layer, host_s[layer], backward_s[layer]))
             self.work(stage, (1 - part) * issue_s, (1 - part) * work_s)
             if part:
                 adding = units.weights_stage[stage]
