@@ -3,7 +3,8 @@
     one stage reads it      the sum is made there, and sent once
     several stages do       each sends its own; the stage that made the tensor adds them up
 
-The graph counts each sum with the reader whose gradient comes to those that are there.
+A graph whose backward was captured counts each sum with the reader whose gradient comes to those that are
+there. Others know of none.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ class MovedSums:
         self._plan = plan
         self._less: dict[int, Work] = {}
         self._more: dict[int, Work] = {}
-        for reader, maker, size_bytes in _moved(plan.indexed, stage_of):
+        captured = plan.graph.graph.get("backward_captured", False)
+        for reader, maker, size_bytes in _moved(plan.indexed, stage_of) if captured else ():
             for found, layer in ((self._less, reader), (self._more, maker)):
                 found[layer] = Work.of_sum(size_bytes, found.get(layer))
 
