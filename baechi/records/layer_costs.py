@@ -119,6 +119,13 @@ class LayerCosts(AbstractAttributes):
         str, "node", "If the host waits for its values, the node that the model's code reaches next."
     ] = ""
 
+    awaited_after: Annotated[
+        Sequence[float],
+        "kernels",
+        "If the host waits for its values while it runs: after how many of its kernels, each time; if "
+        "missing, after all of them.",
+    ] = ()
+
     runs_again: Annotated[
         Mapping[str, float] | None,
         "part, by node",

@@ -24,6 +24,7 @@ class Draft:
         held: storages of `made` that stay referenced after their last read, to the end of forward.
         held_until: the node during which the last of the others is released, if none of their readers.
         awaited_before: if the host waits for its values, the node that the code reaches next.
+        waits: how many kernels it had launched whenever the host waited for its values.
         lent: those of `escaped` that autograd keeps for readers only, not for this node.
         returned: what the model returns of it: bytes, by the place among all that it returns.
         losses: those of them where backward begins.
@@ -59,6 +60,7 @@ class Draft:
     held: set[int] = field(default_factory=set)
     held_until: str = ""
     awaited_before: str = ""
+    waits: list[int] = field(default_factory=list)
     lent: set[int] = field(default_factory=set)
     returned: dict[str, int] = field(default_factory=dict)
     losses: dict[str, int] = field(default_factory=dict)
@@ -165,6 +167,8 @@ class Draft:
             attributes["held_until"] = self.held_until
         if self.awaited_before:
             attributes["awaited_before"] = self.awaited_before
+        if any([number < self.kernels for number in self.waits]):
+            attributes["awaited_after"] = list(dict.fromkeys(self.waits))
         if self.returned:
             attributes["returned"] = dict(self.returned)
         if training and self.moved_grad_bytes:

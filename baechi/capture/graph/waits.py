@@ -35,6 +35,7 @@ class HostWaits:
             if draft.last == number - 1:  # what it made is still there
                 draft.last = number
             draft.kernels += wait.kernels
+            draft.waits.append(draft.kernels)
         awaited = [name for name in made if self._on_device(name)]
         if awaited:
             self._numbers.append(number)

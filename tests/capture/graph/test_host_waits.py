@@ -43,6 +43,27 @@ def test_without_a_wait_branches_are_free() -> None:
     assert orders(graph_of(Net(waits=False))) == set()
 
 
+class Asks(nn.Module):
+    """A layer that asks for a value between its kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x @ self.weight
+        scale = 2.0 if bool(x.detach().sum() > 0) else 1.0
+        return scale * x.tanh()
+
+
+def test_a_layer_says_after_which_of_its_kernels_the_host_waits() -> None:
+    """A product, a sum, a comparison, what brings the value; then two more."""
+    costs = graph_of(nn.Sequential(nn.Linear(8, 8), Asks(), nn.Linear(8, 8))).costs("1")
+    assert list(costs.awaited_after) == [4] and costs.kernels == 6
+    after = graph_of(Net(waits=True)).costs("glue:/gt#0")
+    assert after.awaited_before == "b" and not after.awaited_after
+
+
 class LooksBack(nn.Module):
     """The code knows a value of `a`, then one of `b`, and looks at that of `a` again before it calls `c`."""
 

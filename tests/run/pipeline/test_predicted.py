@@ -1,19 +1,15 @@
 """Dry runs of pipelines beside what was predicted: steps and peaks, where kernels or launches bound them."""
 
-from typing import Any
-
 import pytest
 import torch
 from architectures import OTHERS, OWN
 from run.pipeline.nets import noise, seeded
+from run.pipeline.predicted import MICROBATCHES, ORDERS, RATES, timelines
 from run.pipeline.witness import cluster_of, measured
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import baechi
-
-MICROBATCHES = 4
 
 
 def conv(given: int, made: int) -> nn.Sequential:
@@ -53,22 +49,6 @@ class Scores(nn.Module):
 MODELS = {"u_net": (UNet, (8, 3, 16, 16)), "scores": (Scores, (128, 32))}
 
 
-RATES = pytest.mark.parametrize(("rate", "at_most"), [(1e9, 0.02), (1e12, 0.05)], ids=["compute", "launches"])
-ORDERS = pytest.mark.parametrize("order", ["gpipe", "1f1b"])
-
-
-def timelines(
-    kind: type[nn.Module], shape: tuple[int, ...], rate: float, order: Any, placer: str = "even"
-) -> tuple[baechi.Timeline, baechi.Timeline]:
-    """Of a step on three devices: run dry, and predicted."""
-    cluster, net, x = cluster_of(3, rate), seeded(kind), noise(*shape)
-    graph = baechi.profile(
-        net, x, cluster=cluster, training=True, source="estimate", microbatches=MICROBATCHES
-    )
-    pipeline = baechi.pipeline(baechi.place(graph, cluster, placer), MICROBATCHES, order)
-    return baechi.dry_run(net, x, pipeline), pipeline.timeline
-
-
 @pytest.mark.parametrize("model", MODELS)
 @RATES
 @ORDERS
@@ -94,6 +74,32 @@ class Values(nn.Module):
                 x = x.clamp(-1e4, 1e4)
             x = x + x.square().tanh()
         return x.square().mean()
+
+
+class Asking(nn.Module):
+    """Layers that ask for a value inside: the host waits there, and launches the rest when it has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Asks() for _ in range(6)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+
+class Asks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for turn in range(12):
+            x = x @ self.weight if turn % 6 == 0 else x.tanh()
+            if turn == 3 and not x.isfinite().all():
+                return x
+        return x
 
 
 class Idle(nn.Module):
@@ -135,7 +141,7 @@ class Homeward(nn.Module):
         return x.square().mean()
 
 
-@pytest.mark.parametrize("kind", [Values, Idle, Homeward])
+@pytest.mark.parametrize("kind", [Values, Asking, Idle, Homeward])
 @RATES
 @ORDERS
 def test_steps(kind: type[nn.Module], rate: float, at_most: float, order: str) -> None:
@@ -187,61 +193,6 @@ def test_a_view_of_a_weight_is_in_the_stage_of_the_weight() -> None:
     pipeline = baechi.pipeline(plan, 2, "gpipe")
     dry = baechi.dry_run(net, x, pipeline)
     assert pipeline.timeline.makespan_s == pytest.approx(dry.makespan_s, rel=0.02)
-
-
-class Blocks(nn.Module):
-    """Blocks that the code checkpoints: the backward of each stage runs a torn one again as a whole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64), *self.last())
-            for _ in range(3)
-        )
-
-    def last(self) -> list[nn.Module]:
-        return []
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = x + checkpoint(block, x, use_reentrant=False)
-        return x.square().mean()
-
-
-class Dropping(Blocks):
-    """A dropout's first kernels draw, and read nothing that was sent."""
-
-    def last(self) -> list[nn.Module]:
-        return [nn.Dropout(0.1)]
-
-
-@RATES
-@ORDERS
-@pytest.mark.parametrize("placer", ["random:1", "even"])
-@pytest.mark.parametrize("kind", [Blocks, Dropping])
-def test_torn_regions_run_again_as_a_whole(
-    kind: type[nn.Module], rate: float, at_most: float, order: Any, placer: str
-) -> None:
-    """On all their devices, and one thread issues them; those of one stage are run by that alone."""
-    dry, predicted = timelines(kind, (64, 64), rate, order, placer)
-    assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=at_most / 4)
-
-
-class Led(Blocks):
-    """A layer before the blocks: each block lies on a device, and reads what the one before it has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(self.first(x))
-
-
-def test_what_a_region_reads_from_elsewhere_is_sent_again() -> None:
-    """Behind all that was issued there: the step is a quarter longer than without that."""
-    dry, predicted = timelines(Led, (64, 64), 1e9, "1f1b")
-    assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=0.005)
 
 
 class Forked(nn.Module):

@@ -69,9 +69,10 @@ def awaits_of(
     """
     seconds, found = counter.seconds, [Awaits(set(), None) for _ in counter.seconds.forward_s]
     for last, devices in waits.items():
-        run, here, made = run_of[last], plan.device_of[last], counter.made[last]
+        run, here = run_of[last], plan.device_of[last]
         found[run].devices.update(devices - {here})
         if here in devices:
+            made = counter.awaited[last]
             rest_s = max(0.0, seconds.forward_s[run] - made.done_s)
             issue_s = max(0.0, seconds.host_forward_s[run] - made.issued_s)
             found[run] = found[run]._replace(own=Rest(rest_s, made.paced_s, issue_s))

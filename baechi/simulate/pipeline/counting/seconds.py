@@ -8,7 +8,7 @@ the device in some layers and by the host in others:
                                         the host's begin, and what it takes if the device waits for no more
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import ceil
 from typing import NamedTuple, Protocol
 
@@ -80,6 +80,7 @@ class SecondsCounter:
     Attributes:
         seconds: what was counted.
         made: by layer.
+        awaited: by layer after which, or within which, the host waits for its device: how far it is then.
     """
 
     def __init__(self, plan: IndexedPlan, units: Units, task_s: float) -> None:
@@ -92,6 +93,7 @@ class SecondsCounter:
             *([0.0] * runs, [0.0] * stages, [0.0] * stages),
         )
         self.made = [Made(0.0, 0.0, 0.0, 0.0)] * len(plan.indexed)
+        self.awaited: dict[int, Made] = {}
 
     def forward(self, layers: Iterable[tuple[int, int]], awaited: Collection[int]) -> None:
         """Count layers.
@@ -107,19 +109,23 @@ class SecondsCounter:
         since = [_Since(0.0, 0.0, 0.0)] * len(seconds.forward_s)
         paced = list(seconds.forward_s)  # since the host waited last
         for layer, run in layers:
-            met, before_s = since[run], seconds.forward_s[run]
+            begun_s = seconds.forward_s[run]
             seconds.host_forward_s[run] += plan.knows_host * plan.own.call_s[layer]
-            begin_s = seconds.host_forward_s[run] - met.issued_s
-            paced[run] = paced_s(paced[run], begin_s, host_s[layer], forward_s[layer], self._launch_s)
-            seconds.host_forward_s[run] += host_s[layer]
-            seconds.forward_s[run] += forward_s[layer]
-            if met.done_s:
-                seconds.forward_s[run] = max(seconds.forward_s[run], met.done_s + paced[run])
-            seconds.paced_forward_s[run] = met.paced_s + paced[run]
-            made = before_s, seconds.forward_s[run], seconds.paced_forward_s[run], seconds.host_forward_s[run]
-            self.made[layer] = Made(*made)
-            if layer in awaited:
-                since[run], paced[run] = _Since(*made[1:]), 0.0
+            for part, waits in _stretches(plan.indexed.costs[layer], layer in awaited):
+                met, issue_s, own_s = since[run], part * host_s[layer], part * forward_s[layer]
+                host_begin_s = seconds.host_forward_s[run] - met.issued_s
+                paced[run] = paced_s(paced[run], host_begin_s, issue_s, own_s, self._launch_s)
+                seconds.host_forward_s[run] += issue_s
+                seconds.forward_s[run] += own_s
+                if met.done_s:
+                    seconds.forward_s[run] = max(seconds.forward_s[run], met.done_s + paced[run])
+                seconds.paced_forward_s[run] = met.paced_s + paced[run]
+                reached = _Since(
+                    seconds.forward_s[run], seconds.paced_forward_s[run], seconds.host_forward_s[run]
+                )
+                self.made[layer] = Made(begun_s, *reached)
+                if waits:
+                    since[run], paced[run], self.awaited[layer] = reached, 0.0, self.made[layer]
 
     def backward(
         self,
@@ -188,3 +194,16 @@ class SecondsCounter:
         paced[stage] = paced_s(paced[stage], begin_s, issue_s, add_s, self._launch_s)
         seconds.add_s[stage] += add_s
         seconds.add_host_s[stage] += issue_s
+
+
+def _stretches(costs: LayerCosts, is_awaited: bool) -> Iterator[tuple[float, bool]]:
+    """A layer's kernels by the host's waits: which part of them, and whether it waits then.
+
+    Its kernels count as equally long.
+    """
+    before = 0.0
+    for number in sorted(set(costs.awaited_after)) if is_awaited and costs.kernels else ():
+        yield (number - before) / costs.kernels, True
+        before = number
+    if before < costs.kernels or not before:
+        yield 1.0 - before / max(1.0, costs.kernels), is_awaited and not before
