@@ -52,6 +52,7 @@ class IndexedGraph:
         keepers: by tensor, those whose part of autograd may keep it; a view, if one of its readers may.
         ahead: by tensor, whether it is sent as soon as it is made.
         held: by tensor, whether it stays to the end of forward anyway.
+        brief: by tensor, whether it is gone behind its last reader, though its memory may stay.
         reads, makes: by layer, tensors; inputs of the model are read and not made.
         is_view: by layer, whether its output is memory of its inputs (a view, a write in place).
         before, after: by layer, its neighbours by `order_only` edges: it must follow, or precede, them.
@@ -75,6 +76,7 @@ class IndexedGraph:
     keepers: Sequence[Collection[int]]
     ahead: Sequence[bool]
     held: Sequence[bool]
+    brief: Sequence[bool]
     reads: Sequence[Sequence[int]]
     makes: Sequence[Sequence[int]]
     is_view: Sequence[bool]
@@ -96,12 +98,15 @@ class IndexedGraph:
         return () if self.outputs_stay else self.returned
 
     @classmethod
-    def of(cls, graph: LayerGraph, *, spread: bool = False, apart: bool = False) -> "IndexedGraph":
+    def of(
+        cls, graph: LayerGraph, *, spread: bool = False, alone: bool = False, apart: bool = False
+    ) -> "IndexedGraph":
         """Index a graph.
 
         Args:
             graph: the layer graph.
             spread: whether it is placed on several devices; see `transfer.tensors`.
+            alone: whether it is placed on one device; see `transfer.tensors`.
             apart: whether functional ops may lie apart from what they follow; see `LayerGraph.groups`.
         """
         names = topological_names(graph)
@@ -110,7 +115,7 @@ class IndexedGraph:
         costs = [costs_of[name] for name in names]
         reads: list[tuple[int, ...]] = [()] * len(names)
         makes: list[tuple[int, ...]] = [()] * len(names)
-        found = tensors(graph, spread=spread)
+        found = tensors(graph, spread=spread, alone=alone)
         from_layers = {
             name: number for name, number in index.items() if not (spread and costs[number].on_host)
         }
@@ -140,6 +145,7 @@ class IndexedGraph:
             keepers=keepers_of([tensor.keepers for tensor in found], index, makes, reads, is_view),
             ahead=[tensor.ahead for tensor in found],
             held=[tensor.held for tensor in found],
+            brief=[tensor.brief for tensor in found],
             reads=reads,
             makes=makes,
             is_view=is_view,

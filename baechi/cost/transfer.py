@@ -6,7 +6,7 @@ only order two layers carry nothing; edges from inputs are uploads from the host
 goes to the host, where its inputs come from (`returned` of a node).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ class Tensor(NamedTuple):
         homeward: the consumers whose gradient goes back to the host.
         keepers: the consumers for whose backward autograd may keep it.
         held: whether it stays to the end of forward anyway.
+        brief: whether it is gone behind its last reader, though the memory that it shows may stay.
     """
 
     source: str
@@ -40,6 +41,7 @@ class Tensor(NamedTuple):
     homeward: tuple[str, ...] = ()
     keepers: tuple[str, ...] = ()
     held: bool = False
+    brief: bool = False
 
 
 def transfer_s(link: Link, size_bytes: float) -> float:
@@ -61,7 +63,7 @@ def _parts(edge: EdgeCosts) -> Iterable[tuple[Any, float, float]]:
     return [(key, edge.bytes, copies.get(key, edge.bytes))]
 
 
-def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
+def tensors(graph: LayerGraph, *, spread: bool = False, alone: bool = False) -> list[Tensor]:
     """The tensors that layers hand to each other.
 
     Args:
@@ -69,13 +71,19 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
             without the attribute are one tensor together; `order_only` edges are none.
         spread: whether it is placed on several devices: then glue that reads inputs of the model only
             (`on_host`) runs on the host, and what it reads does not travel.
+        alone: whether it is placed on one device: then inputs of the model go there whole, if the graph says
+            how large they are, and stay.
 
     Returns:
         Tensors by the code order of their sources.
     """
-    found = []
+    found: list[Tensor] = []
     on_host = {name for name, costs in graph.placed_costs() if costs.on_host} if spread else ()
     for source, edges in graph.adjacency():
+        whole_bytes = graph.nodes[source].get("output_bytes", 0)
+        if alone and whole_bytes and graph.nodes[source]["kind"] == "input":
+            found += _whole(source, ceil(whole_bytes), edges)
+            continue
         sizes = [data["bytes"] for data in edges.values() if len(data) == 1 and data.get("bytes")]
         if len(sizes) == len(edges) and not spread:
             if edges:  # all edges carry the same tensor, and say no more: nearly always
@@ -101,9 +109,27 @@ def tensors(graph: LayerGraph, *, spread: bool = False) -> list[Tensor]:
                     homeward=tuple([target for target, *_, edge in reads if edge.grad_home]),
                     keepers=tuple([target for target, *_, edge in reads if not edge.unsaved]),
                     held=all([edge.held for *_, edge in reads]),
+                    brief=any([edge.brief for *_, edge in reads]),
                 )
             )
     return found
+
+
+def _whole(source: str, size_bytes: int, edges: Mapping[str, Any]) -> Iterator[Tensor]:
+    """An input that travels whole, whatever parts of it are read."""
+    read = {target: edge for target, data in edges.items() if not (edge := EdgeCosts.of(data)).order_only}
+    if read:
+        yield Tensor(
+            source,
+            size_bytes,
+            size_bytes,
+            tuple(read),
+            ahead=False,
+            graded=tuple([target for target, edge in read.items() if not edge.no_grad]),
+            homeward=tuple([target for target, edge in read.items() if edge.grad_home]),
+            keepers=tuple([target for target, edge in read.items() if not edge.unsaved]),
+            held=True,
+        )
 
 
 def link_table(cluster: Cluster) -> list[list[Link]]:

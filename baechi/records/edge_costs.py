@@ -45,3 +45,8 @@ class EdgeCosts(AbstractAttributes):
         "flag",
         "It stays to the end of forward anyway, so its last reader releases nothing of the source.",
     ] = False
+    brief: Annotated[
+        bool,
+        "flag",
+        "The tensor (a view) is gone behind this reader, and its copies with it, though its memory may stay.",
+    ] = False

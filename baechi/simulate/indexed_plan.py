@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from baechi.cost.indexed import IndexedGraph
+from baechi.cost.indexed import FROM_HOST, IndexedGraph
 from baechi.cost.machine import host_s_of, last_part
 from baechi.cost.memory import Footprint, footprints_of, saved_returned_bytes
 from baechi.cost.own_work import OwnWork
@@ -82,7 +82,8 @@ class IndexedPlan:
             cluster: the devices.
             optimizer: as for `of`.
         """
-        indexed = IndexedGraph.of(graph)
+        knows_host = any([costs.host_forward_s for _, costs in graph.placed_costs()])
+        indexed = IndexedGraph.of(graph, alone=knows_host)
         parts = footprints_of(graph, indexed.costs, optimizer)
         phases: tuple[Phase, ...] = ("forward", "backward") if graph.training else ("forward",)
         layers, training = indexed.costs, graph.training
@@ -105,10 +106,12 @@ class IndexedPlan:
             (),
         )
         on_host = [layer for layer, costs in enumerate(layers) if costs.on_host]
-        return replace(whole, _spread=whole._without(on_host)) if on_host else whole
+        differs = on_host or (knows_host and FROM_HOST in indexed.source)
+        return replace(whole, _spread=whole._without(on_host)) if differs else whole
 
     def _without(self, on_host: Sequence[int]) -> "IndexedPlan":
-        """The same plan with glue that reads only inputs on the host, where it takes nothing of a device."""
+        """The same plan for several devices: inputs travel as they are read, and glue that reads only inputs
+        runs on the host, where it takes nothing of a device."""
         table = list(self.footprints)
         seconds = {phase: [list(row) for row in rows] for phase, rows in self.seconds.items()}
         host_s = {phase: list(times) for phase, times in self.host_s.items()}
@@ -166,7 +169,7 @@ class IndexedPlan:
 
     @property
     def spread(self) -> "IndexedPlan":
-        """The same with glue that reads only inputs on the host, as on several devices."""
+        """The same as on several devices."""
         return self if self._spread is None else self._spread
 
     @property

@@ -59,11 +59,14 @@ def host_times_s(indexed: IndexedGraph, cluster: Cluster) -> tuple[list[float], 
 
 
 def _sent_inputs(indexed: IndexedGraph) -> int:
-    """How many inputs are sent to some device: all but those that only glue on the host reads."""
+    """How many inputs are sent to some device: all but those that only glue on the host reads.
+
+    One that is read in parts counts once: a model on one device gets it whole.
+    """
     on_host = [costs.on_host for costs in indexed.costs]
-    tensors = zip(indexed.source, indexed.consumers, strict=True)
-    readers = [layers for maker, layers in tensors if maker == FROM_HOST]
-    return sum([not all(on_host[layer] for layer in layers) for layers in readers])
+    tensors = zip(indexed.source, indexed.origin, indexed.consumers, strict=True)
+    read = [(origin, layers) for maker, origin, layers in tensors if maker == FROM_HOST]
+    return len({origin for origin, layers in read if not all(on_host[layer] for layer in layers)})
 
 
 def _host_s(indexed: IndexedGraph, phase: Phase) -> list[float]:

@@ -240,7 +240,7 @@ class Builder:
                 self.lent.setdefault(storage.index, []).append((name, use))
         if source is not None and source != name and not source.startswith(ELSEWHERE):
             known = self.tensors.setdefault(source, {})
-            tensor = known.setdefault((storage.index, use.view), str(len(known)))
+            tensor = known.setdefault((storage.index, use.view, use.object), str(len(known)))
             self.found.edges.setdefault((source, name), {})[tensor] = use
             self._escape(storage)
         self.found.read_by.setdefault(storage.index, set()).add(name)

@@ -130,6 +130,10 @@ class Drafted:
         from_host = source in self.inputs or source in self.on_host
         if from_host and self.trace.training and any(use.requires_grad for use in uses):
             attributes["grad_home"] = True
+        if all(self._is_gone_behind(target, use) for use in uses):
+            attributes["brief"] = True
+        if self.trace.training and not any(target in self._savers(use.storage) for use in uses):
+            attributes["unsaved"] = True
         if source in self.inputs:
             return attributes
         if all(use.storage.weight or use.storage.index in self.drafts[source].held for use in uses):
@@ -138,9 +142,11 @@ class Drafted:
             attributes["on_demand"] = True
         if self.trace.training and not any(use.requires_grad for use in uses):
             attributes["no_grad"] = True
-        if self.trace.training and not any(target in self._savers(use.storage) for use in uses):
-            attributes["unsaved"] = True
         return attributes
+
+    def _is_gone_behind(self, reader: str, use: Use) -> bool:
+        """Whether no variable holds a tensor when a reader has run: it was made for this reader."""
+        return self.trace.gone.get(use.object, len(self.trace.events)) <= self.drafts[reader].last + 1
 
     def _savers(self, storage: Storage) -> set[str]:
         """The nodes whose backward keeps a storage; all that use it, if saving was not watched."""

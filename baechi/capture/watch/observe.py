@@ -219,12 +219,13 @@ class _Operations(TorchDispatchMode):
         makes = tuple(use for use in map(watch.use, made) if id(use.storage) not in known)
         if not facts.rule.fresh:  # what `torch.tensor` makes lies on the host first, wherever it goes
             watch.note_origin(reads, (*makes, *written))
-        if makes or written:
-            work = flops_of(func, args, kwargs, result), is_kernel(func, args, kwargs)
+        waits, kernel = host_waits(facts, args), is_kernel(func, args, kwargs)
+        if makes or written or (kernel and result is None):  # a check makes nothing, and takes its time
+            work = flops_of(func, args, kwargs, result), kernel
             there = _where_it_runs(facts, args, given, reads)
             self._note(func, (there, written, makes), (given, made or writing), work)
-        if host_waits(facts, args) and not (watch.function is not None and watch.function.name == LIST):
-            kernels = 0 if makes else int(is_kernel(func, args, kwargs))
+        if waits and not (watch.function is not None and watch.function.name == LIST):
+            kernels = 0 if makes else int(kernel)
             watch.trace.events.append(HostWait(makes or reads, kernels))
         return result
 

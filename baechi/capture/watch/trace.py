@@ -240,6 +240,7 @@ class Trace:
         storages: every storage seen.
         events: what happened, in code order.
         weights: storage of each parameter and buffer, by qualified name (ties have several names).
+        gone: by number of a tensor (`Use.object`), the event before which nothing held it any more.
         replaced: by name of a buffer that the model's code assigned anew, the storage that it has now.
         modules: class name of every module, by qualified name.
         uncounted: operators that compute a lot, but have no formula for their flops.
@@ -252,6 +253,7 @@ class Trace:
     storages: list[Storage] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     weights: dict[str, Storage] = field(default_factory=dict)
+    gone: dict[int, int] = field(default_factory=dict)
     replaced: dict[str, Storage] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
     uncounted: set[str] = field(default_factory=set)

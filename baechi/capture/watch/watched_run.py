@@ -179,10 +179,11 @@ class Watch:
         if number is None:
             number = vars(tensor)[_NUMBER] = next(self._numbers)
             storage.names += 1
-            weakref.finalize(tensor, self._forgotten, storage).atexit = False
+            weakref.finalize(tensor, self._forgotten, storage, number).atexit = False
         return number
 
-    def _forgotten(self, record: Storage) -> None:
+    def _forgotten(self, record: Storage, number: int) -> None:
+        self.trace.gone[number] = self.trace.now
         record.names -= 1
         if not record.names:
             record.forgotten = self.trace.now

@@ -202,8 +202,23 @@ class ForwardLedger:
     def _let_inputs_go(self, layer: int, now_s: float) -> None:
         for tensor in self._stage.indexed.reads[layer]:
             maker = self._stage.indexed.source[tensor]
+            if self._is_gone_behind(layer, tensor):
+                self._drop_copies(tensor, maker, now_s)
             if maker != FROM_HOST and not self._stage.indexed.held[tensor]:
                 self._released_by(maker, now_s)
+
+    def _is_gone_behind(self, layer: int, tensor: int) -> bool:
+        """Whether a tensor's copies are released behind a layer. In training autograd may hold the tensor."""
+        indexed = self._stage.indexed
+        last = indexed.brief[tensor] and layer == indexed.consumers[tensor][-1]
+        return last and not self._stage.graph.training
+
+    def _drop_copies(self, tensor: int, maker: int, now_s: float) -> None:
+        """Drop the copies of a tensor that is gone, whatever becomes of the memory that it showed."""
+        copies = self._copied.get(maker, [])
+        for number in [number for number in copies if self._transfers[number].tensor == tensor]:
+            copies.remove(number)
+            self._drop_copy(number, now_s)
 
     def _released_by(self, maker: int, now_s: float) -> None:
         """Release one hold on a layer's output. The last drops it, after the bases that only it held."""

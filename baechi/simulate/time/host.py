@@ -100,11 +100,19 @@ class ForwardHost:
         self.go_on(self.now_s)
 
     def _follow(self, instructions: Sequence[Instruction], transfers: Sequence[Transfer]) -> None:
-        """Note what each transfer is issued behind, which depends on no time."""
+        """Note what each transfer is issued behind, and what waits for it, which depends on no time."""
         newest = [_NO_LAYER] * len(self._newest)
+        arriving: list[list[int]] = [[] for _ in newest]
         for what, number in instructions:
             if what == "launch":
-                newest[self._device_of[number]] = number
+                device = self._device_of[number]
+                newest[device] = number
+                for brought in arriving[device]:
+                    if number not in transfers[brought].consumers:
+                        self.issued.holds.setdefault(brought, []).append(number)
+                arriving[device].clear()
+            elif what == "arrive":
+                arriving[transfers[number].target].append(number)
             elif what == "depart":
                 self.issued.sequence.append(number)
                 makers = transfers[number].producers
