@@ -225,9 +225,13 @@ class BackwardLedger:
             if layer not in indexed.graded[tensor] or indexed.source[tensor] == FROM_HOST:
                 continue
             size_bytes = indexed.size_bytes[tensor]
-            same = next((g for g in got if g is not None and g.size_bytes >= size_bytes), None)
+            # without a kernel the whole output's gradient is only viewed, even if it is expanded (of a sum)
+            enough_bytes = min(size_bytes, self._stage.footprints[layer].upstream_bytes or size_bytes)
+            same = next((g for g in got if g is not None and g.seen_bytes >= enough_bytes), None)
             if same is None:
                 self._issue(device, size_bytes)
+            else:
+                same.expanded_bytes = max(same.seen_bytes, size_bytes)
             self._add(tensor, device, same or Gradient(size_bytes))
 
     def _add(self, tensor: int, device: int, gradient: Gradient, asked_s: float | None = None) -> None:
@@ -235,7 +239,7 @@ class BackwardLedger:
         there = self._gradients.get(tensor, device)
         if there is not None:
             own_bytes = self._stage.indexed.size_bytes[tensor] if tensor >= 0 else gradient.size_bytes
-            size_bytes = min(there.size_bytes, gradient.size_bytes, own_bytes)  # a sum is contiguous
+            size_bytes = min(there.seen_bytes, gradient.seen_bytes, own_bytes)  # a sum is contiguous
             self._issue(device, size_bytes)
             there.read_beside(gradient)
             if asked_s is not None:

@@ -20,16 +20,23 @@ class Gradient:
         size_bytes: its size.
         until_s: when other devices' streams and copy streams have finished with it, if they use it.
         holders: of how many tensors it is the gradient.
+        expanded_bytes: how large its largest view is, if that repeats it.
     """
 
     size_bytes: int
     until_s: float = OVER
     holders: int = 0
+    expanded_bytes: int = 0
 
     def read_beside(self, other: "Gradient") -> None:
         """Note that one kernel reads both: each waits for the streams that use the other."""
         both = max(self.until_s, other.until_s)
         self.until_s, other.until_s = [both if one.is_shared else OVER for one in (self, other)]
+
+    @property
+    def seen_bytes(self) -> int:
+        """How large it looks."""
+        return max(self.size_bytes, self.expanded_bytes)
 
     @property
     def is_shared(self) -> bool:

@@ -239,6 +239,7 @@ class _Backward:
         self._newest = [_NO_LAYER] * stage.host
         self._waited: list[list[int]] = [[] for _ in range(stage.host)]
         self._met: set[tuple[int, int]] = set()
+        self._came_s: dict[tuple[int, int], float] = {}  # by layer and device: when it got one
         self._given_s = [start_s - before_s] * len(stage.place)
 
     def begin(self, number: int) -> None:
@@ -249,8 +250,13 @@ class _Backward:
         device = self._stage.device_of[layer]
         kernels_s = self._stage.host_s["backward"][layer]
         now_s = max(self._clocks[device], self._given_s[layer])
-        self.issued.layers[layer] = issue_s(now_s, kernels_s, self._launch_s)
-        self._clocks[device] = self.issued.layers[layer][1]
+        first_s, last_s = issue_s(now_s, kernels_s, self._launch_s)
+        for tensor in self._stage.indexed.reads[layer]:
+            maker = self._stage.indexed.source[tensor]
+            if layer in self._stage.indexed.graded[tensor]:  # its last kernel adds to what came before
+                last_s = max(last_s, self._came_s.get((maker, device), 0.0) + self._launch_s)
+        self.issued.layers[layer] = first_s, last_s
+        self._clocks[device] = last_s
         self._newest[device] = layer
         for number in self._waited[device]:
             self.issued.holds.setdefault(number, []).append(layer)
@@ -275,5 +281,6 @@ class _Backward:
         if (transfer.tensor, home) in self._met:
             asked_s = self._clocks[home] = max(self._clocks[home], asked_s) + self._launch_s
         self._met.add((transfer.tensor, home))
+        self._came_s[maker, home] = asked_s
         self._given_s[maker] = max(self._given_s[maker], asked_s)
         self._waited[home].append(number)
