@@ -2,8 +2,9 @@
 
     labels  3 1 255 255 │ 2 0 1 3     labels other than 255? other than 0, 1, 3? the rows? ...
 
-A label that does not occur cannot be ignored in a batch, so it is a candidate when it first occurs. Not all
-labels are, since a vocabulary has many: what is ignored is common, frequent, or beyond all other labels.
+A label that does not occur cannot be ignored in a batch, so it is a candidate when it first occurs; so is NaN
+among targets. Not all labels are, since a vocabulary has many: what is ignored is common, frequent, or beyond
+all other labels.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,6 +17,7 @@ from baechi.run.pipeline.batch.shares import (
     Rule,
     by_amounts,
     by_labels,
+    by_numbers,
     differ,
     shares_by,
     tensors_of,
@@ -70,12 +72,25 @@ def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
         for rule, shares in zip(others, shares_by(others, parts), strict=True)
         if differ(shares, by_rows, _NOTABLE)
     ]
+    floats = {name: each for name, each in named.items() if each[0].dtype in _FLOATS}
+    numbers = [
+        by_numbers(name)
+        for name, each in floats.items()
+        if by_numbers(name) not in without and _has_unknown(each)
+    ]
+    unknown = [one.reads for one in numbers]
     amounts = [
         by_amounts(name, skipped)
-        for name, each in named.items()
-        for skipped in (_skipped(each) if each[0].dtype in _FLOATS else ())
+        for name, each in floats.items()
+        if name not in unknown
+        for skipped in _skipped(each)
     ]
-    return [rule for rule in (*default, ROWS, *notable, *amounts, SUM) if rule not in without]
+    return [rule for rule in (*default, ROWS, *numbers, *notable, *amounts, SUM) if rule not in without]
+
+
+def _has_unknown(each: Sequence[torch.Tensor]) -> bool:
+    """Whether an entry is NaN."""
+    return bool(torch.stack([one.isnan().any() for one in each]).any())
 
 
 def _split_tensors(parts: Parted) -> dict[str, list[torch.Tensor]]:

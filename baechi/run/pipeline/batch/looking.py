@@ -82,7 +82,15 @@ class Seen:
         return None if whole is None or len(found) < len(each) else Losses(self.way, whole, found)
 
 
-def seen(model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs], *, trains: bool) -> Seen:
+def seen(
+    model: nn.Module,
+    call: CallWhole,
+    rows: Inputs,
+    parts: Sequence[Inputs],
+    *,
+    trains: bool,
+    known: bool = False,
+) -> Seen:
     """What a model gives for a few rows, as it trains if that can be told.
 
     In training, losses are those of training if the model gives the same one twice in a row: its own code
@@ -94,6 +102,7 @@ def seen(model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs
         rows: the rows together.
         parts: the same in parts.
         trains: whether it is looked at in training though it may have a loss in evaluation.
+        known: whether it is known to draw nothing then, as other rows of the batch were looked at.
 
     Returns:
         What it returned, without gradients.
@@ -102,7 +111,7 @@ def seen(model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs
         Exception: whatever the model's code raises in evaluation.
     """
     if trains and model.training:
-        found = _in_training(model, call, rows, parts, Way.STILL)
+        found = _in_training(model, call, rows, parts, Way.STILL, 1 if known else 2)
         if found is not None:
             return found
     (whole,) = looked(model, call, rows, Way.EVALUATION)
@@ -114,11 +123,11 @@ def seen(model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs
 
 
 def _in_training(
-    model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs], way: Way
+    model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs], way: Way, times: int = 1
 ) -> Seen | None:
     """What it gives in training, if there are losses; None also if it fails, or draws though it is still."""
     try:
-        whole, *again = looked(model, call, rows, way, 2 if way is Way.STILL else 1)
+        whole, *again = looked(model, call, rows, way, times)
         one, others = objective_in(whole), [objective_in(result) for result in again]
         if one is None or any(other is None or float(other) != float(one) for other in others):
             return None

@@ -3,6 +3,7 @@
     mean over rows                      rows of the microbatch / rows
     mean over labels                    its labels that are not ignored / all such labels
     mean weighed by a mask              the sum of its mask / the sum of the mask
+    mean over known targets             its targets that are numbers / all such targets
     sum, or divided by a given number   1
 
 A mean of means is another number where labels are ignored unevenly. Nothing in a signature says which one a
@@ -104,6 +105,21 @@ def by_amounts(name: str, skipped: int) -> Rule:
         return [amount / total for amount in amounts]
 
     return Rule(f"the sum of {name}{_but_for(skipped)}", weigh, name)
+
+
+def by_numbers(name: str) -> Rule:
+    """The rule of losses that are means over the entries of an input that are numbers.
+
+    Args:
+        name: of the input, in which what is not known is NaN.
+    """
+
+    def weigh(parts: Parted) -> list[Any]:
+        counts = [(~one.isnan()).sum().to(_precise(one)) for one in _counted(parts, name, 0)]
+        total = torch.stack(counts).sum().clamp(min=1)
+        return [count / total for count in counts]
+
+    return Rule(f"entries of {name} that are numbers", weigh, name)
 
 
 def shares_by(rules: Sequence[Rule], parts: Parted) -> list[list[float]]:

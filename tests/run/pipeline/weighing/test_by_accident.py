@@ -1,0 +1,187 @@
+"""Rules that fit a few rows by accident are not taken for true: losses that no rule gives are told."""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from run.pipeline.nets import noise, pipelined, seeded
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import baechi
+
+WEIGHTS = torch.tensor([0.1, 3.0, 1.0], dtype=torch.float64)
+WHERE = {"first": 0, "last": 1}
+TOLD = ("couples the rows", "no other rule")
+
+
+class Classifier(nn.Module):
+    """Scores of rows, and a loss of them."""
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], classes: int = 3) -> None:
+        super().__init__()
+        self.first, self.last, self.loss = nn.Linear(8, 8), nn.Linear(8, classes), loss
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self.last(self.first(x).tanh()), y)
+
+
+def classes(rows: int, count: int = 3, seed: int = 0) -> Tensor:
+    return torch.randint(0, count, (rows,), generator=torch.Generator().manual_seed(seed))
+
+
+def each_of(scores: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(scores, y, reduction="none")
+
+
+def weighed(scores: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(scores, y, weight=WEIGHTS)
+
+
+def hardest(scores: Tensor, y: Tensor) -> Tensor:
+    return each_of(scores, y).max()
+
+
+def hard(scores: Tensor, y: Tensor) -> Tensor:
+    return each_of(scores, y).topk(max(1, len(y) // 2))[0].mean()
+
+
+def of_positives(scores: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(scores, y, reduction="sum") / y.sum().clamp(min=1)
+
+
+def alike(y: Tensor) -> Tensor:
+    return (y[:, None] == y[None]) & ~torch.eye(len(y), dtype=torch.bool)
+
+
+def contrasted(scores: Tensor, y: Tensor) -> Tensor:
+    rows = F.normalize(scores, dim=-1)
+    near = (rows @ rows.T).masked_fill(torch.eye(len(y), dtype=torch.bool), -1e9)
+    return -((near - near.logsumexp(1, keepdim=True)) * alike(y)).sum() / alike(y).sum().clamp(min=1)
+
+
+def centered(scores: Tensor, y: Tensor) -> Tensor:
+    return scores.square().mean() + ((scores[:, None] - scores).square().sum(-1) * alike(y)).sum() / len(y)
+
+
+def in_range(scores: Tensor, y: Tensor) -> Tensor:
+    """As heads that answer questions: positions beyond the end are ignored, whatever they are."""
+    return F.cross_entropy(scores, y.clamp(max=scores.shape[1]), ignore_index=scores.shape[1])
+
+
+def positive(scores: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(scores, torch.where(y < 0, -100, y))
+
+
+def steps(
+    loss: Callable[[Tensor, Tensor], Tensor], batches: Sequence[tuple[Tensor, Tensor]], microbatches: int = 4
+) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """For each batch the loss in microbatches, and that of the whole batch, each with its gradients."""
+    count = batches[0][1].shape[1] if batches[0][1].dim() > 1 else 3
+    model = seeded(lambda: Classifier(loss, count))
+    plain, found = copy.deepcopy(model), []
+    with pipelined(model, batches[0], microbatches=microbatches, device_map=WHERE):
+        for batch in batches:
+            both = []
+            for network in (model, plain):
+                network.zero_grad()
+                made = network(*batch)
+                made.backward()
+                both.append([made.detach(), *(weight.grad.clone() for weight in network.parameters())])
+            found.append((both[0], both[1]))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("loss", [hardest, hard])
+def test_losses_of_hard_examples(
+    loss: Callable[[Tensor, Tensor], Tensor], seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The largest of two losses is one of them, as if the other's label were ignored."""
+    with caplog.at_level(logging.WARNING):
+        steps(loss, [(noise(8, 8, seed=seed), classes(8, seed=seed))])
+    assert any(text in caplog.text for text in TOLD)
+
+
+def test_auto_takes_one_for_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Each microbatch has a row, or a few."""
+    model = seeded(lambda: Classifier(hardest))
+    batch = {"x": noise(8, 8), "y": classes(8)}
+    with caplog.at_level(logging.WARNING):
+        baechi.distribute(model, batch, cluster=baechi.Cluster.virtual(2), microbatches="auto")
+    assert getattr(baechi.plan_of(model), "microbatches", 1) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_over_the_batchs_positives(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Few rows have any, so a sum seems to be one of losses."""
+    chance = torch.rand(8, 3, generator=torch.Generator().manual_seed(seed))
+    with caplog.at_level(logging.WARNING):
+        steps(of_positives, [(noise(8, 8), (chance < 0.25).double())])
+    assert any(text in caplog.text for text in TOLD)
+
+
+@pytest.mark.parametrize("loss", [contrasted, centered])
+def test_labels_that_rows_share_couple_them(
+    loss: Callable[[Tensor, Tensor], Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first rows have other labels each."""
+    with caplog.at_level(logging.WARNING):
+        steps(loss, [(noise(12, 8), torch.arange(12) % 4)])
+    assert "couples the rows" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"),
+    [(in_range, [1, 2, 50, 0, 8, 0]), (positive, [0, -1, 2, -2, 1, 0]), (positive, [0, 1, 2, -2, -1, 0])],
+)
+def test_several_labels_are_ignored(
+    loss: Callable[[Tensor, Tensor], Tensor], labels: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of them alone is not the rule."""
+    with caplog.at_level(logging.WARNING):
+        steps(loss, [(noise(6, 8), torch.tensor(labels))], 3)
+    assert any(text in caplog.text for text in TOLD)
+
+
+@pytest.mark.parametrize("first", [torch.zeros(8, dtype=torch.int64), classes(8)])
+def test_no_class_is_left_out(first: Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    """Weights of classes couple rows; the class that weighs least is not ignored."""
+    later = [torch.full((8,), label) for label in range(3)]
+    with caplog.at_level(logging.WARNING):
+        found = steps(weighed, [(noise(8, 8), y) for y in (first, classes(8, seed=2), *later)])
+    assert any(text in caplog.text for text in TOLD)
+    for mine, whole in found[2:]:
+        torch.testing.assert_close(mine, whole)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_row_gets_a_gradient(seed: int) -> None:
+    """Also where most rows are of the class that weighs least."""
+    y = (torch.arange(32) % 8 == 0).long()
+    x = noise(32, 8, seed=seed).requires_grad_()
+    model = seeded(lambda: Classifier(weighed))
+    with pipelined(model, (x, y), microbatches=4, device_map=WHERE):
+        for labels in (y, y.sort()[0], torch.zeros_like(y)):
+            x.grad = None
+            model(x, labels).backward()
+            assert x.grad is not None and bool((x.grad.abs().sum(1) > 0).all())
+
+
+def test_targets_that_are_not_known_later(caplog: pytest.LogCaptureFixture) -> None:
+    """NaN among targets is asked about when it first occurs: a mean over those that are known."""
+    full, x = noise(8, 3, seed=2), noise(8, 8)
+    holes = full.clone()
+    holes[0, 1:] = holes[4, :2] = holes[6, 2] = torch.nan
+
+    def known(scores: Tensor, y: Tensor) -> Tensor:
+        there = ~y.isnan()
+        return F.mse_loss(scores[there], y[there])
+
+    with caplog.at_level(logging.WARNING):
+        found = steps(known, [(x, full), (x, holes), (x, full), (x, holes)])
+    assert not caplog.records
+    for mine, whole in found:
+        torch.testing.assert_close(mine, whole)
