@@ -38,7 +38,7 @@ _SAMPLE, _FREQUENT = 4096, 20
 """Of so many labels, a value that is one of so many is frequent."""
 
 _NOTABLE = 1e-2
-"""A label which, left out, changes shares by a smaller part is no candidate: a few rows would not tell."""
+"""A label which, left out, changes shares by a smaller part is not asked about: a few rows would not tell."""
 
 
 def is_usual(rule: Rule) -> bool:
@@ -66,12 +66,6 @@ def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
         for value in _candidates(named[name], asked):
             rules = [by_labels(name, value, skipped) for skipped in _skipped(named[name])]
             (default if value == _DEFAULT else others).extend(one for one in rules if one not in without)
-    (by_rows,) = shares_by([ROWS], parts)
-    notable = [
-        rule
-        for rule, shares in zip(others, shares_by(others, parts), strict=True)
-        if differ(shares, by_rows, _NOTABLE)
-    ]
     floats = {name: each for name, each in named.items() if each[0].dtype in _FLOATS}
     numbers = [
         by_numbers(name)
@@ -85,7 +79,22 @@ def rules_for(parts: Parted, without: Collection[Rule] = ()) -> list[Rule]:
         if name not in unknown
         for skipped in _skipped(each)
     ]
-    return [rule for rule in (*default, ROWS, *numbers, *notable, *amounts, SUM) if rule not in without]
+    return [rule for rule in (*default, ROWS, *numbers, *others, *amounts, SUM) if rule not in without]
+
+
+def notable(rules: Sequence[Rule], parts: Parted) -> list[Rule]:
+    """The rules that are asked about: without labels that, left out, hardly change what the parts count.
+
+    Args:
+        rules: rules.
+        parts: the parts of a batch.
+    """
+    (by_rows,) = shares_by([ROWS], parts)
+    return [
+        rule
+        for rule, shares in zip(rules, shares_by(rules, parts), strict=True)
+        if rule.ignored in (None, _DEFAULT) or differ(shares, by_rows, _NOTABLE)
+    ]
 
 
 def _has_unknown(each: Sequence[torch.Tensor]) -> bool:

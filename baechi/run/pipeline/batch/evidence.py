@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.candidates import is_usual, rules_for
+from baechi.run.pipeline.batch.candidates import is_usual, notable, rules_for
 from baechi.run.pipeline.batch.few_rows import FewRows, confirming_rows, idle_rows, telling_rows
 from baechi.run.pipeline.batch.looking import CallWhole, Seen, Way, seen
 from baechi.run.pipeline.batch.rounding import as_good, is_rounding, same_rows
@@ -117,7 +117,8 @@ class Evidence:
 
     def _told_apart(self, rules: list[Rule], batch: "_Batch") -> list[Rule]:
         """The rules that are left when rows were asked about that tell the first one from others."""
-        while not self._ended and (other := _other_than_first(rules, batch.parts)):
+        about = notable(rules, batch.parts)
+        while not self._ended and (other := _other_than_first(rules, [*about, *self._settled], batch.parts)):
             few = telling_rows(batch.model, batch.parts, batch.inputs, (rules[0], other), self._split)
             kept = self._asked(rules, batch, few)
             if len(kept) == len(rules):
@@ -254,10 +255,17 @@ class Evidence:
         )
 
 
-def _other_than_first(rules: list[Rule], parts: Parted) -> Rule | None:
-    """The first rule by which the parts count otherwise than by the first one."""
+def _other_than_first(rules: list[Rule], about: list[Rule], parts: Parted) -> Rule | None:
+    """The first of the rules that are asked about by which parts count otherwise than by the first."""
     first, *others = shares_by(rules, parts)
-    return next((r for r, found in zip(rules[1:], others, strict=True) if differ(first, found)), None)
+    return next(
+        (
+            rule
+            for rule, found in zip(rules[1:], others, strict=True)
+            if differ(first, found) and rule in about
+        ),
+        None,
+    )
 
 
 def _sum(shares: list[float], losses: list[torch.Tensor]) -> float:

@@ -148,12 +148,15 @@ class _Choice:
 
     def at_ends(self, rules: Sequence[Rule]) -> Iterator[list[int]]:
         """The rows that rules count least, and most: in one group, or in two if they find no room in one."""
-        ends = dict.fromkeys(
-            self.there[shares.index(share)]
-            for shares in shares_by(rules, self.each)
-            for share in (min(shares), max(shares))
-            if all(map(isfinite, shares)) and differ([min(shares)], [max(shares)])
-        )
+        ends: dict[int, None] = {}
+        for rule in rules:
+            (shares,) = shares_by([rule], self.each)
+            if all(map(isfinite, shares)) and differ([min(shares)], [max(shares)]):
+                ends.update(
+                    dict.fromkeys(self.there[shares.index(end)] for end in (min(shares), max(shares)))
+                )
+            if len(ends) >= 2 * self.count:
+                break
         chosen = list(ends)[: 2 * self.count]
         for begin in range(0, max(1, len(chosen)), self.count):
             yield self._filled(chosen[begin : begin + self.count])

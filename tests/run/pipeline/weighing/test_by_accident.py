@@ -170,6 +170,21 @@ def test_every_row_gets_a_gradient(seed: int) -> None:
             assert x.grad is not None and bool((x.grad.abs().sum(1) > 0).all())
 
 
+@pytest.mark.parametrize("labels", [[0, 1, 1, 0], [1, 0, 1, 2, 0, 2, 2, 1]])
+def test_a_label_that_is_ignored_as_often_in_each_microbatch(
+    labels: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows would do for the batch, and not for the few rows that are asked about: nothing is coupled."""
+
+    def loss(scores: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(scores, y, ignore_index=0)
+
+    with caplog.at_level(logging.WARNING):
+        ((mine, whole),) = steps(loss, [(noise(len(labels), 8), torch.tensor(labels))], 2)
+    assert not caplog.records
+    torch.testing.assert_close(mine, whole)
+
+
 def test_targets_that_are_not_known_later(caplog: pytest.LogCaptureFixture) -> None:
     """NaN among targets is asked about when it first occurs: a mean over those that are known."""
     full, x = noise(8, 3, seed=2), noise(8, 8)
