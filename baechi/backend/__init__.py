@@ -9,7 +9,7 @@ from baechi.backend.abstract import AbstractBackend
 from baechi.backend.memory_error import DeviceMemoryError
 from baechi.backend.real.devices import TorchDevices
 from baechi.backend.real.streams import is_here
-from baechi.backend.virtual import VirtualDevices, suspended, unwatched
+from baechi.backend.virtual import VirtualDevices, aside, set_aside, suspended, unwatched
 from baechi.records.cluster import Cluster
 
 
@@ -22,4 +22,13 @@ def backend_of(cluster: Cluster) -> AbstractBackend:
     return VirtualDevices(cluster.names) if cluster.emulated else TorchDevices(cluster.names)
 
 
-__all__ = ["AbstractBackend", "DeviceMemoryError", "backend_of", "is_here", "suspended", "unwatched"]
+__all__ = [
+    "AbstractBackend",
+    "DeviceMemoryError",
+    "aside",
+    "backend_of",
+    "is_here",
+    "set_aside",
+    "suspended",
+    "unwatched",
+]

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from baechi.run.pipeline.call import call_pipelined
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.steady.swift import LEFT_OUT, run_swiftly
+from baechi.run.state.thread_as_found import left_as_before
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
 from baechi.run.tiled import run_tiles
@@ -165,8 +167,21 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     if _binding(module).name == ROOT:
         meet_replicas(module, runtime)
     if runtime.microbatches is not None and _binding(module).name == ROOT:
-        return call_pipelined(module, runtime, runtime.microbatches, args, kwargs)
-    with runtime.step(module) as step:
+        piped = functools.partial(call_pipelined, module, runtime, runtime.microbatches, args, kwargs)
+        return left_as_before(piped, _nothing)
+    opening = runtime.step(module)
+    stepped = functools.partial(_in_new_step, runtime, opening, run, args, kwargs)
+    return left_as_before(stepped, opening.gen.close)  # it is not left if its `__exit__` is interrupted
+
+
+def _nothing() -> None:
+    """A call in microbatches closes all by itself."""
+
+
+def _in_new_step(
+    runtime: Runtime, opening: AbstractContextManager[Step], run: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    with opening as step:
         result = run(*args, **kwargs)
         if step.schedule is not None:
             step.schedule.finish()

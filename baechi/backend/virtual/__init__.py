@@ -5,8 +5,8 @@ Out:   the same numbers, and for each operation its device, its stream and its b
 Start: `emulation`, then `devices`.
 """
 
-from baechi.backend.virtual.current import suspended, unwatched
+from baechi.backend.virtual.current import aside, set_aside, suspended, unwatched
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.emulation import Emulation
 
-__all__ = ["Emulation", "VirtualDevices", "suspended", "unwatched"]
+__all__ = ["Emulation", "VirtualDevices", "aside", "set_aside", "suspended", "unwatched"]

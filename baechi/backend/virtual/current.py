@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from baechi.backend.virtual.machine.emulator import Emulator
 from baechi.errors import BaechiError
@@ -11,6 +11,7 @@ from baechi.torchlib.private.modes import (
     dispatch_modes,
     pop_dispatch_mode,
     push_dispatch_mode,
+    set_dispatch_modes,
     without_dispatch_modes,
 )
 
@@ -20,7 +21,21 @@ _aside = threading.local()
 
 def at_work() -> Emulator | None:
     """The emulator that watches this thread; None if none does."""
-    return _open[0][0] if _open and not getattr(_aside, "depth", 0) else None
+    return _open[0][0] if _open and _open[0][0] is not aside() else None
+
+
+def aside() -> Emulator | None:
+    """The emulator that this thread has set aside; None if none is."""
+    return getattr(_aside, "emulator", None)
+
+
+def set_aside(emulator: Emulator | None) -> None:
+    """Set an emulator aside in this thread.
+
+    Args:
+        emulator: which; None for none.
+    """
+    _aside.emulator = emulator
 
 
 def open_with(emulator: Emulator, mode: TorchDispatchMode) -> None:
@@ -71,15 +86,27 @@ def suspended() -> Iterator[None]:
         _open[:] = before
 
 
-@contextmanager
-def unwatched() -> Iterator[None]:
+class _Unwatched:
+    """Within this context this thread has set the emulator at work aside, with its mode.
+
+    (No generator: one that a signal's handler interrupts may put modes back when the step is over.)
+    """
+
+    __slots__ = ("_modes",)
+
+    def __enter__(self) -> None:
+        emulator = at_work()
+        self._modes = None if emulator is None else dispatch_modes()
+        if emulator is not None:
+            set_aside(emulator)
+            set_dispatch_modes(())
+
+    def __exit__(self, *exception: object) -> None:
+        if self._modes is not None:
+            set_dispatch_modes(self._modes)
+            set_aside(None)
+
+
+def unwatched() -> AbstractContextManager[None]:
     """Nothing that this thread does here is emulated: capturing and measuring a model."""
-    if at_work() is None:
-        yield
-        return
-    _aside.depth = getattr(_aside, "depth", 0) + 1
-    try:
-        with without_dispatch_modes():
-            yield
-    finally:
-        _aside.depth -= 1
+    return _Unwatched()

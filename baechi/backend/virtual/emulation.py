@@ -31,9 +31,11 @@ from baechi.torchlib.fakes.kernels import ShapeKernels
 from baechi.torchlib.operators.facts import facts_of, is_composite, notes_views
 from baechi.torchlib.private.modes import (
     UntracedDispatchMode,
+    dispatch_modes,
     function_modes_are_on,
     pop_dispatch_mode,
     push_dispatch_mode,
+    set_dispatch_modes,
 )
 from baechi.torchlib.private.operators import composite_kernel, with_views_and_writes_noted
 from baechi.torchlib.split_tensors.tensor import SplitTensor
@@ -63,24 +65,48 @@ class Emulation(UntracedDispatchMode):
         self._contexts = ExitStack()
 
     def __enter__(self) -> Emulation:
+        self._before, self._is_left = dispatch_modes(), False
         current.open_with(self.emulator, self)
-        self._identity.install()
-        self._contexts.enter_context(compiler_aside())
-        self._contexts.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
-        super().__enter__()  # type: ignore[no-untyped-call]
+        try:
+            self._identity.install()
+            self._contexts.enter_context(compiler_aside())
+            self._contexts.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
+            super().__enter__()  # type: ignore[no-untyped-call]
+        except BaseException:  # of a signal's handler: nobody would leave it
+            self._leave()
+            raise
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.emulator.run_token.finish(self.emulator.thread.host)
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        self._contexts.close()
-        self._identity.remove()
         try:
+            try:
+                self.emulator.run_token.finish(self.emulator.thread.host)
+            finally:
+                self._leave()
+        finally:  # an exception of a signal's handler may have come in the line above
+            self._leave()
+        if exception[0] is None:
+            self.emulator.raise_fault()
+
+    def _leave(self) -> None:
+        """Leave torch as it was before. It may be interrupted, and done again.
+
+        Modes are put back from what was there, not by undoing what was entered: whatever was interrupted
+        inside, they may be others than those that were on.
+        """
+        if self._is_left:
+            return
+        try:
+            if self.old_dispatch_mode_flags:  # torch's own notes of this mode: `__exit__` has not begun
+                set_dispatch_modes([*self._before, self])
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            set_dispatch_modes(self._before)
+            self._contexts.close()
+            self._identity.remove()
             self.emulator.close()
         finally:
             current.close()
-        if exception[0] is None:
-            self.emulator.raise_fault()
+        self._is_left = True
 
     @property
     def now_s(self) -> float:

@@ -1,8 +1,8 @@
 """Infer what a layer or a function will return, before it launches: its code runs with fake tensors."""
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,8 +22,7 @@ from baechi.torchlib.modules.tables import content_of, differ
 from baechi.torchlib.private.fakes import FakeTensorMode
 from baechi.torchlib.private.modes import (
     function_modes,
-    pop_function_mode,
-    push_function_mode,
+    set_function_modes,
     without_subclass_function,
 )
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -223,14 +222,17 @@ def _holds_tensors(value: Any) -> bool:
     return next(tensors_in(value), None) is not None
 
 
-@contextmanager
-def no_function_modes() -> Iterator[None]:
+class _NoFunctionModes:
+    __slots__ = ("_modes",)
+
+    def __enter__(self) -> None:
+        self._modes = function_modes()
+        set_function_modes(())
+
+    def __exit__(self, *exception: object) -> None:
+        set_function_modes(self._modes)
+
+
+def no_function_modes() -> AbstractContextManager[None]:
     """Within this context, no function mode is on: operations of ours are no functional ops of the model."""
-    stack = list(function_modes())
-    for _ in stack:
-        pop_function_mode()
-    try:
-        yield
-    finally:
-        for mode in stack:
-            push_function_mode(mode)
+    return _NoFunctionModes()

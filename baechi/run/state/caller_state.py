@@ -18,8 +18,10 @@ from baechi.torchlib.private.autograd import (
 from baechi.torchlib.private.kernels import KERNEL_CHOICES
 from baechi.torchlib.private.transforms import current_transform, without_transforms
 
-_CHOICES = (*KERNEL_CHOICES, (are_views_replayed, replay_views))
-_ASKED = tuple(ask for ask, _ in _CHOICES)
+CHOICES = (*KERNEL_CHOICES, (are_views_replayed, replay_views))
+"""How to get and set what torch may choose."""
+
+_ASKED = tuple(ask for ask, _ in CHOICES)
 
 
 class CallerState(NamedTuple):
@@ -73,7 +75,7 @@ class CallerState(NamedTuple):
         if before != self.dtype:
             torch.set_default_dtype(self.dtype)
             stack.callback(torch.set_default_dtype, before)
-        for (ask, choose), chosen in zip(_CHOICES, self.choices, strict=True):
+        for (ask, choose), chosen in zip(CHOICES, self.choices, strict=True):
             if (now := ask()) != chosen:
                 choose(chosen)
                 stack.callback(choose, now)

@@ -1,7 +1,5 @@
 """A torch function mode that can be taken off the stack, and put back, at any depth."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
@@ -12,18 +10,17 @@ from baechi.torchlib.private.modes import function_mode_count, pop_function_mode
 class RemovableMode(TorchFunctionMode):
     """A function mode that is off while layers run, wherever it stands among other modes."""
 
-    @contextmanager
-    def off(self) -> Iterator[None]:
-        """Take this mode off the stack, at any depth.
+    def __exit__(self, *exception: object) -> None:
+        """It is off, wherever it stands: a signal's handler may have raised while modes were taken off."""
+        self.leave()
+
+    def off(self) -> "_Off":
+        """Take this mode off the stack, at any depth, within a context.
 
         Torch's fast paths are off while any function mode is on. So a mode that stays on without effect
         would still change what a layer computes.
         """
-        depth = self.leave()
-        try:
-            yield
-        finally:
-            self.come_back(depth)
+        return _Off(self)
 
     def come_back(self, depth: int | None) -> None:
         """Put this mode on the stack again.
@@ -58,6 +55,21 @@ class RemovableMode(TorchFunctionMode):
         for mode in reversed(above):
             push_function_mode(mode)
         return len(above) if found else None
+
+
+class _Off:
+    """Within this context a mode is off. (No generator: interrupted, it may come back after the step.)"""
+
+    __slots__ = ("_depth", "_mode")
+
+    def __init__(self, mode: RemovableMode) -> None:
+        self._mode = mode
+
+    def __enter__(self) -> None:
+        self._depth = self._mode.leave()
+
+    def __exit__(self, *exception: object) -> None:
+        self._mode.come_back(self._depth)
 
 
 def _push_below(mode: TorchFunctionMode, depth: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from baechi.torchlib.private.lookup import kind, named
@@ -20,9 +21,6 @@ without_torch_function: _Aside = named(
 )
 without_subclass_function: _Aside = named(
     "torch._C.DisableTorchFunctionSubclass", "read a deferred value without launching it"
-)
-_without_dispatch_modes: _Aside = named(
-    "torch.utils._python_dispatch._disable_current_modes", "compute without being watched"
 )
 
 function_modes: Callable[[], Sequence[Any]] = named(
@@ -57,9 +55,60 @@ dispatch_mode_count: Callable[[], int] = named(
 _NOTHING = nullcontext()
 
 
+def set_dispatch_modes(modes: Sequence[Any]) -> None:
+    """Let these be the dispatch modes of this thread. It may be interrupted, and done again.
+
+    Args:
+        modes: the lowest first.
+    """
+    now = dispatch_modes()
+    if len(now) == len(modes) and all(map(is_, now, modes)):
+        return
+    for _ in now:
+        pop_dispatch_mode()
+    for mode in modes:
+        push_dispatch_mode(mode)
+
+
+def set_function_modes(modes: Sequence[Any]) -> None:
+    """Let these be the function modes of this thread. It may be interrupted, and done again.
+
+    Args:
+        modes: the lowest first.
+    """
+    now = function_modes()
+    if len(now) == len(modes) and all(map(is_, now, modes)):
+        return
+    for _ in now:
+        pop_function_mode()
+    for mode in modes:
+        push_function_mode(mode)
+
+
+class _WithoutDispatchModes:
+    """No dispatch mode is on within this context.
+
+    Torch's own (`_disable_current_modes`) puts back what it has taken off so far, and does so when Python
+    gets to it: an exception of a signal's handler within it loses modes, and they may come back much later.
+    """
+
+    __slots__ = ("_modes",)
+
+    def __enter__(self) -> None:
+        self._modes = dispatch_modes()
+        try:
+            set_dispatch_modes(())
+        except BaseException:  # of a signal's handler: nobody would leave this context
+            set_dispatch_modes(self._modes)
+            raise
+
+    def __exit__(self, *exception: object) -> None:
+        set_dispatch_modes(self._modes)
+
+
 def without_dispatch_modes() -> AbstractContextManager[object]:
-    """Compute without being watched. (Torch's way takes long, and most often no mode is on.)"""
-    return _without_dispatch_modes() if dispatch_mode_count() else _NOTHING
+    """Compute without being watched. (Most often no mode is on.)"""
+    return _WithoutDispatchModes() if dispatch_mode_count() else _NOTHING
 
 
 class UntracedDispatchMode(TorchDispatchMode):
