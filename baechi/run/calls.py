@@ -16,8 +16,8 @@ from baechi.run.layers import run_layer
 from baechi.run.pipeline.call import call_pipelined
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
-from baechi.run.steady.swift import LEFT_OUT, run_swiftly
 from baechi.run.state.thread_as_found import left_as_before
+from baechi.run.steady.swift import LEFT_OUT, run_swiftly
 from baechi.run.step.glue import GlueMode
 from baechi.run.step.step import Step
 from baechi.run.tiled import run_tiles

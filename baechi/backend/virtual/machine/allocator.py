@@ -18,7 +18,6 @@ from baechi.backend.virtual.machine.blocks import Block, early_free
 from baechi.backend.virtual.machine.clock import Clock, Job
 from baechi.backend.virtual.machine.notes import MemoryNotes
 from baechi.backend.virtual.machine.streams import Access, Host, Stream
-from baechi.errors import StreamRaceError
 from baechi.records.device import Device
 from baechi.torchlib.tensors.storage import Mark, mark_of, set_mark, storage_bytes
 
@@ -48,7 +47,7 @@ class Allocator:
     ) -> None:
         self._notes = notes
         self._keys = itertools.count()
-        self.fault: StreamRaceError | None = None
+        self.fault: BaseException | None = None
         self._names = [device.name for device in devices]
         self._index = {name: place for place, name in enumerate(self._names)}
         self._limit_bytes = [device.memory_bytes for device in devices]
@@ -204,7 +203,9 @@ class Allocator:
         limit_bytes, pending = self._limit_bytes[device], self._pending[device]
         if self._live_bytes[device] + size_bytes > limit_bytes and pending:
             host = self._issuer(device)  # as CUDA's allocator synchronizes before it reports no memory
-            host.now_s = max([host.now_s, *[self._clock.finish(queue[-1][0]) for queue in pending.values()]])
+            host.now_s = max(
+                [host.now_s, *[self._clock.finish(queue[-1][0]) for queue in pending.values() if queue]]
+            )
             self._take_back(device, host.now_s)
         live_bytes = self._live_bytes[device]
         if live_bytes + size_bytes > limit_bytes:

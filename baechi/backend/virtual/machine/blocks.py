@@ -7,7 +7,13 @@ from baechi.errors import StreamRaceError
 
 
 class Owner(Protocol):
-    """What counts blocks."""
+    """What counts blocks.
+
+    Attributes:
+        fault: what is raised with the next operation: Python drops exceptions raised in `__del__`.
+    """
+
+    fault: BaseException | None
 
     def died(self, block: "Block") -> None:
         """Free a block whose last tensor died."""
@@ -38,7 +44,10 @@ class Block:
         self.issued_s = 0.0
 
     def __del__(self) -> None:
-        self.owner.died(self)
+        try:
+            self.owner.died(self)
+        except BaseException as error:  # of a signal's handler
+            self.owner.fault = error
 
     def read(self, access: Access) -> None:
         """Note a read, and check it.

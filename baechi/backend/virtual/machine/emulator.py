@@ -292,7 +292,7 @@ class Emulator:
         self.allocator.close()
 
     def raise_fault(self) -> None:
-        """Raise the race that the allocator found in `__del__`, where an exception would be lost."""
+        """Raise what came in `__del__`, where it would be lost: a race, an exception of a handler."""
         fault, self.allocator.fault = self.allocator.fault, None
         if fault is not None:
             raise fault
