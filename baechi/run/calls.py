@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -168,20 +167,12 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
         meet_replicas(module, runtime)
     if runtime.microbatches is not None and _binding(module).name == ROOT:
         piped = functools.partial(call_pipelined, module, runtime, runtime.microbatches, args, kwargs)
-        return left_as_before(piped, _nothing)
-    opening = runtime.step(module)
-    stepped = functools.partial(_in_new_step, runtime, opening, run, args, kwargs)
-    return left_as_before(stepped, opening.gen.close)  # it is not left if its `__exit__` is interrupted
+        return left_as_before(piped)
+    return left_as_before(functools.partial(_in_new_step, module, runtime, run, args, kwargs))
 
 
-def _nothing() -> None:
-    """A call in microbatches closes all by itself."""
-
-
-def _in_new_step(
-    runtime: Runtime, opening: AbstractContextManager[Step], run: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
-    with opening as step:
+def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    with runtime.step(module) as step:
         result = run(*args, **kwargs)
         if step.schedule is not None:
             step.schedule.finish()

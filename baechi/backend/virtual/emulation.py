@@ -28,6 +28,7 @@ from baechi.records.cluster import Cluster
 from baechi.records.timeline import Timeline
 from baechi.torchlib.dynamo import compiler_aside, uncompiled
 from baechi.torchlib.fakes.kernels import ShapeKernels
+from baechi.torchlib.left_open import close_left_open
 from baechi.torchlib.operators.facts import facts_of, is_composite, notes_views
 from baechi.torchlib.private.modes import (
     UntracedDispatchMode,
@@ -80,6 +81,8 @@ class Emulation(UntracedDispatchMode):
     def __exit__(self, *exception: Any) -> None:
         try:
             try:
+                if exception[1] is not None:
+                    close_left_open(exception[1])
                 self.emulator.run_token.finish(self.emulator.thread.host)
             finally:
                 self._leave()

@@ -16,6 +16,7 @@ import torch
 from baechi.backend import aside, set_aside
 from baechi.run.state.caller_state import CHOICES
 from baechi.torchlib.autocast import autocast_types
+from baechi.torchlib.left_open import close_left_open
 from baechi.torchlib.private.modes import (
     dispatch_modes,
     function_modes,
@@ -72,12 +73,11 @@ class ThreadAsFound:
                 choose(before)
 
 
-def left_as_before(run: Callable[[], Result], close: Callable[[], None]) -> Result:
+def left_as_before(run: Callable[[], Result]) -> Result:
     """Run a step; if it fails, the calling thread is as before it.
 
     Args:
         run: the step.
-        close: closes what the step may have left open; it may be called again.
 
     Returns:
         What the step returned.
@@ -91,16 +91,12 @@ def left_as_before(run: Callable[[], Result], close: Callable[[], None]) -> Resu
             result = run()
             is_done = True
             return result
+        except BaseException as error:
+            close_left_open(error)
+            raise
         finally:
             if not is_done:
-                _undo(close, found)
-    finally:  # an exception of a signal's handler may have come in the line above
+                found.put_back()
+    finally:  # an exception of a signal's handler may have come in the lines above
         if not is_done:
-            _undo(close, found)
-
-
-def _undo(close: Callable[[], None], found: ThreadAsFound) -> None:
-    try:
-        close()
-    finally:
-        found.put_back()
+            found.put_back()
