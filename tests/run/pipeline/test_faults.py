@@ -145,6 +145,29 @@ def test_no_memory(world: Any) -> None:
     works(model, plain, cluster)
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_the_note_on_what_was_written(written: bool) -> None:
+    """It comes with torch's error of a tensor that was kept for backward and written since, and no other."""
+
+    class Writes(Net):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            kept = self.a(x).exp()
+            kept.register_hook(lambda grad: None if written else grad.new_empty(2**30))
+            if written:
+                kept.detach().mul_(2)
+            return (self.c(self.b(kept)) - y).square().mean()
+
+    model = seeded(Writes)
+    cluster = baechi.Cluster.virtual(2, memory="64MiB")
+    options: Any = {"device_map": {"a": 0, "b": 1, "c": 0}, "loss_weights": "rows"}
+    baechi.distribute(model, (X, Y), cluster=cluster, microbatches=3, **options)
+    error = RuntimeError if written else baechi.DeviceMemoryError
+    with cluster, pytest.raises(error) as caught:
+        model(X, Y)
+    assert any("use microbatches=1" in note for note in caught.value.__notes__) == written
+    assert any("in microbatch" in note for note in caught.value.__notes__)
+
+
 def test_an_error_in_a_drain() -> None:
     """In the backward of a model that returns no loss."""
     outputs = seeded(Rows)
