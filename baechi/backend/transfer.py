@@ -26,7 +26,6 @@ copy until the consumers have. `AbstractBackend.use` (torch's `record_stream`) t
 devices.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,54 +33,12 @@ from torch.autograd import forward_ad
 
 from baechi.backend.abstract import AbstractBackend
 from baechi.backend.sends import note_sent
+from baechi.backend.way import Departed, Way
 from baechi.records.device import HostWork
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import TensorBase
 from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
 from baechi.torchlib.tensors.references import is_last_reference
-
-
-@dataclass(slots=True, eq=False)
-class Way:
-    """The two ends of a transfer, and what to wait for at each.
-
-    Args:
-        backend: the devices.
-        source: where the tensor lies.
-        target: where it goes.
-        left: the event after tx has read the tensor.
-        arrived: the event after rx has written the copy.
-        back: the gradient's way, from the target to the source.
-        made_on: the stream that made the gradient. Autograd may add to the gradient there, in place.
-        held: the gradient, while it is being sent. The extra reference keeps autograd from adding to it
-            in place: it does so only with a reference count of one. If that is the only reference when
-            the gradient has arrived, nothing can add to it any more, and nothing waits.
-    """
-
-    backend: AbstractBackend
-    source: str
-    target: str
-    left: Any = None
-    arrived: Any = None
-    back: "Way | None" = None
-    made_on: Any = None
-    held: torch.Tensor | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Departed:
-    """What is known of a copy until it arrives.
-
-    The nodes know the way, and not this: what is never read goes with its last reference, and with it all
-    that autograd kept of what led there.
-
-    Args:
-        way: its way.
-        token: stands for the copy between the nodes; None if autograd does not record the transfer.
-    """
-
-    way: Way
-    token: torch.Tensor | None = None
 
 
 def depart(

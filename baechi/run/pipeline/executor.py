@@ -10,7 +10,8 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from baechi.backend import AbstractBackend
-from baechi.backend.transfer import Way, receive, send, takes_two_nodes, transfer
+from baechi.backend.transfer import receive, send, takes_two_nodes, transfer
+from baechi.backend.way import Way
 from baechi.errors import BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from baechi.backend.transfer import Departed
+from baechi.backend.way import Departed
 from baechi.run.step.loans import version_of
 from baechi.torchlib.tensors.storage import mark_of
 

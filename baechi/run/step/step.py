@@ -141,9 +141,7 @@ class Step:
             tensor: the tensor.
             copied: the view of a copy.
         """
-        slots = self._copies_of(tensor)
-        key = (place, *state_of(tensor))
-        slots[key] = Copy(copied, None, version_of(copied))
+        self._copies_of(tensor)[place, *state_of(tensor)] = Copy(copied, None, version_of(copied))
 
     def _copies_of(self, tensor: torch.Tensor) -> dict[Key, Copy]:
         slots = self._copies.get(tensor)

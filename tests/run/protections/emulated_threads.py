@@ -16,10 +16,10 @@ from run.protections.scenarios import SCENARIOS
 from torch import Tensor, nn
 
 import baechi
-from baechi.backend.transfer import Way
 from baechi.backend.virtual.devices import VirtualDevices
 from baechi.backend.virtual.machine import threads as virtual_threads
 from baechi.backend.virtual.machine.streams import Host
+from baechi.backend.way import Way
 from baechi.errors import StreamRaceError
 from baechi.run.launch import thread_launcher
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from baechi.backend.transfer import Way
+from baechi.backend.way import Way
 from baechi.run.pipeline.graph.apart import Later
 
 
