@@ -29,11 +29,11 @@ from baechi.torchlib.private.patches import (
 )
 
 _lock = threading.Lock()
-_open_steps = 0
-"""In all threads. The patches are in place while there is one."""
+_open_steps: dict[object, TorchFunctionMode] = {}
+"""In all threads, with their glue modes. The patches are in place while there is one.
 
-_glue_modes: set[TorchFunctionMode] = set()
-"""Of the open steps. A glue mode is the function mode that sees the functional ops of a model's code."""
+A glue mode is the function mode that sees the functional ops of a model's code.
+"""
 
 _function = threading.local()
 
@@ -50,27 +50,32 @@ def entrances_watched(mode: TorchFunctionMode) -> Iterator[None]:
     Args:
         mode: the step's glue mode, which is on while the model's own code runs (not inside layers).
     """
-    global _open_steps
-    with _lock:
-        _open_steps += 1
-        _glue_modes.add(mode)
-        if _open_steps == 1:
-            for place, watched in _ENTRANCES:
-                place.put(watched)
+    step = object()
     try:
+        with _lock:
+            _open_steps[step] = mode
+            if len(_open_steps) == 1:
+                for place, watched in _ENTRANCES:
+                    place.put(watched)
         yield
     finally:
-        with _lock:
-            _open_steps -= 1
-            _glue_modes.discard(mode)
-            if _open_steps == 0:
-                for place, _ in _ENTRANCES:
-                    place.take_back()
+        try:
+            _leave(step)
+        finally:  # an exception of a signal's handler may have come in the line above
+            _leave(step)
+
+
+def _leave(step: object) -> None:
+    with _lock:
+        _open_steps.pop(step, None)
+        if not _open_steps:
+            for place, _ in _ENTRANCES:
+                place.take_back()
 
 
 def _mode_here() -> Any:
     """The glue mode of the open step if the model's own code runs here; None inside a layer."""
-    return next((mode for mode in function_modes() if mode in _glue_modes), None)
+    return next((mode for mode in function_modes() if mode in _open_steps.values()), None)
 
 
 def force_seen(values: Any, reason: str) -> None:

@@ -61,10 +61,11 @@ class Place:
         setattr(self.owner, self.name, ours)
 
     def take_back(self) -> None:
-        """Restore what was there before what was put last."""
+        """Restore what was there before what was put last. It may be interrupted, and done again."""
         if self._under:
-            before, self.original = self._under.pop()
+            before, self.original = self._under[-1]
             self._restore(before)
+            self._under.pop()
 
     @contextmanager
     def replaced(self, ours: Any) -> Iterator[None]:
@@ -84,10 +85,10 @@ class Place:
             self._restore(before)
 
     def _restore(self, before: Any) -> None:
-        if before is _ABSENT:
-            delattr(self.owner, self.name)
-        else:
+        if before is not _ABSENT:
             setattr(self.owner, self.name, before)
+        elif self.name in vars(self.owner):
+            delattr(self.owner, self.name)
 
 
 def _place(owner: Any, name: str, purpose: str) -> Place:

@@ -19,6 +19,7 @@ from baechi.torchlib.private.modes import (
     pop_dispatch_mode,
     push_dispatch_mode,
 )
+from baechi.torchlib.private.patches import FUNCTION_APPLY
 
 SWITCHING = (
     "/grad_mode.py",
@@ -48,7 +49,15 @@ class Net(nn.Module):
 def settings() -> list[Any]:
     casts = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.get_default_dtype()
     modes = list(dispatch_modes()), list(function_modes())
-    return [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), are_views_replayed(), *casts, *modes]
+    patched = FUNCTION_APPLY.now()
+    return [
+        patched,
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        are_views_replayed(),
+        *casts,
+        *modes,
+    ]
 
 
 @pytest.mark.parametrize("emulated", [True, False])
