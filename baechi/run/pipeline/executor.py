@@ -24,9 +24,6 @@ from baechi.run.pipeline.lanes.kept_apart import KeptApart
 from baechi.run.pipeline.lanes.lane import ALL_RUNS, Lane
 from baechi.torchlib.split_tensors.gradients import is_piece
 
-_WRITTEN = "modified by an inplace operation"
-"""What torch says of a tensor that was kept for backward, and written or freed since."""
-
 _CURE = (
     "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after "
     "it wrote it, memory that the model's code frees): assign new tensors instead, or use microbatches=1"
@@ -175,8 +172,8 @@ def _noted(microbatch: int, phase: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        is_written = type(error) is RuntimeError and phase == "backward" and _WRITTEN in str(error)
-        note_microbatch(error, microbatch, _CURE if is_written else "")
+        torchs = type(error) is RuntimeError and phase == "backward"  # not one of a full device
+        note_microbatch(error, microbatch, _CURE if torchs else "")
         raise
 
 
