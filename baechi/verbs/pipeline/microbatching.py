@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from baechi.cost.recompute import recomputed
-from baechi.errors import CaptureError, DryRunError, PlacementError
+from baechi.errors import CaptureError, DryRunError, PlacementError, note
 from baechi.place.evaluated import Effort
 from baechi.place.fullness import recompute_helps, resized
 from baechi.place.pipeline.unsplit import with_unsplit
@@ -261,9 +261,10 @@ def _graph(request: PipelineRequest, model: nn.Module, parts: Parted, number: in
         graph = request.profile_with(model, examples=[_without_target(request, parts.parts[0])])
     except CaptureError as error:
         if number > 1:
-            error.add_note(
+            note(
+                error,
                 f"it was given the first {parts.rows[0]} rows of {', '.join(parts.divided)}; "
-                f"split={{{parts.divided[-1]!r}: None}} gives every microbatch the whole of an input"
+                f"split={{{parts.divided[-1]!r}: None}} gives every microbatch the whole of an input",
             )
         raise
     graph.graph["microbatches"] = number
