@@ -317,3 +317,27 @@ def test_statistics_in_a_checkpoint_are_refused() -> None:
     model = seeded(Statistics)
     with pipelined(model, X, device_map=WHERE), pytest.raises(BaechiError, match="is written when backward"):
         model(X).backward()
+
+
+class Counts(nn.Module):
+    """A layer that counts its calls in a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.seen = nn.Linear(4, 4), torch.zeros(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(1)
+        result: Tensor = self.inside(x)
+        return result
+
+
+def test_looks_leave_no_trace_in_tensors_of_attributes() -> None:
+    """The first call looks at outputs of two and of three rows; only microbatches count."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 4), Counts(), nn.Linear(4, 4)))
+    cluster = pipelined(
+        model, X, device_map={"0": 0, "1": 1, "2": 0}, no_split_module_classes=["Counts"], loss_weights="rows"
+    )
+    with cluster:
+        model(X).sum().backward()
+    assert model.get_submodule("1").seen.tolist() == [3, 3]

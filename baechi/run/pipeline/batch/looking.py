@@ -14,8 +14,9 @@ from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.joining import objective_in
 from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
 from baechi.torchlib.fakes.valueless import is_valueless
-from baechi.torchlib.modules.as_found import left_as_found
+from baechi.torchlib.modules.as_found import Keeper, left_as_found
 from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.transforms import is_wrapped
 from baechi.torchlib.tensors.pytree import map_tensors
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ def looked(model: nn.Module, call: CallWhole, inputs: Inputs, way: Way, times: i
         times: how many calls there are, each of which finds what the one before left, random states too.
     """
     results = []
-    with torch.no_grad(), _buffers_kept(model), left_as_found(model, contents="none"):
+    with torch.no_grad(), left_as_found(model, contents="none") as keeper, _contents_kept(keeper):
         for module in model.modules() if way is not Way.TRAINING else ():
             if way is Way.EVALUATION or isinstance(module, _OTHER_IN_TRAINING):
                 module.training = False
@@ -163,11 +164,18 @@ def looked(model: nn.Module, call: CallWhole, inputs: Inputs, way: Way, times: i
 
 
 @contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Put back what the model's code writes in buffers, in evaluation too: counts, say. This takes no time of
-    emulated devices."""
+def _contents_kept(keeper: Keeper) -> Iterator[None]:
+    """Put back what the model's code writes in buffers, and in tensors of attributes: counts, say, in
+    evaluation too. This takes no time of emulated devices."""
     with without_dispatch_modes():
-        data = [buffer.data for buffer in model.buffers() if buffer.layout == torch.strided]
+        data = [
+            tensor.data
+            for tensor in keeper.seen.values()
+            if isinstance(tensor, torch.Tensor)
+            and not isinstance(tensor, nn.Parameter)
+            and tensor.layout == torch.strided
+            and not is_wrapped(tensor)
+        ]
         before = [(one, one.clone()) for one in data if not (one.is_meta or is_valueless(one))]
     try:
         yield
