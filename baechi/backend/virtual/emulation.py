@@ -73,7 +73,7 @@ class Emulation(UntracedDispatchMode):
             self._contexts.enter_context(compiler_aside())
             self._contexts.enter_context(data_parallel_refused(self._identity.lies_on_a_device))
             super().__enter__()  # type: ignore[no-untyped-call]
-        except BaseException:  # of a signal's handler: nobody would leave it
+        except BaseException:  # of a signal's handler: it is not left then
             self._leave()
             raise
         return self

@@ -61,13 +61,7 @@ def set_dispatch_modes(modes: Sequence[Any]) -> None:
     Args:
         modes: the lowest first.
     """
-    now = dispatch_modes()
-    if len(now) == len(modes) and all(map(is_, now, modes)):
-        return
-    for _ in now:
-        pop_dispatch_mode()
-    for mode in modes:
-        push_dispatch_mode(mode)
+    _set(dispatch_modes(), modes, pop_dispatch_mode, push_dispatch_mode)
 
 
 def set_function_modes(modes: Sequence[Any]) -> None:
@@ -76,13 +70,18 @@ def set_function_modes(modes: Sequence[Any]) -> None:
     Args:
         modes: the lowest first.
     """
-    now = function_modes()
+    _set(function_modes(), modes, pop_function_mode, push_function_mode)
+
+
+def _set(
+    now: Sequence[Any], modes: Sequence[Any], pop: Callable[..., object], push: Callable[..., object]
+) -> None:
     if len(now) == len(modes) and all(map(is_, now, modes)):
         return
     for _ in now:
-        pop_function_mode()
+        pop()
     for mode in modes:
-        push_function_mode(mode)
+        push(mode)
 
 
 class _WithoutDispatchModes:
@@ -98,7 +97,7 @@ class _WithoutDispatchModes:
         self._modes = dispatch_modes()
         try:
             set_dispatch_modes(())
-        except BaseException:  # of a signal's handler: nobody would leave this context
+        except BaseException:  # of a signal's handler: this context is not left
             set_dispatch_modes(self._modes)
             raise
 

@@ -94,7 +94,7 @@ class Clock:
     def finish(self, jobs: Iterable[Job]) -> float:
         """Time these tasks, and all that comes before them; returns when the last one ends.
 
-        One that an exception of a signal's handler kept from getting ready never runs: nobody waits for it.
+        One that an exception of a signal's handler kept from getting ready never runs, and is not waited for.
         """
         last_s = 0.0
         for job in jobs:

@@ -12,6 +12,7 @@ experts): microbatches train something else then, which is said.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, isfinite
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.candidates import is_usual, notable, rules_for
-from baechi.run.pipeline.batch.few_rows import FewRows, confirming_rows, idle_rows, telling_rows
+from baechi.run.pipeline.batch.few_rows import FewRows, RowChoice
 from baechi.run.pipeline.batch.looking import CallWhole, Seen, Way, seen
 from baechi.run.pipeline.batch.rounding import as_good, is_rounding, same_rows
 from baechi.run.pipeline.batch.shares import ROWS, Rule, differ, shares_by
@@ -36,12 +37,20 @@ that couples them."""
 
 @dataclass
 class _Batch:
+    """A batch that the model is asked about, and what was asked so far."""
+
     model: nn.Module
     parts: Parted
     inputs: Inputs
     call: CallWhole
+    split: Split
     asked: set[tuple[int, ...]] = field(default_factory=set)
     way: Way | None = None
+
+    @cached_property
+    def rows(self) -> RowChoice:
+        """Which of its rows are asked about."""
+        return RowChoice(self.model, self.parts, self.inputs, self.split)
 
 
 class _Fails(Exception):
@@ -91,14 +100,14 @@ class Evidence:
         """
         if not all(rule.is_for(parts) for rule in self._settled):
             return ROWS.weigh(parts)  # as without labels, when there is no loss
-        batch = _Batch(model, parts, inputs, call)
+        batch = _Batch(model, parts, inputs, call, self._split)
         try:
             return self._rule(batch).weigh(parts)
         except _Fails as failed:
             self._leave_unknown(failed.error)
             return (self._settled[0] if self._settled else ROWS).weigh(parts)
 
-    def _rule(self, batch: "_Batch") -> Rule:
+    def _rule(self, batch: _Batch) -> Rule:
         """The rule for a batch: the first one that nothing speaks against."""
         parts = batch.parts
         candidates = list(self._settled)
@@ -115,11 +124,11 @@ class Evidence:
             else:
                 rules = self._without(rules, loss)
 
-    def _told_apart(self, rules: list[Rule], batch: "_Batch") -> list[Rule]:
+    def _told_apart(self, rules: list[Rule], batch: _Batch) -> list[Rule]:
         """The rules that are left when rows were asked about that tell the first one from others."""
         about = notable(rules, batch.parts)
         while not self._ended and (other := _other_than_first(rules, [*about, *self._settled], batch.parts)):
-            few = telling_rows(batch.model, batch.parts, batch.inputs, (rules[0], other), self._split)
+            few = batch.rows.telling((rules[0], other))
             kept = self._asked(rules, batch, few)
             if len(kept) == len(rules):
                 if is_usual(other):
@@ -128,10 +137,10 @@ class Evidence:
             rules = kept
         return rules
 
-    def _confirmed_by(self, candidates: list[Rule], rules: list[Rule], batch: "_Batch") -> list[Rule]:
+    def _confirmed_by(self, candidates: list[Rule], rules: list[Rule], batch: _Batch) -> list[Rule]:
         """The rules that are left when rows were asked about that the first was not fitted to."""
         first = rules[0]
-        for few in confirming_rows(batch.model, batch.parts, batch.inputs, [first, *candidates], self._split):
+        for few in batch.rows.confirming([first, *candidates]):
             if few.numbers in batch.asked:
                 continue
             rules = self._asked(rules, batch, few)
@@ -140,14 +149,14 @@ class Evidence:
         self._confirmed.add(first)
         return rules
 
-    def _loss_left_out(self, rule: Rule, batch: "_Batch") -> float | None:
+    def _loss_left_out(self, rule: Rule, batch: _Batch) -> float | None:
         """The loss of rows that count nothing by a rule; None if they give none, or there are none."""
         if rule.reads is None or rule in self._idle:
             return None
         (shares,) = shares_by([rule], batch.parts)
         idle = next((p for p, share in zip(batch.parts.parts, shares, strict=True) if share == 0), None)
         if idle is None and rule not in self._searched:
-            idle = idle_rows(batch.model, batch.parts, batch.inputs, rule, self._split)
+            idle = batch.rows.idle(rule)
         self._searched.add(rule)
         losses = None if idle is None else self._seen(batch, idle, ()).losses()
         if losses is None:
@@ -174,7 +183,7 @@ class Evidence:
         self._settled = [] if ROWS in others and not self._ended else others
         return others
 
-    def _seen(self, batch: "_Batch", rows: Inputs, parts: Sequence[Inputs]) -> Seen:
+    def _seen(self, batch: _Batch, rows: Inputs, parts: Sequence[Inputs]) -> Seen:
         trains = self._trains and batch.way in (None, Way.STILL)
         try:
             found = seen(batch.model, batch.call, rows, parts, trains=trains, known=batch.way is not None)
@@ -209,7 +218,7 @@ class Evidence:
         self._said.add(text)
         logger.log(logging.WARNING if loud else logging.DEBUG, text, *values)
 
-    def _asked(self, rules: list[Rule], batch: "_Batch", few: FewRows) -> list[Rule]:
+    def _asked(self, rules: list[Rule], batch: _Batch, few: FewRows) -> list[Rule]:
         """The rules that give the loss of a few rows from those of two parts; notes what is settled."""
         batch.asked.add(few.numbers)
         found = self._seen(batch, few.together, few.halves.parts)

@@ -42,73 +42,12 @@ class FewRows:
     twice: Inputs
 
 
-def telling_rows(
-    model: nn.Module, parts: Parted, inputs: Inputs, rules: tuple[Rule, Rule], split: Split
-) -> FewRows:
-    """Rows that tell two rules apart, as far as any do; as many as a microbatch has find room.
-
-    Args:
-        model: the model.
-        parts: the batch in microbatches; at least two.
-        inputs: the batch.
-        rules: the two.
-        split: exceptions from how inputs are split.
-    """
-    choice = _Choice(model, parts, inputs, split)
-    return choice.halved(choice.telling(rules))
-
-
-def confirming_rows(
-    model: nn.Module, parts: Parted, inputs: Inputs, rules: Sequence[Rule], split: Split
-) -> list[FewRows]:
-    """Rows that the first rule has not been fitted to: at the ends of any rule; pairs that share labels.
-
-    Args:
-        model: the model.
-        parts: the batch in microbatches; at least two.
-        inputs: the batch.
-        rules: the one to confirm, and then all that may hold for the batch, the likeliest first.
-        split: exceptions from how inputs are split.
-    """
-    choice = _Choice(model, parts, inputs, split)
-    first, *others = rules
-    read = {other.reads: other for other in reversed(others) if other.reads is not None}
-    told = [choice.telling((first, other)) for other in list(read.values())[:_INPUTS]]
-    ends = list(choice.at_ends(others))
-    return [choice.halved(rows) for rows in (*_otherwise(ends[0]), *ends[1:], *choice.alike(), *told)]
-
-
-def idle_rows(model: nn.Module, parts: Parted, inputs: Inputs, rule: Rule, split: Split) -> Inputs | None:
-    """Rows that count nothing by a rule; None if there are none.
-
-    Args:
-        model: the model.
-        parts: the batch in microbatches; at least two.
-        inputs: the batch.
-        rule: the rule.
-        split: exceptions from how inputs are split.
-    """
-    choice = _Choice(model, parts, inputs, split)
-    (shares,) = shares_by([rule], choice.each)
-    idle = [row for row, share in zip(choice.there, shares, strict=True) if share == 0]
-    return some_rows(model, inputs, idle[: choice.count], split) if idle else None
-
-
-def _otherwise(rows: list[int]) -> Iterator[list[int]]:
-    """The same rows in other halves: four, of which two count, have both of them in one half of some."""
-    yield rows
-    if len(rows) >= _FEWEST:
-        yield [*rows[::2], *rows[1::2]]
-        quarter = len(rows) // 4
-        yield [*rows[:quarter], *rows[len(rows) - quarter :], *rows[quarter : len(rows) - quarter]]
-
-
-class _Choice:
+class RowChoice:
     """Which rows of a batch are asked about.
 
     Args:
         model: the model.
-        parts: the batch in microbatches.
+        parts: the batch in microbatches; at least two.
         inputs: the batch.
         split: exceptions from how inputs are split.
     """
@@ -116,13 +55,43 @@ class _Choice:
     def __init__(self, model: nn.Module, parts: Parted, inputs: Inputs, split: Split) -> None:
         self._model, self._inputs, self._split = model, inputs, split
         rows = sum(parts.rows)
-        self.there = range(0, rows, -(-rows // _SEEN))
-        self.count = min(_MOST, max(_FEWEST, *parts.rows), rows)
+        self._there = range(0, rows, -(-rows // _SEEN))
+        self._count = min(_MOST, max(_FEWEST, *parts.rows), rows)
         each = parted(model, inputs, rows, split)  # views: no row is copied
-        rows_seen = tuple(each.parts[row] for row in self.there)
-        self.each = replace(each, parts=rows_seen, rows=(1,) * len(self.there))
+        rows_seen = tuple(each.parts[row] for row in self._there)
+        self._each = replace(each, parts=rows_seen, rows=(1,) * len(self._there))
 
-    def halved(self, rows: Sequence[int]) -> FewRows:
+    def telling(self, rules: tuple[Rule, Rule]) -> FewRows:
+        """Rows that tell two rules apart, as far as any do; as many as a microbatch has find room.
+
+        Args:
+            rules: the two.
+        """
+        return self._halved(self._telling(rules))
+
+    def confirming(self, rules: Sequence[Rule]) -> list[FewRows]:
+        """Rows that the first rule has not been fitted to: at the ends of any rule; pairs that share labels.
+
+        Args:
+            rules: the one to confirm, and then all that may hold for the batch, the likeliest first.
+        """
+        first, *others = rules
+        read = {other.reads: other for other in reversed(others) if other.reads is not None}
+        told = [self._telling((first, other)) for other in list(read.values())[:_INPUTS]]
+        ends = list(self._at_ends(others))
+        return [self._halved(rows) for rows in (*_otherwise(ends[0]), *ends[1:], *self._alike(), *told)]
+
+    def idle(self, rule: Rule) -> Inputs | None:
+        """Rows that count nothing by a rule; None if there are none.
+
+        Args:
+            rule: the rule.
+        """
+        (shares,) = shares_by([rule], self._each)
+        idle = [row for row, share in zip(self._there, shares, strict=True) if share == 0]
+        return some_rows(self._model, self._inputs, idle[: self._count], self._split) if idle else None
+
+    def _halved(self, rows: Sequence[int]) -> FewRows:
         """These rows, together and in two halves."""
         middle = (len(rows) + 1) // 2
         first, second = rows[:middle], rows[middle:]
@@ -132,45 +101,45 @@ class _Choice:
         )
         return FewRows(tuple(rows), whole, Parted(tuple(halves), (len(first), len(second)), ()), twice)
 
-    def telling(self, rules: tuple[Rule, Rule]) -> Sequence[int]:
+    def _telling(self, rules: tuple[Rule, Rule]) -> Sequence[int]:
         """Rows that tell two rules apart; the first ones if none do."""
-        one, other = shares_by(rules, self.each)
+        one, other = shares_by(rules, self._each)
         angles = {
             row: atan2(a, b)
-            for row, a, b in zip(self.there, one, other, strict=True)
+            for row, a, b in zip(self._there, one, other, strict=True)
             if isfinite(a) and isfinite(b) and (a or b)  # else it counts nothing by both
         }
         ranked = sorted(angles, key=angles.__getitem__)
         if len(ranked) < _TWO or not differ([angles[ranked[0]]], [angles[ranked[-1]]]):
-            return range(self.count)
-        few = min(self.count, len(ranked)) // 2
+            return range(self._count)
+        few = min(self._count, len(ranked)) // 2
         return [*ranked[:few], *ranked[len(ranked) - few :]]
 
-    def at_ends(self, rules: Sequence[Rule]) -> Iterator[list[int]]:
+    def _at_ends(self, rules: Sequence[Rule]) -> Iterator[list[int]]:
         """The rows that rules count least, and most: in one group, or in two if they find no room in one."""
         ends: dict[int, None] = {}
         for rule in rules:
-            (shares,) = shares_by([rule], self.each)
+            (shares,) = shares_by([rule], self._each)
             if all(map(isfinite, shares)) and differ([min(shares)], [max(shares)]):
                 ends.update(
-                    dict.fromkeys(self.there[shares.index(end)] for end in (min(shares), max(shares)))
+                    dict.fromkeys(self._there[shares.index(end)] for end in (min(shares), max(shares)))
                 )
-            if len(ends) >= 2 * self.count:
+            if len(ends) >= 2 * self._count:
                 break
-        chosen = list(ends)[: 2 * self.count]
-        for begin in range(0, max(1, len(chosen)), self.count):
-            yield self._filled(chosen[begin : begin + self.count])
+        chosen = list(ends)[: 2 * self._count]
+        for begin in range(0, max(1, len(chosen)), self._count):
+            yield self._filled(chosen[begin : begin + self._count])
 
-    def alike(self) -> Iterator[list[int]]:
+    def _alike(self) -> Iterator[list[int]]:
         """Pairs of rows that share a label, one of each pair in each half; for the first labels of rows."""
-        for name, tensor in tensors_of(self.each.parts[0]).items():
+        for name, tensor in tensors_of(self._each.parts[0]).items():
             if tensor.shape == (1,) and not tensor.is_floating_point() and not tensor.is_complex():
-                labels = [int(tensors_of(part)[name]) for part in self.each.parts]
+                labels = [int(tensors_of(part)[name]) for part in self._each.parts]
                 by_label: dict[int, list[int]] = {}
-                for row, label in zip(self.there, labels, strict=True):
+                for row, label in zip(self._there, labels, strict=True):
                     by_label.setdefault(label, []).append(row)
                 ranked = sorted(by_label.values(), key=len, reverse=True)
-                pairs = [rows[:2] for rows in ranked if len(rows) > 1][: self.count // 2]
+                pairs = [rows[:2] for rows in ranked if len(rows) > 1][: self._count // 2]
                 if pairs:
                     rest = self._filled([row for pair in pairs for row in pair])[2 * len(pairs) :]
                     half = len(rest) // 2
@@ -180,6 +149,15 @@ class _Choice:
 
     def _filled(self, rows: list[int]) -> list[int]:
         """As many as are asked about: with others evenly over the batch."""
-        evenly = self.there[:: max(1, len(self.there) // self.count)]
-        others = [row for row in dict.fromkeys([*evenly, *self.there]) if row not in rows]
-        return [*rows, *others[: self.count - len(rows)]]
+        evenly = self._there[:: max(1, len(self._there) // self._count)]
+        others = [row for row in dict.fromkeys([*evenly, *self._there]) if row not in rows]
+        return [*rows, *others[: self._count - len(rows)]]
+
+
+def _otherwise(rows: list[int]) -> Iterator[list[int]]:
+    """The same rows in other halves: four, of which two count, have both of them in one half of some."""
+    yield rows
+    if len(rows) >= _FEWEST:
+        yield [*rows[::2], *rows[1::2]]
+        quarter = len(rows) // 4
+        yield [*rows[:quarter], *rows[len(rows) - quarter :], *rows[quarter : len(rows) - quarter]]
