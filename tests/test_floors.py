@@ -1,7 +1,6 @@
 """Imports go down the floors, never up, and never between rooms of floor 3."""
 
 import ast
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -38,7 +37,7 @@ FLOORS = {
     "__main__": 5,
     "__init__": 5,
 }
-MOST_FILES, MOST_LINES = 15, 300
+MOST_LINES = 800
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -112,12 +111,10 @@ def test_no_folders_import_in_a_circle() -> None:
     assert nx.is_directed_acyclic_graph(graph), nx.find_cycle(graph)
 
 
-def test_folders_and_files_are_small() -> None:
-    """What is larger has two ideas in it."""
+def test_files_are_small() -> None:
+    """A file is one concept, as long as the concept is; beyond this it holds two."""
     lines = {dotted(path): len(path.read_text().splitlines()) for path in FILES}
-    assert {name: count for name, count in lines.items() if count >= MOST_LINES} == {}
-    files = Counter(path.parent for path in FILES)
-    assert {str(path): count for path, count in files.items() if count > MOST_FILES} == {}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.name == "__init__.py"], ids=dotted)
