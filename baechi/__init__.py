@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from baechi.errors import (
         AggregateError,
         BaechiError,
+        BatchCoupled,
         CaptureError,
         CheckpointError,
         DryRunError,
@@ -71,6 +72,7 @@ _HOMES = {
     "baechi.errors": (
         "AggregateError",
         "BaechiError",
+        "BatchCoupled",
         "CaptureError",
         "CheckpointError",
         "DryRunError",
@@ -94,6 +96,7 @@ _HOMES = {
 __all__ = [
     "AggregateError",
     "BaechiError",
+    "BatchCoupled",
     "BatchSpec",
     "BatchTuning",
     "CaptureError",

@@ -3,6 +3,7 @@
     BaechiError
     ├── FatalError             the same call would fail again
     │   ├── CaptureError       the model could not be captured or measured with these inputs
+    │   ├── BatchCoupled       the rows of a batch know each other: its microbatches train something else
     │   ├── DryRunError        the model decides by values that a dry run does not know
     │   ├── PlacementError     no placement keeps the devices' memory
     │   ├── SplitTensorError   an operation would need the whole of a tensor that lies in pieces
@@ -135,6 +136,32 @@ class CaptureError(FatalError):
 
 class DryRunError(FatalError):
     """The model decides by values that a dry run does not know, or cannot run without values."""
+
+
+class BatchCoupled(FatalError):
+    """The rows of a batch know each other, so that its microbatches would train, or return, something else.
+
+    Args:
+        what: which output of the model.
+        whole: what it is of the whole batch, in words.
+        parts: what it is of the microbatches together, in words.
+        microbatches: how many there are.
+        cure: how inputs are to be split, if that is known to help.
+
+    Attributes:
+        what, whole, parts: as given.
+    """
+
+    def __init__(self, what: str, whole: str, parts: str, microbatches: int, cure: str = "") -> None:
+        self.what, self.whole, self.parts = what, whole, parts
+        first = f"{cure} gives the same as the whole batch. Else use" if cure else "Use"
+        super().__init__(
+            f"{what} is {whole} of the whole batch, and {parts} from {microbatches} microbatches: its rows "
+            f"know each other, or inputs are split where they must not be. {first} microbatches=1; say what "
+            'the loss of each part counts with loss_weights="rows", "sum", "labels" or a function; say what '
+            'is split with split={"name": dimension or None}; or accept that parts train something else with '
+            'coupled="accept"'
+        )
 
 
 class RecordError(FatalError, ValueError):

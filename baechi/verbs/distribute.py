@@ -38,7 +38,7 @@ from baechi.verbs.given import (
     tell_unused,
     with_outputs,
 )
-from baechi.verbs.pipeline.asked import LossWeights, Number, Splitting, refuse_apart, splitting_of
+from baechi.verbs.pipeline.asked import Coupled, LossWeights, Number, Splitting, refuse_apart, splitting_of
 from baechi.verbs.pipeline.microbatching import PipelineRequest, assign_pipeline, fulfil_pipeline, here
 from baechi.verbs.planning import Placer, placed
 from baechi.verbs.profiling import Names, Source, default_cluster, profile
@@ -75,6 +75,7 @@ def distribute(
     split: Layers | Split | None = None,
     loss_weights: LossWeights | None = None,
     order: OrderLike = "auto",
+    coupled: Coupled = "refuse",
     weights_apart: bool = False,
     verify: bool = True,
     verbose: bool | None = None,
@@ -122,9 +123,11 @@ def distribute(
             the heaviest layer where steps get at least 3 % shorter. With `microbatches`, names that are no
             layer's are inputs': the dimension that is split, or None for one that goes whole; others are
             split along the leading one if they share the batch's size.
-        loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, or a function of
-            their inputs; unless given, a few rows of the first batch tell.
+        loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, `"labels"` (those
+            that are not ignored), or a function of their inputs; unless given, the whole batch tells.
         order: with `microbatches`, the order of their tasks; see `pipeline`.
+        coupled: with `microbatches`, what to do if these train something else than the whole batch:
+            `"refuse"` raises, `"accept"` says it once.
         weights_apart: with `microbatches`, whether gradients of weights are tasks of their own, which fill
             what is idle ("zero bubble"), where steps are predicted shorter by it. It takes more memory.
         verify: whether dry runs decide if a plan fits (`dry_run`); else simulated peaks do. A plan that
@@ -140,6 +143,7 @@ def distribute(
         PlacementError: no placement fits the devices' memory.
         PlanError: the plan or device map does not match, or its devices are not here.
         BaechiError: the model is distributed already.
+        BatchCoupled: in the first step, not here, unless `microbatches` is `"auto"`: see `coupled`.
         ValueError: an unknown placer, optimizer or choice of outputs, an optimizer of another model, a batch
             that cannot be split, or arguments that exclude each other.
     """
@@ -151,7 +155,7 @@ def distribute(
     check_owner(optimizer, model.parameters(), type(model).__name__)
     trained, options = instance_of(optimizer), compile_options(compile)
     layers, inputs_split = asked_to_split(split, model, microbatches=microbatches is not None)
-    splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order)
+    splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order, coupled)
     refuse_apart(weights_apart, splitting, plan, recompute)
     refuse_layers_with(layers, plan=plan)
     if isinstance(plan, Pipeline) and splitting is not None:

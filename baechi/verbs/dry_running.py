@@ -9,7 +9,7 @@ from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
 from baechi.records.timeline import Timeline
 from baechi.run.dry.dry_run import dry_run as run_dry
-from baechi.run.pipeline.batch.shares import ROWS
+from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.runtime import Reorder
 from baechi.verbs.given import PlanLike, read_plan
@@ -51,7 +51,7 @@ def dry_run(
         BaechiError: the model is distributed already.
         ValueError: an unknown optimizer, or `steps` below 1.
     """
-    split = Microbatches(plan, weigh=ROWS.weigh) if isinstance(plan, Pipeline) else None
+    split = Microbatches(plan, told=Told("rows")) if isinstance(plan, Pipeline) else None
     reorder = False if split is not None else reorder
     plan = plan.plan if isinstance(plan, Pipeline) else read_plan(plan)
     optimizer = plan.graph.graph.get("optimizer") if optimizer is None else optimizer

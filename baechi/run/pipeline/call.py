@@ -18,8 +18,8 @@ from torch.autograd.graph import get_gradient_edge
 from baechi.backend.sends import wait_for_all_sends
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Task
-from baechi.run.pipeline.batch.dimensions import Dimensions
-from baechi.run.pipeline.batch.joining import loss_in
+from baechi.run.pipeline.batch.joining import loss_in, loss_name
+from baechi.run.pipeline.batch.judge import Verdict
 from baechi.run.pipeline.batch.results import Joiner, Joint, hand_in, share_at
 from baechi.run.pipeline.batch.splitting import Parted, joined_gradient, parted
 from baechi.run.pipeline.ending import Ending
@@ -36,7 +36,7 @@ from baechi.run.pipeline.lanes.settings_apart import SettingsApart
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.refusals import refuse_call
-from baechi.run.pipeline.walking import known_dimensions, shares_of, walk
+from baechi.run.pipeline.walking import verdict_of, walk
 from baechi.run.runtime import Runtime
 from baechi.torchlib.streams import streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
@@ -65,12 +65,11 @@ def call_pipelined(
     refuse_call(model, inputs)
     with microbatches.alone:
         parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
-        shares = shares_of(model, runtime, microbatches, inputs, parts)
-        known = known_dimensions(model, runtime, microbatches, inputs)
+        verdict = verdict_of(model, runtime, microbatches, inputs, parts)
         runtime.forced, runtime.launched, runtime.full = [], [], []
         runtime.counts = {"microbatches": pipeline.microbatches}
         with runtime.backend.step() as runtime.measure:
-            call = _Call(model, runtime, microbatches, inputs, parts, shares, known)
+            call = _Call(model, runtime, microbatches, inputs, parts, verdict)
             return call.ending.after(call.run)
 
 
@@ -83,8 +82,7 @@ class _Call:
         microbatches: how its step is split.
         inputs: what the caller gave.
         parts: the same in parts.
-        shares: what the loss of each part counts.
-        known: along which dimension outputs are joined, as far as it is known.
+        verdict: what the loss of each part counts, and how outputs are joined.
 
     Attributes:
         ending: ends what is run of it.
@@ -97,13 +95,12 @@ class _Call:
         microbatches: Microbatches,
         inputs: Inputs,
         parts: Parted,
-        shares: list[Any],
-        known: Dimensions,
+        verdict: Verdict,
     ) -> None:
         pipeline = microbatches.pipeline
         self._runtime, self._backend = runtime, runtime.backend
         self._pipeline = pipeline
-        self._parted, self._shares, self._known = parts, shares, known
+        self._parted, self._verdict = parts, verdict
         self._alone = microbatches.alone
         self._home = self._home_of(inputs)
         self._waiting = Waiting([weight for weight in model.parameters() if weight.requires_grad])
@@ -182,8 +179,9 @@ class _Call:
     def _has_loss(self, microbatch: int) -> bool:
         if microbatch in self._seeded:
             return True
-        loss = loss_in(self._lanes[microbatch].result) if self._goes_back else None
-        return loss is not None and loss.requires_grad
+        result = self._lanes[microbatch].result
+        loss = loss_in(result) if self._goes_back else None
+        return loss is not None and loss.requires_grad and self._verdict.is_number(loss_name(result), [loss])
 
     def _seed(self, microbatch: int) -> None:
         """Let the backward of a microbatch begin: its loss counts as much as its share of the batch."""
@@ -193,7 +191,8 @@ class _Call:
         loss = loss_in(lane.result)
         assert loss is not None
         place = self._backend.place_of(loss)
-        share = share_at(place, self._backend, self._shares[microbatch])
+        shares = self._verdict.shares_of(loss_name(lane.result)) or self._verdict.others
+        share = share_at(place, self._backend, shares[microbatch])
         with self._backend.at(place, ""), torch.no_grad():
             known = not isinstance(share, torch.Tensor)
             seed = torch.full_like(loss, share) if known else share.to(loss.dtype)
@@ -212,8 +211,8 @@ class _Call:
 
     def _joiner(self, root: Callable[[int, torch.Tensor], Any] | None) -> Joiner:
         dims = [dim for dim in self._pipeline.split.values() if dim is not None]
-        rows, shares = self._parted.rows, self._shares
-        return Joiner(self._backend, rows, shares, [*dims, 0], self._known, self._home, root)
+        rows, verdict = self._parted.rows, self._verdict
+        return Joiner(self._backend, rows, verdict, [*dims, 0], self._home, root)
 
     def _taken(self) -> list[Any]:
         results = [lane.result for lane in self._lanes]
@@ -260,7 +259,7 @@ class _Call:
         with torch.no_grad():
             for joint, grad in zip(joints, incoming, strict=True):
                 if grad is not None:
-                    hand_in(self._backend, joint, grad, self._parted.rows, self._shares)
+                    hand_in(self._backend, joint, grad, self._parted.rows)
         joints.clear()
         with self._alone:
             self.ending.after(self._run_later)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
-from baechi.run.pipeline.batch.shares import ROWS, SUM, Weigh
+from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.batch.splitting import Split
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.simulate.pipeline import OrderLike
@@ -14,8 +14,11 @@ from baechi.verbs.given import refuse_apart_again
 
 Number = int | Literal["auto"]
 
-LossWeights = Literal["rows", "sum"] | Callable[[list[Inputs]], list[Any]]
-"""What the losses of microbatches count: by rows, all the same, or as a function of their inputs says."""
+LossWeights = Literal["rows", "sum", "labels"] | Callable[[list[Inputs]], list[Any]]
+"""What losses of microbatches count: by rows, all the same, by labels, or by a function of their inputs."""
+
+Coupled = Literal["refuse", "accept"]
+"""What to do if microbatches train something else than the whole batch."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Splitting:
         split: by input's name, the dimension that is split, or None for an input that goes whole.
         loss_weights: what the loss of each part counts; None finds out.
         order: the order of the tasks.
+        coupled: what to do if the parts train something else than the whole batch.
     """
 
     microbatches: Number
@@ -35,24 +39,17 @@ class Splitting:
     split: Split | None = None
     loss_weights: LossWeights | None = None
     order: OrderLike = "auto"
+    coupled: Coupled = "refuse"
 
     def __post_init__(self) -> None:
         number = self.microbatches
         if number != "auto" and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise ValueError(f"microbatches is {number!r}: a whole number of at least 1, or 'auto'")
-        known = self.loss_weights in (None, "rows", "sum") or callable(self.loss_weights)
+        known = self.loss_weights in (None, "rows", "sum", "labels") or callable(self.loss_weights)
         if not known:
-            raise ValueError(f"loss_weights is {self.loss_weights!r}: 'rows', 'sum', or a function")
-
-    @property
-    def weigh(self) -> Weigh | None:
-        """What the losses count, as a function of the parts; None finds out."""
-        if self.loss_weights is None:
-            return None
-        if callable(self.loss_weights):
-            own = self.loss_weights
-            return lambda parts: own(list(parts.parts))
-        return ROWS.weigh if self.loss_weights == "rows" else SUM.weigh
+            raise ValueError(f"loss_weights is {self.loss_weights!r}: 'rows', 'sum', 'labels', or a function")
+        if self.coupled not in ("refuse", "accept"):
+            raise ValueError(f"coupled is {self.coupled!r}: 'refuse' or 'accept'")
 
     def microbatches_of(self, pipeline: Pipeline) -> Microbatches:
         """What the runtime needs.
@@ -60,7 +57,8 @@ class Splitting:
         Args:
             pipeline: the chosen pipeline.
         """
-        return Microbatches(pipeline, self.loss, self.weigh)
+        told = None if self.loss_weights is None else Told(self.loss_weights)
+        return Microbatches(pipeline, self.loss, told, self.coupled == "accept")
 
 
 def splitting_of(
@@ -70,13 +68,14 @@ def splitting_of(
     split: Split | None,
     loss_weights: LossWeights | None,
     order: OrderLike,
+    coupled: Coupled = "refuse",
 ) -> Splitting | None:
     """How a user wants a step to be split; None for a plain step.
 
     Args:
         microbatches: into how many parts.
         plan: the plan or pipeline, if one was made before.
-        loss, split, loss_weights, order: see `distribute`.
+        loss, split, loss_weights, order, coupled: see `distribute`.
 
     Raises:
         ValueError: the arguments do not go together.
@@ -86,17 +85,20 @@ def splitting_of(
             raise ValueError(
                 "a pipeline says how many microbatches there are, how inputs are split, and the order"
             )
-        return Splitting(plan.microbatches, loss, dict(plan.split), loss_weights)
+        return Splitting(plan.microbatches, loss, dict(plan.split), loss_weights, coupled=coupled)
     if microbatches is None:
-        if loss is not None or split is not None or loss_weights is not None or order != "auto":
-            raise ValueError("loss, split, loss_weights and order go with microbatches: say how many")
+        given = [one is not None for one in (loss, split, loss_weights)]
+        if any(given) or order != "auto" or coupled != "refuse":
+            raise ValueError(
+                "loss, split, loss_weights, order and coupled go with microbatches: say how many"
+            )
         return None
     if plan is not None:
         raise ValueError(
             "a plan has the costs of a whole batch: order its microbatches with baechi.pipeline(plan, "
             "number), and give the pipeline"
         )
-    made = Splitting(microbatches, loss, split, loss_weights, order)
+    made = Splitting(microbatches, loss, split, loss_weights, order, coupled)
     return None if microbatches == 1 and loss is None else made
 
 

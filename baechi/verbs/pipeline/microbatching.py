@@ -31,7 +31,7 @@ from baechi.records.plan import Plan
 from baechi.report.summary import pipeline_summary, summary
 from baechi.run import assign, blocks_compiled, restore, tell_uncompiled
 from baechi.run.dry.dry_run import dry_run
-from baechi.run.pipeline.batch.shares import ROWS
+from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.batch.splitting import Parted, parted, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.walking import TARGET, couples_rows
@@ -122,10 +122,8 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
     with verbosity(request.verbose), blocks_compiled(model, request.compile):
         pipeline = _chosen(request, model, inputs, request.splitting.microbatches)
         assign_pipeline(model, pipeline, request.splitting, request.optimizer)
-        if request.splitting.microbatches == "auto" and couples_rows(model, inputs):
-            logger.warning(
-                "parts of the batch may train something else, so microbatches='auto' is one: not split"
-            )
+        if request.splitting.microbatches == "auto" and (how := couples_rows(model, inputs)):
+            logger.warning("microbatches='auto' is one, not split, since rows are coupled: %s", how)
             restore(model)
             pipeline = _chosen(request, model, inputs, 1)
             assign_pipeline(model, pipeline, request.splitting, request.optimizer)
@@ -242,7 +240,7 @@ def _excess(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline
     errs_high = not pipeline.units.weights_of and not pipeline.plan.graph.says("tile")
     if errs_high and all(peaks[device.name] <= _ROOM * device.memory_bytes for device in devices):
         return {}
-    microbatches = Microbatches(pipeline, request.splitting.loss, ROWS.weigh)
+    microbatches = Microbatches(pipeline, request.splitting.loss, Told("rows"))
     optimizer = request.optimizer
     try:
         with progress("running dry"):

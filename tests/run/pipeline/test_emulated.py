@@ -70,7 +70,7 @@ def test_a_dry_run_is_the_run() -> None:
         baechi.Inputs(X, Y),
         pipeline.plan,
         reorder=False,
-        microbatches=Microbatches(pipeline, weigh=by_rows),
+        microbatches=Microbatches(pipeline, told=Told("rows"), accepts=True),
     )
     measured = ran(pipeline)
     assert dict(dry.peak_bytes) == dict(measured.peak_bytes)

@@ -2,19 +2,43 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from baechi.errors import BaechiError
-from baechi.torchlib.tensors.pytree import named_tensors
 
-JoinTensors = Callable[[Sequence[torch.Tensor], str], Any]
-"""From a tensor of each microbatch, and its name in the result, one value."""
 
-JoinLists = Callable[[Sequence[list[Any]], str], Any]
-"""From a list of each microbatch, and its name, one value; None if they have no item for each row."""
+class AbstractJoiner(ABC):
+    """Joins outputs of microbatches."""
+
+    @abstractmethod
+    def why_apart(self, name: str) -> str | None:
+        """Why an output cannot be joined; None if that is not known.
+
+        Args:
+            name: its name in the result.
+        """
+
+    @abstractmethod
+    def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
+        """From a tensor of each microbatch one value.
+
+        Args:
+            tensors: by microbatch.
+            name: their name in the result.
+        """
+
+    @abstractmethod
+    def in_rows(self, lists: Sequence[list[Any]], name: str) -> Any:
+        """From a list of each microbatch one value; None if they have no item for each row.
+
+        Args:
+            lists: by microbatch.
+            name: their name in the result.
+        """
 
 
 class Unjoined:
@@ -23,13 +47,15 @@ class Unjoined:
     Args:
         name: its name in the result.
         what: what it is.
+        why: what is known of it, else.
     """
 
     _name: str
     _what: str
+    _why: str
 
-    def __init__(self, name: str, what: str) -> None:
-        vars(self).update(_name=name, _what=what)
+    def __init__(self, name: str, what: str, why: str = "") -> None:
+        vars(self).update(_name=name, _what=what, _why=why)
 
     def __repr__(self) -> str:
         return f"<{self._name}: {self._what} of each microbatch, not joined>"
@@ -40,9 +66,15 @@ class Unjoined:
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise BaechiError(
             f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing "
-            "says how these are joined: return tensors with a row for each row of the batch, or call the "
-            "model with microbatches=1"
+            f"says how these are joined{self._why and f' ({self._why})'}: return tensors with a row for each "
+            "row of the batch, or call the model with microbatches=1"
         )
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        given = [*args, *(kwargs or {}).values()]
+        flat = [one for each in given for one in (each if isinstance(each, (list, tuple)) else [each])]
+        next(one for one in flat if isinstance(one, Unjoined))._refuse()
 
     __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse
     __setattr__ = __setitem__ = __float__ = __int__ = __neg__ = __abs__ = _refuse
@@ -50,40 +82,41 @@ class Unjoined:
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = __le__ = __ge__ = _refuse
 
 
-def joined(results: Sequence[Any], join: JoinTensors, in_rows: JoinLists, name: str = "") -> Any:
+def joined(results: Sequence[Any], joiner: AbstractJoiner, name: str = "") -> Any:
     """One result from those of the microbatches.
 
     Args:
         results: they have the same structure.
-        join: joins tensors.
-        in_rows: joins lists.
+        joiner: joins tensors and lists.
         name: of the value, in errors.
     """
     results = _as_losses(results, name)
     first = results[0]
+    why = joiner.why_apart(name)
+    if why is not None:
+        return Unjoined(name, _in_words(first), why)
     if all(isinstance(one, torch.Tensor) for one in results):
-        return join(results, name)
+        return joiner.join(results, name)
     if any(type(one) is not type(first) for one in results):
         return Unjoined(name, " or ".join(sorted({type(one).__name__ for one in results})))
     if isinstance(first, Mapping):
-        return _joined_mapping(results, join, in_rows, name)
+        return _joined_mapping(results, joiner, name)
     if isinstance(first, list):
-        items = in_rows(results, name)
+        items = joiner.in_rows(results, name)
         if items is not None:
             return items
     if isinstance(first, (list, tuple)):
         if len({len(one) for one in results}) > 1:
             return Unjoined(name, f"{type(first).__name__} of different length")
         items = [
-            joined(each, join, in_rows, below(name, index))
-            for index, each in enumerate(zip(*results, strict=True))
+            joined(each, joiner, below(name, index)) for index, each in enumerate(zip(*results, strict=True))
         ]
         return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
     if dataclasses.is_dataclass(first) and not isinstance(first, type):
         made = copy.copy(first)
         for field in dataclasses.fields(first):
             each = [getattr(one, field.name) for one in results]
-            object.__setattr__(made, field.name, joined(each, join, in_rows, below(name, field.name)))
+            object.__setattr__(made, field.name, joined(each, joiner, below(name, field.name)))
         return made
     if first is None or isinstance(first, (bool, int, float, str, bytes)):
         return first if all(one == first for one in results) else Unjoined(name, type(first).__name__)
@@ -92,20 +125,18 @@ def joined(results: Sequence[Any], join: JoinTensors, in_rows: JoinLists, name: 
 
 def _as_losses(results: Sequence[Any], name: str) -> Sequence[Any]:
     """Numbers as tensors, among losses that are tensors: a microbatch may have no targets."""
-    losses = [one for one in results if isinstance(one, torch.Tensor) and not one.dim()]
+    losses = [one for one in results if isinstance(one, torch.Tensor) and one.numel() == 1]
     numbers = [one for one in results if isinstance(one, (int, float))]
     if not losses or not numbers or len(losses) + len(numbers) < len(results) or not is_loss_at(name):
         return results
     return [one if isinstance(one, torch.Tensor) else losses[0].new_tensor(one) for one in results]
 
 
-def _joined_mapping(
-    results: Sequence[Mapping[Any, Any]], join: JoinTensors, in_rows: JoinLists, name: str
-) -> Any:
+def _joined_mapping(results: Sequence[Mapping[Any, Any]], joiner: AbstractJoiner, name: str) -> Any:
     first = results[0]
     if any(one.keys() != first.keys() for one in results):
         return Unjoined(name, f"{type(first).__name__} of different keys")
-    items = {key: joined([one[key] for one in results], join, in_rows, below(name, key)) for key in first}
+    items = {key: joined([one[key] for one in results], joiner, below(name, key)) for key in first}
     if not isinstance(first, MutableMapping):
         return items
     made = copy.copy(first)
@@ -134,22 +165,46 @@ def is_loss_at(name: str) -> bool:
     return not name or "loss" in last or last == "0"
 
 
-def objective_in(result: Any) -> torch.Tensor | None:
-    """What is minimized: the loss, else the sum of all numbers that are joined as losses; None without any.
+def leaves(results: Sequence[Any], name: str = "") -> Iterator[tuple[str, Sequence[Any]]]:
+    """What results have at each place, by its name; what differs in structure is not looked into.
+
+    Args:
+        results: of the whole batch and of its parts.
+        name: of the value.
+    """
+    results = _as_losses(results, name)
+    first = results[0]
+    if any(type(one) is not type(first) for one in results) or isinstance(first, torch.Tensor):
+        yield name, results
+    elif isinstance(first, Mapping):
+        for key in first if all(one.keys() == first.keys() for one in results) else ():
+            yield from leaves([one[key] for one in results], below(name, key))
+    elif isinstance(first, (list, tuple)) and len({len(one) for one in results}) == 1:
+        for index, each in enumerate(zip(*results, strict=True)):
+            yield from leaves(each, below(name, index))
+    elif dataclasses.is_dataclass(first):
+        for field in dataclasses.fields(first):
+            yield from leaves([getattr(one, field.name) for one in results], below(name, field.name))
+    else:
+        yield name, results
+
+
+def loss_name(result: Any) -> str:
+    """The name of the loss among what a model returned, if it has one.
 
     Args:
         result: what the model returned.
     """
-    loss = loss_in(result)
-    if loss is not None:
-        return loss
-    named = [(name.removeprefix("."), tensor) for name, tensor in named_tensors("", result)]
-    numbers = [one for name, one in named if is_loss_at(name) and not one.dim() and one.is_floating_point()]
-    return torch.stack([number.detach().cpu() for number in numbers]).sum() if numbers else None
+    if isinstance(result, torch.Tensor):
+        return ""
+    is_row = isinstance(result, (list, tuple)) and not hasattr(result, "loss")
+    if isinstance(result, tuple) and hasattr(result, "loss"):
+        return str(result._fields.index("loss")) if hasattr(result, "_fields") else "loss"
+    return "0" if is_row else "loss"
 
 
 def loss_in(result: Any) -> torch.Tensor | None:
-    """The loss among what a model returned: a scalar that has a gradient; None if there is none.
+    """The loss among what a model returned: one floating element; None if there is none.
 
     It is the result itself, its `loss`, or the first of a tuple.
 
@@ -163,6 +218,12 @@ def loss_in(result: Any) -> torch.Tensor | None:
         found = result[0] if result else None
     elif not isinstance(result, torch.Tensor):
         found = getattr(result, "loss", None)
-    if not isinstance(found, torch.Tensor) or found.dim() or not found.is_floating_point():
+    if not isinstance(found, torch.Tensor) or found.numel() != 1 or not found.is_floating_point():
         return None
     return found
+
+
+def _in_words(value: Any) -> str:
+    return (
+        f"tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+    )

@@ -1,36 +1,56 @@
-"""What a model gives for a few rows of a batch, together and in parts; looking changes nothing of it."""
+"""What a model gives for a batch, and for its parts, without gradients; looking changes nothing of the model.
 
-import logging
+weights     that are all equal (zeros, ones) are something else: a head of zeros hides what it weighs
+modules     torch's dropouts and batch norms are in evaluation, all else as it is
+numbers     as precise as is cheap; no autocast
+draws       the rows of a part get what they got in the whole batch (`draws`)
+"""
+
+import random
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
+from types import CellType
 from typing import Any
 
 import torch
 from torch import nn
 
+from baechi.backend import AbstractBackend
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.batch.joining import objective_in
-from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
+from baechi.run.pipeline.batch.draws import Draws
+from baechi.run.pipeline.batch.handed import handed_kept
+from baechi.torchlib.autocast import autocast_types
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import Keeper, left_as_found
+from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
 from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.private.modules import buffer_table, parameter_table
+from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.private.transforms import is_wrapped
+from baechi.torchlib.split_tensors.tensor import SplitTensor
+from baechi.torchlib.tensors.layout import real_device
 from baechi.torchlib.tensors.pytree import map_tensors
-
-logger = logging.getLogger(__name__)
 
 CallWhole = Callable[[Inputs], Any]
 """Calls the model with a batch as it is; the result has the loss."""
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 _OTHER_IN_TRAINING = (
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *_NORMS,
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
     *(nn.RReLU, nn.RNNBase, nn.MultiheadAttention),
 )
 """Modules of torch that draw random numbers in training only, or normalize over the rows of a batch."""
+
+_LEAST, _SHIFT, _FACTOR = 1e-2, 0.05, 0.1
+"""A constant below the first is shifted by up to the second, a larger one scaled by up to the third."""
 
 
 class Way(Enum):
@@ -39,128 +59,289 @@ class Way(Enum):
     Attributes:
         EVALUATION: all of it in evaluation.
         STILL: its own code as it is, and torch's modules that draw, or couple rows, in evaluation.
-        TRAINING: as it is.
     """
 
     EVALUATION = "evaluation"
     STILL = "still"
-    TRAINING = "training"
 
 
 @dataclass(frozen=True)
-class Losses:
-    """The losses that a model gave for a few rows.
+class Setting:
+    """How a model is set, and computes, for a look.
 
     Args:
-        way: how it was set.
-        together: that of the rows together.
-        apart: that of each part of them.
+        way: how its modules are set.
+        precise: whether numbers are as precise as is cheap where the model lies.
+        perturbed: whether weights that are all equal are something else.
+        casts: whether the caller's autocast is on.
+        noted: whether draws are noted, and how precise numbers are.
     """
 
     way: Way
-    together: torch.Tensor
-    apart: list[torch.Tensor]
+    precise: bool
+    perturbed: bool
+    casts: bool = False
+    noted: bool = True
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a model gave for a few rows.
+    """What a model gave for a batch.
 
     Args:
-        way: how it was set.
-        together: what it returned for the rows together.
-        apart: what it returned for each part of them.
+        whole: what it returned for the rows together.
+        parts: what it returned for each part of them.
+        strange: whether it drew random numbers that tell nothing of rows, so that the two cannot be compared.
+        unit: the largest unit in the last place, near 1, of what it computed.
+        buffers: those that the parts left otherwise than the whole.
     """
 
-    way: Way
-    together: Any
-    apart: list[Any]
-
-    def losses(self) -> Losses | None:
-        """Its losses; None if it returned one without."""
-        whole, each = objective_in(self.together), [objective_in(one) for one in self.apart]
-        found = [one for one in each if one is not None]
-        return None if whole is None or len(found) < len(each) else Losses(self.way, whole, found)
+    whole: Any
+    parts: list[Any]
+    strange: bool
+    unit: float
+    buffers: tuple[str, ...]
 
 
-def seen(
-    model: nn.Module,
-    call: CallWhole,
-    rows: Inputs,
-    parts: Sequence[Inputs],
-    *,
-    trains: bool,
-    known: bool = False,
-) -> Seen:
-    """What a model gives for a few rows, as it trains if that can be told.
-
-    In training, losses are those of training if the model gives the same one twice in a row: its own code
-    draws nothing then. Else they are those of evaluation, and if there are none, those of training as it is.
+@dataclass(frozen=True)
+class Looker:
+    """What is needed to look at a model.
 
     Args:
         model: the model.
         call: calls it.
-        rows: the rows together.
-        parts: the same in parts.
-        trains: whether it is looked at in training though it may have a loss in evaluation.
-        known: whether it is known to draw nothing then, as other rows of the batch were looked at.
-
-    Returns:
-        What it returned, without gradients.
-
-    Raises:
-        Exception: whatever the model's code raises in evaluation.
+        backend: the devices; None if the model computes where its inputs lie.
     """
-    if trains and model.training:
-        found = _in_training(model, call, rows, parts, Way.STILL, 1 if known else 2)
-        if found is not None:
-            return found
-    (whole,) = looked(model, call, rows, Way.EVALUATION)
-    each = [looked(model, call, one, Way.EVALUATION)[0] for one in parts]
-    in_evaluation = Seen(Way.EVALUATION, whole, each)
-    if in_evaluation.losses() is not None or not model.training:
-        return in_evaluation
-    return _in_training(model, call, rows, parts, Way.TRAINING) or in_evaluation
+
+    model: nn.Module
+    call: CallWhole
+    backend: AbstractBackend | None
+
+    def seen(self, setting: Setting, whole: Inputs, parts: Sequence[Inputs], rows: Sequence[int]) -> Seen:
+        """What the model gives for a batch and its parts, which follow each other as microbatches do.
+
+        Args:
+            setting: how the model is set.
+            whole: the batch.
+            parts: the same in parts.
+            rows: how many rows each part has.
+
+        Raises:
+            Exception: whatever the model's code raises.
+        """
+        model, draws = self.model, Draws()
+        modules = list(model.modules())
+
+        def run(inputs: Inputs) -> Any:
+            given = change(_cloned(inputs))
+            with draws if setting.noted else nullcontext():
+                return self.call(given)
+
+        with self.set_as(setting) as change:
+            with left_as_found(model, contents="none") as keeper, _contents_kept(keeper), handed_kept(whole):
+                before, foreign = _counts(model), _foreign_states(keeper)
+                together = run(whole)
+                left, strange = _written(model, before), foreign != _foreign_states(keeper)
+            results = []
+            with left_as_found(model, contents="none") as keeper, _contents_kept(keeper):
+                before = _counts(model)
+                for first, count, part in zip(accumulate(rows, initial=0), rows, parts, strict=False):
+                    draws.part(first, count, sum(rows))
+                    with left_as_found(model, contents="none"), handed_kept(part):
+                        results.append(run(part))
+                        tables = [dict(buffer_table(module)) for module in modules]
+                    for module, table in zip(modules, tables, strict=True):  # microbatches share buffers
+                        buffer_table(module).update(table)
+                left_by_parts = _written(model, before)
+            draws.end()
+        others = tuple(_others(left, left_by_parts))
+        return Seen(together, results, strange or draws.are_strange, draws.unit, others)
+
+    @contextmanager
+    def set_as(self, setting: Setting) -> Iterator[Callable[[Inputs], Inputs]]:
+        """Within this context the model is set for looks; afterwards all is as it was, to the bit.
+
+        Args:
+            setting: how.
+
+        Yields:
+            What inputs must go through.
+        """
+        model = self.model
+        with torch.no_grad(), left_as_found(model, contents="none"), ExitStack() as stack:
+            stack.enter_context(_hooks_kept(model))
+            for module in model.modules():
+                if setting.way is Way.EVALUATION or isinstance(module, _OTHER_IN_TRAINING):
+                    module.training = False
+            if not setting.casts:
+                for kind in autocast_types():
+                    if torch.is_autocast_enabled(kind):
+                        stack.enter_context(torch.autocast(kind, enabled=False))
+                torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+            change = self._made_precise() if setting.precise else _same
+            if setting.perturbed:
+                stack.enter_context(self._perturbed())
+            yield change
+
+    def _made_precise(self) -> Callable[[Inputs], Inputs]:
+        """Put precise copies in the place of weights and buffers; returns what does it with inputs."""
+        made: dict[int, torch.Tensor] = {}
+        for module in self.model.modules():
+            for table in (parameter_table(module), buffer_table(module)):
+                for name, tensor in table.items():
+                    if tensor is not None and id(tensor) not in made:
+                        with self._at(tensor):
+                            made[id(tensor)] = _precise(tensor)
+                    if tensor is not None:
+                        table[name] = made[id(tensor)]
+            if isinstance(module, nn.RNNBase):
+                module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+
+        def change(inputs: Inputs) -> Inputs:
+            args, kwargs = map_tensors(_precise, (inputs.args, inputs.kwargs))
+            return Inputs(*args, **kwargs)
+
+        return change
+
+    @contextmanager
+    def _perturbed(self) -> Iterator[None]:
+        """Within this context, weights that are all equal are not; nor are zeros and ones among others."""
+        saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        try:
+            try:
+                chance = torch.Generator().manual_seed(1)
+                for weight in self.model.parameters():
+                    for piece in weight.pieces if isinstance(weight, SplitTensor) else [weight]:
+                        if weight.requires_grad and _is_plain(piece):
+                            with self._at(piece), without_dispatch_modes():
+                                _perturb(piece.data, saved, chance)
+                yield
+            finally:
+                self._put_back(saved)
+        finally:  # an exception of a signal's handler may have come in the line above
+            self._put_back(saved)
+
+    def _put_back(self, saved: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for data, before in reversed(saved):
+            with self._at(data), without_dispatch_modes():
+                data.copy_(before)
+
+    def _at(self, tensor: torch.Tensor) -> AbstractContextManager[object]:
+        if self.backend is None:
+            return nullcontext()
+        return self.backend.at(self.backend.place_of(tensor), "")
 
 
-def _in_training(
-    model: nn.Module, call: CallWhole, rows: Inputs, parts: Sequence[Inputs], way: Way, times: int = 1
-) -> Seen | None:
-    """What it gives in training, if there are losses; None also if it fails, or draws though it is still."""
+def _same(inputs: Inputs) -> Inputs:
+    return inputs
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    plain = tensor.layout == torch.strided and not (tensor.is_meta or is_wrapped(tensor))
+    return plain and tensor.is_floating_point() and tensor.numel() > 0 and not is_valueless(tensor)
+
+
+def _precise(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as precise as is cheap: in 64 bits on a CPU, in 32 elsewhere; itself if it is."""
+    if not _is_plain(tensor) or isinstance(tensor, SplitTensor):
+        return tensor
+    precise = torch.float64 if real_device(tensor).type == "cpu" else torch.float32
+    if torch.finfo(tensor.dtype).bits >= torch.finfo(precise).bits:
+        return tensor
+    made = tensor.detach().to(precise)
+    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+
+
+def _perturb(
+    data: torch.Tensor, saved: list[tuple[torch.Tensor, torch.Tensor]], chance: torch.Generator
+) -> None:
+    """Change what is equal in a weight, and note what it was."""
+    special = data == data.reshape(-1)[0]
+    if not bool(special.all()):
+        special = (data == 0) | (data == 1)
+        if not bool(special.any()):
+            return
+    noise = torch.rand(data.shape, generator=chance, dtype=torch.float64) / 2 + 0.5
+    if data.numel() > 1:
+        noise *= torch.randint(2, data.shape, generator=chance) * 2 - 1
+    noise = noise.to(data.device, data.dtype)
+    saved.append((data, data.clone()))
+    other = torch.where(data.abs() < _LEAST, data + noise * _SHIFT, data * (1 + noise * _FACTOR))
+    data.copy_(torch.where(special, other, data))
+
+
+@contextmanager
+def _hooks_kept(model: nn.Module) -> Iterator[None]:
+    """Put back what the user's hooks count and collect: they run in looks, too."""
+    noted: dict[int, tuple[Any, Any]] = {}
+    for module in model.modules():
+        for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
+            owner, function = getattr(hook, "__self__", hook), getattr(hook, "__func__", hook)
+            own = [] if isinstance(owner, nn.Module) else [getattr(owner, "__dict__", {})]
+            for table in [*(getattr(function, "__closure__", None) or ()), *own]:
+                for found in [table, *items_of(content_of(table))]:
+                    if isinstance(found, (CellType, list, dict, set, deque)):
+                        noted.setdefault(id(found), (found, content_of(found)))
     try:
-        whole, *again = looked(model, call, rows, way, times)
-        one, others = objective_in(whole), [objective_in(result) for result in again]
-        if one is None or any(other is None or float(other) != float(one) for other in others):
-            return None
-        each = [looked(model, call, part, way)[0] for part in parts]
-    except Exception as error:  # the model's code may raise anything on few rows; evaluation may still tell
-        if says_nothing_of_rows(error):
-            raise
-        logger.debug("a few rows fail in training (%s): %s: %s", way.value, type(error).__name__, error)
-        return None
-    found = Seen(way, whole, each)
-    return found if found.losses() is not None else None
+        yield
+    finally:
+        for table, content in noted.values():
+            if differ(content_of(table), content):
+                refill(table, content)
 
 
-def looked(model: nn.Module, call: CallWhole, inputs: Inputs, way: Way, times: int = 1) -> list[Any]:
-    """What calls give without gradients, with copies of the inputs; nothing of the model changes.
+def _counts(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """By buffer, which object it is, and how often it was written."""
+    return {name: (id(one), write_count(one)) for name, one in _buffers(model).items()}
 
-    Args:
-        model: the model.
-        call: calls it.
-        inputs: a few rows.
-        way: how the model is set.
-        times: how many calls there are, each of which finds what the one before left, random states too.
-    """
-    results = []
-    with torch.no_grad(), left_as_found(model, contents="none") as keeper, _contents_kept(keeper):
-        for module in model.modules() if way is not Way.TRAINING else ():
-            if way is Way.EVALUATION or isinstance(module, _OTHER_IN_TRAINING):
-                module.training = False
-        for _ in range(times):
-            args, kwargs = map_tensors(torch.clone, (inputs.args, inputs.kwargs))
-            results.append(call(Inputs(*args, **kwargs)))
-    return results
+
+def _written(model: nn.Module, before: dict[str, tuple[int, int]]) -> dict[str, torch.Tensor]:
+    """The buffers that are not as they were."""
+    now = _buffers(model).items()
+    with without_dispatch_modes():
+        return {
+            name: one.detach().clone() for name, one in now if before.get(name) != (id(one), write_count(one))
+        }
+
+
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, module in model.named_modules()
+        if not isinstance(module, _NORMS)
+        for key, value in buffer_table(module).items()
+        if value is not None and not value.is_inference()
+    }
+
+
+def _others(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> Iterator[str]:
+    """The names of buffers that differ, by more than rounding."""
+    for name in dict.fromkeys([*one, *other]):
+        a, b = one.get(name), other.get(name)
+        if a is None or b is None or a.shape != b.shape:
+            yield name
+        else:
+            with without_dispatch_modes():
+                if not torch.allclose(
+                    a.double().cpu(), b.double().cpu(), rtol=1e-4, atol=1e-6, equal_nan=True
+                ):
+                    yield name
+
+
+def _foreign_states(keeper: Keeper) -> list[str]:
+    """The states of generators of Python and numpy, the model's own ones too: their draws are not noted."""
+    states = [repr(random.getstate())]
+    if numpy := sys.modules.get("numpy"):
+        own = [one for one in keeper.seen.values() if isinstance(one, numpy.random.Generator)]
+        states += [repr(numpy.random.get_state()), *[repr(one.bit_generator.state) for one in own]]
+    own_of_python = [one for one in keeper.seen.values() if isinstance(one, random.Random)]
+    return [*states, *[repr(one.getstate()) for one in own_of_python]]
+
+
+def _cloned(inputs: Inputs) -> Inputs:
+    """Copies, which the model's code may write in place."""
+    args, kwargs = map_tensors(torch.clone, (inputs.args, inputs.kwargs))
+    return Inputs(*args, **kwargs)
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import torch
 
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import transfer
-from baechi.run.pipeline.batch.dimensions import Dimensions
-from baechi.run.pipeline.batch.joining import Unjoined, is_loss_at, joined
+from baechi.run.pipeline.batch.joining import AbstractJoiner, Unjoined, joined
+from baechi.run.pipeline.batch.judge import Verdict
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 Root = Callable[[int, torch.Tensor], Any]
@@ -23,23 +23,25 @@ class Joint:
     Args:
         value: the joined tensor, without history.
         roots: by microbatch, where its gradient goes.
-        dim: the dimension along which it is joined; None for a sum of scalars.
+        dim: the dimension along which it is joined; None for a sum of numbers.
+        shares: what each number counts.
     """
 
     value: torch.Tensor
     roots: tuple[Any, ...]
     dim: int | None
+    shares: Sequence[Any] = ()
 
 
-class Joiner:
+class Joiner(AbstractJoiner):
     """Joins tensors of microbatches.
 
     Args:
         backend: the devices.
         rows: how many rows each microbatch has.
-        shares: what its loss counts.
-        dims: the dimensions along which inputs were split, the usual one first.
-        known: along which dimension outputs are joined; those of others are looked for among `dims`.
+        verdict: what numbers count, and what is known of outputs.
+        dims: the dimensions along which inputs were split, the usual one first; along these, outputs of which
+            nothing is known are joined.
         home: where results go; None leaves them where they were made.
         root: asked for each tensor with a history; None if gradients need not come back.
     """
@@ -48,17 +50,16 @@ class Joiner:
         self,
         backend: AbstractBackend,
         rows: Sequence[int],
-        shares: Sequence[Any],
+        verdict: Verdict,
         dims: Sequence[int],
-        known: Dimensions,
         home: str | None,
         root: Root | None,
     ) -> None:
         self._backend = backend
         self._rows = rows
-        self._shares = shares
+        self._verdict = verdict
+        self._known = verdict.found.dims
         self._dims = dims
-        self._known = known
         self._home = home
         self._root = root
         self.joints: list[Joint] = []
@@ -73,23 +74,29 @@ class Joiner:
             One result. Tensors with a history have none in it; they stand in `joints`, too.
         """
         with torch.no_grad():
-            return joined(results, self._join, self._in_rows)
+            return joined(results, self)
 
-    def _join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
+    def why_apart(self, name: str) -> str | None:
+        """See `AbstractJoiner`."""
+        return self._verdict.found.apart.get(name)
+
+    def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
+        """See `AbstractJoiner`."""
         if all(one is tensors[0] for one in tensors):
             return tensors[0]
-        scalar = all(one.dim() == 0 and one.is_floating_point() for one in tensors)
-        of_one = self._known.get(name, 0) is None and all(one.numel() == 1 for one in tensors)
-        if (scalar or of_one) and is_loss_at(name):
-            return self._noted(self._sum(tensors), tensors, None)
+        if self._verdict.is_number(name, tensors):
+            shares = self._verdict.shares_of(name)
+            if shares is not None:
+                return self._noted(self._sum(tensors, shares), tensors, None, shares)
+            return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
         dims = [self._known[name]] if name in self._known else self._dims
         for dim in [dim for dim in dims if dim is not None]:
             if self._is_along(tensors, dim):
                 return self._noted(self._cat(tensors, dim), tensors, dim)
         return Unjoined(name, f"tensor of shape {tuple(tensors[0].shape)}")
 
-    def _in_rows(self, lists: Sequence[list[Any]], name: str) -> Any:
-        """One item after the other, of lists with an item for each row; None of others."""
+    def in_rows(self, lists: Sequence[list[Any]], name: str) -> Any:
+        """See `AbstractJoiner`."""
         if self._known.get(name) != 0:
             return None
         items = [item for each in lists for item in each]
@@ -108,13 +115,19 @@ class Joiner:
             return False
         return len({(*one.shape[:dim], *one.shape[dim + 1 :]) for one in tensors}) == 1
 
-    def _noted(self, value: torch.Tensor, tensors: Sequence[torch.Tensor], dim: int | None) -> torch.Tensor:
+    def _noted(
+        self,
+        value: torch.Tensor,
+        tensors: Sequence[torch.Tensor],
+        dim: int | None,
+        shares: Sequence[Any] = (),
+    ) -> torch.Tensor:
         value = self._at_home(value)
         if self._root is not None and any(one.requires_grad for one in tensors):
             roots = tuple(
                 self._root(number, one) if one.requires_grad else None for number, one in enumerate(tensors)
             )
-            self.joints.append(Joint(value, roots, dim))
+            self.joints.append(Joint(value, roots, dim, shares))
         return value
 
     def _cat(self, tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
@@ -122,11 +135,11 @@ class Joiner:
         with self._backend.at(place, ""):
             return torch.cat(parts, dim)
 
-    def _sum(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _sum(self, tensors: Sequence[torch.Tensor], shares: Sequence[Any]) -> torch.Tensor:
         place, parts = self._together(tensors)
         with self._backend.at(place, ""):
             total: torch.Tensor | None = None
-            for part, share in zip(parts, self._shares, strict=True):
+            for part, share in zip(parts, shares, strict=True):
                 counted = _weighed(part, share_at(place, self._backend, share))
                 total = counted if total is None else total + counted
             assert total is not None
@@ -155,9 +168,7 @@ def share_at(place: str, backend: AbstractBackend, share: Any) -> Any:
     return share
 
 
-def hand_in(
-    backend: AbstractBackend, joint: Joint, grad: torch.Tensor, rows: Sequence[int], shares: Sequence[Any]
-) -> None:
+def hand_in(backend: AbstractBackend, joint: Joint, grad: torch.Tensor, rows: Sequence[int]) -> None:
     """Send the gradient of a joined tensor to where those of the microbatches' tensors come in.
 
     Args:
@@ -165,11 +176,10 @@ def hand_in(
         joint: the joined tensor.
         grad: its gradient.
         rows: how many rows each microbatch has.
-        shares: what its loss counts.
     """
     if joint.dim is None:
         there = backend.place_of(grad)
-        parts = [grad * share_at(there, backend, share) for share in shares]
+        parts = [grad * share_at(there, backend, share) for share in joint.shares]
     else:
         parts = list(grad.split(list(rows), joint.dim))
     for root, part in zip(joint.roots, parts, strict=True):

@@ -12,10 +12,11 @@ model computes, so evidence does (`evidence`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.splitting import Parted
 from baechi.torchlib.tensors.pytree import named_tensors
 
@@ -120,6 +121,26 @@ def by_numbers(name: str) -> Rule:
         return [count / total for count in counts]
 
     return Rule(f"entries of {name} that are numbers", weigh, name)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a user says that losses count. (It goes into files with the model.)
+
+    Args:
+        how: `"rows"`, `"sum"`, `"labels"`, or a function of the microbatches' inputs.
+    """
+
+    how: Literal["rows", "sum", "labels"] | Callable[[list[Inputs]], list[Any]]
+
+    def rule(self) -> Rule | None:
+        """The rule; None for `"labels"`: which ones is found out."""
+        if self.how == "labels":
+            return None
+        if not callable(self.how):
+            return ROWS if self.how == "rows" else SUM
+        own = self.how
+        return Rule("loss_weights", lambda parts: own(list(parts.parts)))
 
 
 def shares_by(rules: Sequence[Rule], parts: Parted) -> list[list[float]]:

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from baechi.backend import AbstractBackend
 from baechi.records.inputs import Inputs
+from baechi.run.pipeline.batch.handed import objects_in, own_of, tensors_behind
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
 Split = Mapping[str, int | None]
@@ -27,12 +28,14 @@ class Parted:
         leaves: by input that requires a gradient: the input, its dimension (None if it went whole), and what
             stands for it in each microbatch.
         divided: the inputs of which each microbatch has its own rows.
+        whole: the inputs with tensors that go whole to each microbatch.
     """
 
     parts: tuple[Inputs, ...]
     rows: tuple[int, ...]
     leaves: tuple[tuple[torch.Tensor, int | None, tuple[torch.Tensor, ...]], ...]
     divided: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
 
 def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) -> Parted:
@@ -56,21 +59,60 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
             f"the batch has {found}, and is split into {microbatches} microbatches: each needs a row at "
             "least. Use a larger batch, drop_last=True in the DataLoader, or fewer microbatches"
         )
+    few, more = divmod(rows, microbatches)
+    return divided(model, inputs, [few + (number < more) for number in range(microbatches)], split)
+
+
+def divided(model: nn.Module, inputs: Inputs, sizes: Sequence[int], split: Split) -> Parted:
+    """Split a batch into parts of given sizes.
+
+    Args:
+        model, inputs, split: see `parted`.
+        sizes: how many rows each part has.
+
+    Raises:
+        ValueError: an input cannot be split as it is said, or at all.
+    """
+    named, rows = list(_named(model, inputs)), sum(sizes)
     grad = torch.is_grad_enabled()
     chunks: dict[int, tuple[torch.Tensor, int | None, tuple[torch.Tensor, ...]]] = {}
-    divided: dict[str, None] = {}
+    names: dict[int | None, dict[str, None]] = {None: {}, 0: {}}
     for name, value in named:
+        if name not in split:
+            _refuse_objects(name, value, rows)
         for tensor in tensors_in(value):
             dim = _dimension(name, tensor, rows, split)
-            if dim is not None:
-                divided[name] = None
+            names[None if dim is None else 0][name] = None
             if id(tensor) not in chunks:
-                chunks[id(tensor)] = (tensor, dim, _chunks(tensor, dim, microbatches, grad=grad))
-    parts = tuple(_part(inputs, chunks, number) for number in range(microbatches))
-    few, more = divmod(rows, microbatches)
-    sizes = tuple(few + (number < more) for number in range(microbatches))
+                chunks[id(tensor)] = (tensor, dim, _chunks(tensor, dim, sizes, grad=grad))
+    parts = tuple(
+        own_of(inputs, lambda tensor, number=number: chunks[id(tensor)][2][number])  # type: ignore[misc]
+        for number in range(len(sizes))
+    )
     leaves = tuple(found for found in chunks.values() if grad and found[0].requires_grad)
-    return Parted(parts, sizes, leaves, tuple(divided))
+    return Parted(parts, tuple(sizes), leaves, tuple(names[0]), tuple(names[None]))
+
+
+def _refuse_objects(name: str, value: Any, rows: int) -> None:
+    """An object may have rows of the batch, which cannot be divided."""
+    for item in objects_in(value):
+        for tensor in tensors_behind(item):
+            if tensor.dim() > 1 and tensor.shape[0] == rows:
+                raise ValueError(
+                    f"{name} is a {type(item).__name__} that holds a tensor of shape {tuple(tensor.shape)}, "
+                    f"with as many rows as the batch ({rows}), and cannot be divided: give its tensors, use "
+                    f"microbatches=1, or say split={{{name!r}: None}} if each microbatch is to have all of it"
+                )
+
+
+def named_inputs(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """What a call is handed, by the names of the model's signature.
+
+    Args:
+        model: the model.
+        inputs: what it is called with.
+    """
+    return dict(_named(model, inputs))
 
 
 def _named(model: nn.Module, inputs: Inputs) -> Iterator[tuple[str, Any]]:
@@ -126,10 +168,10 @@ def _dimension(name: str, tensor: torch.Tensor, rows: int, split: Split) -> int 
 
 
 def _chunks(
-    tensor: torch.Tensor, dim: int | None, microbatches: int, *, grad: bool
+    tensor: torch.Tensor, dim: int | None, sizes: Sequence[int], *, grad: bool
 ) -> tuple[torch.Tensor, ...]:
     plain = tensor.detach() if grad and tensor.requires_grad else tensor
-    parts = (plain,) * microbatches if dim is None else plain.tensor_split(microbatches, dim)
+    parts = (plain,) * len(sizes) if dim is None else plain.split(list(sizes), dim)
     if plain is tensor:
         return parts
     return tuple(part.detach().requires_grad_() for part in parts)
@@ -156,13 +198,6 @@ def joined_gradient(
         for part in parts:
             part.grad = None
         return torch.stack(grads).sum(0) if dim is None else torch.cat(grads, dim)
-
-
-def _part(
-    inputs: Inputs, chunks: Mapping[int, tuple[Any, Any, tuple[torch.Tensor, ...]]], number: int
-) -> Inputs:
-    args, kwargs = map_tensors(lambda tensor: chunks[id(tensor)][2][number], (inputs.args, inputs.kwargs))
-    return Inputs(*args, **kwargs)
 
 
 def rows_of(model: nn.Module, inputs: Inputs, split: Split) -> int | None:

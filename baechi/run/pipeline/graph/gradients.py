@@ -154,7 +154,7 @@ def scaled(
     found: list[torch.Tensor | None] = [*waiting]
     waiting.clear()
     with torch.no_grad(), on_streams(streams):
-        scale(backend, found, grad)
+        scale(backend, found, grad.reshape(()))
     follow(streams)
     return found
 

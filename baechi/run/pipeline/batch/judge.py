@@ -1,0 +1,550 @@
+"""The judge: the whole batch beside its parts, before they train.
+
+    the whole batch  ─▶ loss 3.90            ─▶ a rule gives it from those of the parts: it weighs them
+    its parts        ─▶ losses 3.21, 5.80    ─▶ none does: the rows know each other, `BatchCoupled`
+
+What is compared is all that the model returns. It is looked at without gradients (`looking`), at the first
+step of each kind, and again at calls 2, 4, 8, 16, ... A value that is right may have a wrong gradient where
+weights hide it, so weights that are all equal are something else meanwhile.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate
+from math import inf, isfinite
+from typing import Any
+
+import torch
+
+from baechi.errors import BatchCoupled
+from baechi.records.inputs import Inputs
+from baechi.run.pipeline.batch.candidates import rules_for
+from baechi.run.pipeline.batch.evidence import Evidence, Figures, Heard, heard
+from baechi.run.pipeline.batch.joining import is_loss_at, leaves, loss_in, loss_name
+from baechi.run.pipeline.batch.looking import Looker, Seen, Setting, Way
+from baechi.run.pipeline.batch.rounding import Rounding
+from baechi.run.pipeline.batch.shares import ROWS, Rule, Told
+from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
+from baechi.run.pipeline.batch.splitting import Parted, Split, divided, named_inputs, parted, some_rows
+from baechi.torchlib.private.modes import without_dispatch_modes
+from baechi.torchlib.tensors.pytree import tensors_in
+
+logger = logging.getLogger(__name__)
+
+_STRANGE = "the model draws random numbers that are no matter of rows"
+_NOTHING = "the loss of the whole batch is no number"
+
+_STILL = (
+    Setting(Way.STILL, precise=True, perturbed=True),
+    Setting(Way.STILL, precise=False, perturbed=True),
+    Setting(Way.STILL, precise=False, perturbed=False, casts=True),
+)
+_EVALUATION = tuple(replace(setting, way=Way.EVALUATION) for setting in _STILL)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch that is judged.
+
+    Args:
+        looker: looks at the model.
+        inputs: the batch.
+        parts: the same in parts.
+        split: exceptions from how inputs are split.
+    """
+
+    looker: Looker
+    inputs: Inputs
+    parts: Parted
+    split: Split
+
+    @property
+    def kind(self) -> Hashable:
+        """What batches of one kind have in common."""
+        training, grad = self.looker.model.training, torch.is_grad_enabled()
+        return sum(self.parts.rows), training, grad, len(self.inputs.args), tuple(sorted(self.inputs.kwargs))
+
+    def of_rows(self, sizes: Sequence[int]) -> "Case":
+        """The same of the first rows of the batch.
+
+        Args:
+            sizes: how many rows each part has.
+        """
+        few = some_rows(self.looker.model, self.inputs, range(sum(sizes)), self.split)
+        return replace(self, inputs=few, parts=divided(self.looker.model, few, sizes, self.split))
+
+    def split_as(self, split: Split) -> "Case":
+        """The same, with inputs split otherwise.
+
+        Args:
+            split: exceptions from how inputs are split.
+
+        Raises:
+            ValueError: they cannot be split so.
+        """
+        number = len(self.parts.rows)
+        return replace(self, split=split, parts=parted(self.looker.model, self.inputs, number, split))
+
+    def seen(self, setting: Setting) -> Seen:
+        """What the model gives.
+
+        Args:
+            setting: how it is set.
+
+        Raises:
+            _Fails: the model's code raised an error.
+        """
+        try:
+            return self.looker.seen(setting, self.inputs, self.parts.parts, self.parts.rows)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # the model's code may raise anything in a look
+            if says_nothing_of_rows(error):
+                raise
+            logger.debug("a look fails (%s): %s: %s", setting, type(error).__name__, error)
+            raise _Fails(f"it fails in a look ({type(error).__name__}: {str(error)[:200]})") from error
+
+
+class _Fails(Exception):
+    """The model's code raised an error in a look."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of the outputs of a kind of call.
+
+    Args:
+        dims: by output, the dimension of its rows, 0 for a list with an item for each; None for neither.
+        apart: by output that its parts do not give, why.
+    """
+
+    dims: Mapping[str, int | None] = field(default_factory=dict)
+    apart: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the parts of a batch count, and how their outputs are joined.
+
+    Args:
+        found: of outputs.
+        shares: by name of a number, what it counts in each part.
+        others: the same of numbers where nothing is known of any.
+    """
+
+    found: Found
+    shares: Mapping[str, Sequence[Any]]
+    others: Sequence[Any]
+
+    def shares_of(self, name: str) -> Sequence[Any] | None:
+        """What a number of the parts counts; None if that is not known.
+
+        Args:
+            name: the number's.
+        """
+        if name in self.shares:
+            return self.shares[name]
+        return self.others if is_loss_at(name) and not self.shares else None
+
+    def is_number(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether an output is one number, and no row.
+
+        Args:
+            name: its name.
+            tensors: what parts returned.
+        """
+        if not all(one.numel() == 1 and one.is_floating_point() for one in tensors):
+            return False
+        return all(one.dim() == 0 for one in tensors) or self.found.dims.get(name, 0) is None
+
+
+@dataclass(frozen=True)
+class _Output:
+    """An output of the whole batch, and of its parts.
+
+    Args:
+        name: its name.
+        whole: the whole batch's.
+        parts: those of the parts.
+    """
+
+    name: str
+    whole: Any
+    parts: Sequence[Any]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one floating element, however many rows there are."""
+        return all(
+            isinstance(one, torch.Tensor) and one.numel() == 1 and one.is_floating_point()
+            for one in (self.whole, *self.parts)
+        )
+
+    def dim(self, rows: Sequence[int]) -> int | None:
+        """The dimension that grows with the rows.
+
+        Args:
+            rows: how many each part has.
+        """
+        if isinstance(self.whole, list):
+            long = [len(one) for one in (self.whole, *self.parts) if isinstance(one, list)]
+            return 0 if long == [sum(rows), *rows] else None
+        if not all(isinstance(one, torch.Tensor) for one in (self.whole, *self.parts)):
+            return None
+        shape, sizes = tuple(self.whole.shape), [sum(rows), *rows]
+        for dim in range(len(shape)):
+            grown = [(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes]
+            if [tuple(one.shape) for one in (self.whole, *self.parts)] == grown:
+                return dim
+        return None
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """An output that parts do not give.
+
+    Args:
+        whole: of the whole batch, in words.
+        given: of its parts together.
+    """
+
+    whole: str
+    given: str
+
+
+class _Hearing:
+    """What a look tells.
+
+    Args:
+        case: the batch.
+        seen: what was seen.
+        measured: by how much a number of the last part changes if each of its rows is there twice.
+    """
+
+    def __init__(self, case: Case, seen: Seen, measured: Callable[[str], float]) -> None:
+        self._parts, self._unit, self._measured = case.parts, seen.unit, measured
+        self.outputs = [_Output(name, each[0], each[1:]) for name, each in leaves([seen.whole, *seen.parts])]
+        self.dims: dict[str, int | None] = {}
+        self.told: dict[str, Heard] = {}
+        self.wrong: dict[str, _Wrong] = {}
+        self.gives = False
+        """Whether something is right that may be differentiated."""
+        self.divides = False
+        """Whether parts give something else than the whole."""
+
+    def hear(self, output: _Output, rules: Sequence[Rule]) -> None:
+        """A number: which rules give it; nothing if it is none (not finite)."""
+        self.dims[output.name] = None
+        figures = Figures.of(output.whole, output.parts)
+        self.divides |= any(one != figures.whole for one in figures.parts)
+        if isfinite(figures.whole):
+            rounding = Rounding(self._unit, partial(self._measured, output.name))
+            self.told[output.name] = told = heard(self._parts, rules, figures, rounding)
+            if told.fitting:
+                self.gives = True
+            else:
+                given = f"{told.given:.9g} (weighed by {told.rule.name})"
+                self.wrong[output.name] = _Wrong(f"{figures.whole:.9g}", given)
+
+    def compare(self, output: _Output) -> None:
+        """Anything else: whether it is what its parts are, joined."""
+        name, rows = output.name, self._parts.rows
+        self.dims[name] = dim = output.dim(rows)
+        wrong = self._difference(output, dim)
+        if wrong is not None:
+            self.wrong[name] = wrong
+        elif dim is not None:
+            self.divides = True
+            self.gives |= any(one.is_floating_point() for one in tensors_in(output.whole))
+
+    def _difference(self, output: _Output, dim: int | None) -> _Wrong | None:
+        whole, parts, rounding = output.whole, output.parts, Rounding(self._unit, lambda: inf)
+        if isinstance(whole, (bool, int, float, str)):
+            alike = all(one == parts[0] for one in parts)  # else they are not joined
+            return _Wrong(repr(whole), repr(parts[0])) if alike and parts[0] != whole else None
+        with without_dispatch_modes():
+            if dim is None:
+                one = isinstance(whole, torch.Tensor) and all(part is parts[0] for part in parts)
+                pairs = [(whole, parts[0])] if one else []
+            elif isinstance(whole, list):
+                items = [item for part in parts for item in part]
+                pairs = list(zip(tensors_in(whole), tensors_in(items), strict=False))
+            else:
+                begun = accumulate(self._parts.rows, initial=0)
+                pairs = [
+                    (whole.narrow(dim, first, part.shape[dim]), part)
+                    for first, part in zip(begun, parts, strict=False)
+                ]
+            for mine, other in pairs:
+                mine, other = mine.detach().cpu(), other.detach().cpu()  # they may lie apart
+                if mine.shape != other.shape:
+                    return _Wrong(f"of shape {tuple(mine.shape)}", f"of shape {tuple(other.shape)}")
+                if not rounding.same(mine, other):
+                    return _first_difference(mine, other)
+        return None
+
+
+class Judge:
+    """What is known of a model whose step is split.
+
+    Args:
+        told: what the user says that losses count; None finds out.
+        accepts: whether parts may train something else.
+        tells: whether anything is logged.
+        settings: how the model is set for looks, the best first; None for the usual ones.
+        advises: whether an error says how inputs are to be split, if that is what is wrong.
+
+    Attributes:
+        judgements: how often the whole was compared with its parts.
+    """
+
+    def __init__(
+        self,
+        told: Told | None = None,
+        *,
+        accepts: bool = False,
+        tells: bool = True,
+        settings: Sequence[Setting] | None = None,
+        advises: bool = True,
+    ) -> None:
+        self.judgements = 0
+        self._told, self._accepts, self._tells, self._settings = told, accepts, tells, settings
+        self._advises = advises
+        self._numbers: dict[str, Evidence] = {}
+        self._objective: str | None = None
+        self._found: dict[Hashable, Found] = {}
+        self._calls = 0
+        self._asks_again = True
+        self._candidates_now: Sequence[Rule] | None = None
+        """The rules for the batch that is judged, as long as it is."""
+        self._said: set[str] = set()
+
+    def verdict(self, case: Case) -> Verdict:
+        """What the parts of a batch count.
+
+        Args:
+            case: the batch.
+
+        Raises:
+            BatchCoupled: the parts give something else than the whole.
+            Exception: ours, or the handler of a signal raised it.
+        """
+        self._calls += 1
+        self._candidates_now = None
+        rules = self._rules(case.parts)
+        is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found
+        asks = (self._numbers[name].asks(case.parts, each) for name, each in rules.items())
+        if is_time or (self._asks_again and any(asks)):
+            self._judge(case)
+        return self.known(case)
+
+    def known(self, case: Case) -> Verdict:
+        """The same by what is known, without a look.
+
+        Args:
+            case: the batch.
+        """
+        self._candidates_now = None
+        rules = self._rules(case.parts)
+        shares = {name: each[0].weigh(case.parts) for name, each in rules.items()}
+        others = [] if shares else self._candidates(case.parts, told=True)[0].weigh(case.parts)
+        return Verdict(self._found.get(case.kind, Found()), shares, others)
+
+    # --- rules
+
+    def _rules(self, parts: Parted) -> dict[str, list[Rule]]:
+        return {name: self._rules_of(name, parts) for name in self._numbers}
+
+    def _rules_of(self, name: str, parts: Parted) -> list[Rule]:
+        """The rules that may hold for a number, the likeliest first."""
+        told = self._told is not None and self._objective in (None, name)
+        evidence = self._numbers[name]
+        return evidence.rules(parts, () if evidence.is_settled else self._candidates(parts, told=told))
+
+    def _candidates(self, parts: Parted, *, told: bool) -> Sequence[Rule]:
+        """The rules that may hold for any number: looking for them takes a look at the labels."""
+        rule = self._told.rule() if told and self._told is not None else None
+        if rule is not None:
+            return [rule]
+        if self._candidates_now is None:
+            against = [one.against for one in self._numbers.values()]
+            self._candidates_now = rules_for(parts, set.intersection(*against) if against else ())
+        if told and self._told is not None:
+            return [one for one in self._candidates_now if one.ignored is not None] or [ROWS]
+        return self._candidates_now
+
+    # --- the judgement
+
+    def _judge(self, case: Case) -> None:
+        """Look at the whole batch and its parts, and note what that tells."""
+        self._found.setdefault(case.kind, Found())
+        self._asks_again, short, why = False, False, ""
+        settings = self._settings or ((*_STILL, *_EVALUATION) if case.looker.model.training else _EVALUATION)
+        strange: Way | None = None
+        for setting in settings:
+            if setting.way is strange:
+                continue
+            try:
+                told = self._heard(case, setting, case.kind)
+            except torch.OutOfMemoryError:
+                short = True
+                continue
+            except _Fails as failed:
+                why = str(failed)
+                continue
+            if told is None:
+                self._asks_again = True
+                return
+            why = told
+            strange = setting.way if told is _STRANGE else strange
+        if short and self._is_judged_in_part(case, settings[1 % len(settings)]):
+            return
+        if why is _NOTHING:
+            self._asks_again = True
+            return
+        self._say(
+            "parts of the batch were not judged beside the whole, since %s: if its rows know each other, "
+            "microbatches train something else",
+            why or "it does not fit",
+        )
+
+    def _is_judged_in_part(self, case: Case, setting: Setting) -> bool:
+        """Judge the largest union of unequal parts that fits, in place of the whole."""
+        for sizes in _unions(case.parts.rows):
+            self._candidates_now = None
+            try:
+                if self._heard(case.of_rows(sizes), setting, case.kind) is None:
+                    return True
+            except (torch.OutOfMemoryError, _Fails):
+                continue
+        return False
+
+    def _heard(self, case: Case, setting: Setting, kind: Hashable) -> str | None:
+        """Look, and note what that tells; why it tells nothing, else None."""
+        seen = case.seen(setting)
+        self.judgements += 1
+        hearing = self._hearing(case, seen, setting)
+        objective = loss_name(seen.whole) if loss_in(seen.whole) is not None else None
+        if objective is not None and objective not in hearing.told:
+            return _NOTHING
+        if hearing.wrong and seen.strange:
+            return _STRANGE
+        for name, told in hearing.told.items():
+            if told.fitting:
+                self._numbers[name].keep(told)
+        self._settle(case, hearing, objective, setting, kind)
+        if seen.buffers:
+            self._say(
+                "buffers are written from each microbatch, and hold something else than after the whole "
+                "batch: %s",
+                ", ".join(seen.buffers[:5]),
+            )
+        return None
+
+    def _hearing(self, case: Case, seen: Seen, setting: Setting) -> "_Hearing":
+        """What a look tells of all outputs."""
+        hearing = _Hearing(case, seen, partial(_measured, case, seen, setting))
+        if self._objective is None and loss_in(seen.whole) is not None:
+            self._objective = loss_name(seen.whole)
+        for output in hearing.outputs:
+            if output.is_number:
+                self._numbers.setdefault(output.name, Evidence())
+                hearing.hear(output, self._rules_of(output.name, case.parts))
+            else:
+                hearing.compare(output)
+        return hearing
+
+    def _settle(
+        self, case: Case, hearing: _Hearing, objective: str | None, setting: Setting, kind: Hashable
+    ) -> None:
+        """Refuse what parts do not give, or note that it is not joined."""
+        wrong, apart = hearing.wrong, dict(self._found[kind].apart)
+        if wrong:
+            name = objective if objective in wrong else next(iter(wrong))
+            assert name is not None
+            first = wrong[name]
+            if self._accepts:
+                self._say(
+                    "%s is %s of the whole batch, %s from %d microbatches: accepted, they train otherwise",
+                    *(_in_words(name), first.whole, first.given, len(case.parts.rows)),
+                )
+                for number in wrong.keys() & hearing.told.keys():
+                    self._numbers[number].accept(hearing.told[number])
+            elif name == objective or (objective is None and not hearing.gives):
+                cure = self._cure(case, setting) if self._advises else ""
+                raise BatchCoupled(_in_words(name), first.whole, first.given, len(case.parts.rows), cure)
+            else:
+                apart |= {key: f"it is {one.whole}, {one.given} from parts" for key, one in wrong.items()}
+        self._found[kind] = Found(hearing.dims, apart)
+
+    def _cure(self, case: Case, setting: Setting) -> str:
+        """How inputs are to be split, if that is what is wrong."""
+        for split in _otherwise(case):
+            judge = Judge(self._told, tells=False, advises=False)
+            try:
+                other = case.split_as(split)
+                seen = other.seen(setting)
+            except (torch.OutOfMemoryError, _Fails, ValueError):
+                continue
+            hearing = judge._hearing(other, seen, setting)
+            if hearing.gives and not hearing.wrong and hearing.divides:
+                return f"split={dict(split)!r}"
+        return ""
+
+    def _say(self, text: str, *values: object) -> None:
+        """Log it: loudly once, as it may be so in each step."""
+        loud = self._tells and text not in self._said
+        self._said.add(text)
+        logger.log(logging.WARNING if loud else logging.DEBUG, text, *values)
+
+
+def _unions(rows: Sequence[int]) -> Iterator[list[int]]:
+    """Unequal parts of the first rows: of three microbatches, of two; the last one is about a half."""
+    if len(rows) > 2 and sum(rows[:3]) > 3:
+        yield [rows[0], rows[1], max(1, rows[2] // 2)]
+    few = rows[0] + rows[1] - rows[1] // 2
+    yield [rows[0], few - rows[0]] if rows[0] > 1 else [1, 1]
+
+
+def _otherwise(case: Case) -> Iterator[dict[str, int | None]]:
+    """Other ways to split inputs: one of them whole, or all along the second dimension."""
+    said = dict(case.split)
+    for name in case.parts.divided if len(case.parts.divided) > 1 else ():
+        yield {**said, name: None}
+    inputs = named_inputs(case.looker.model, case.inputs)
+    seconds = [name for name in case.parts.divided if all(t.dim() > 1 for t in tensors_in(inputs[name]))]
+    if seconds and not said:
+        yield dict.fromkeys(seconds, 1)
+
+
+def _in_words(name: str) -> str:
+    return f"the output {name}" if name else "what the model returns"
+
+
+def _first_difference(one: torch.Tensor, other: torch.Tensor) -> _Wrong:
+    """The element that differs most."""
+    if one.dtype is torch.bool:
+        one, other = one.int(), other.int()
+    off = (one - other).abs().nan_to_num(inf).reshape(-1)
+    place = int(off.argmax())
+    values = one.reshape(-1)[place].item(), other.reshape(-1)[place].item()
+    first, second = (f"{value:.9g}" if isinstance(value, float) else str(value) for value in values)
+    return _Wrong(f"{first} at one place", f"{second} there")
+
+
+def _measured(case: Case, seen: Seen, setting: Setting, name: str) -> float:
+    """By how much a number of the last part changes if each of its rows is there twice."""
+    rows = case.parts.rows
+    last = list(range(sum(rows[:-1]), sum(rows)))
+    twice = some_rows(case.looker.model, case.inputs, [*last, *last], case.split)
+    try:
+        found = replace(case, inputs=twice, parts=Parted((), (), ())).seen(setting)
+    except (torch.OutOfMemoryError, _Fails):
+        return inf
+    once, again = (
+        dict((key, float(each[0])) for key, each in leaves([result]) if key == name)[name]
+        for result in (seen.parts[-1], found.whole)
+    )
+    return min(abs(again - once), abs(again - 2 * once))
