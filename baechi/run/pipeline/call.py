@@ -18,6 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from baechi.backend.sends import wait_for_all_sends
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Task
+from baechi.run.pipeline.batch.handed import unwritten_if_failed
 from baechi.run.pipeline.batch.joining import loss_in, loss_name
 from baechi.run.pipeline.batch.judge import Verdict
 from baechi.run.pipeline.batch.results import Joiner, Joint, hand_in, share_at
@@ -68,7 +69,7 @@ def call_pipelined(
         verdict = verdict_of(model, runtime, microbatches, inputs, parts)
         runtime.forced, runtime.launched, runtime.full = [], [], []
         runtime.counts = {"microbatches": pipeline.microbatches}
-        with runtime.backend.step() as runtime.measure:
+        with runtime.backend.step() as runtime.measure, unwritten_if_failed(inputs):
             call = _Call(model, runtime, microbatches, inputs, parts, verdict)
             return call.ending.after(call.run)
 
@@ -195,7 +196,7 @@ class _Call:
         share = share_at(place, self._backend, shares[microbatch])
         with self._backend.at(place, ""), torch.no_grad():
             known = not isinstance(share, torch.Tensor)
-            seed = torch.full_like(loss, share) if known else share.to(loss.dtype)
+            seed = torch.full_like(loss, share) if known else share.to(loss.dtype).expand_as(loss)
         self._root(microbatch, loss).incoming.append((seed, None))
         self._seeded[microbatch] = kept = loss.detach()
         lane.result = map_tensors(lambda tensor: kept if tensor is loss else _ended(tensor), lane.result)

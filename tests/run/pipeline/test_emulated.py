@@ -14,7 +14,7 @@ import baechi
 from baechi import zoo
 from baechi.records import Device, HostCosts
 from baechi.run.dry.dry_run import dry_run
-from baechi.run.pipeline.batch.shares import by_rows
+from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.microbatches import Microbatches
 
 X, Y = noise(6, 6), noise(6, 6, seed=2)

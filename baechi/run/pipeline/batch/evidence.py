@@ -65,15 +65,11 @@ class Figures:
 class Evidence:
     """The rules for a number that nothing has spoken against yet.
 
-    Args:
-        told: the rule that the user named, if any: it is the only one.
-
     Attributes:
         against: the rules that a look has spoken against.
     """
 
-    def __init__(self, told: Rule | None = None) -> None:
-        self._told = told
+    def __init__(self) -> None:
         self._settled: list[Rule] = []
         self._doubted: set[Rule] = set()
         self.against: set[Rule] = set()
@@ -81,7 +77,7 @@ class Evidence:
     @property
     def is_settled(self) -> bool:
         """Whether other rules are no candidates any more."""
-        return self._told is not None or bool(self._settled)
+        return bool(self._settled)
 
     def rules(self, parts: Parted, candidates: Sequence[Rule]) -> list[Rule]:
         """The rules that may hold, the likeliest first; by rows if none is for this batch.
@@ -90,8 +86,6 @@ class Evidence:
             parts: the parts of the batch.
             candidates: those that may hold for any number.
         """
-        if self._told is not None:
-            return [self._told]
         rules = self._settled or [rule for rule in candidates if rule not in self.against]
         return [rule for rule in rules if rule.is_for(parts)] or [ROWS]
 

@@ -87,6 +87,21 @@ def handed_kept(inputs: Inputs) -> Iterator[None]:
         keeper.put_back()
 
 
+@contextmanager
+def unwritten_if_failed(inputs: Inputs) -> Iterator[None]:
+    """Put it back if what runs in this context fails: objects are handed to all microbatches.
+
+    Args:
+        inputs: what a call is handed.
+    """
+    keeper = _noted(inputs.args, inputs.kwargs)
+    try:
+        yield
+    except BaseException:
+        keeper.put_back()
+        raise
+
+
 class Handed:
     """The containers and objects that a microbatch is handed, as they are before its forward.
 

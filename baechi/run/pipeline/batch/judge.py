@@ -349,7 +349,7 @@ class Judge:
         self._candidates_now = None
         rules = self._rules(case.parts)
         shares = {name: each[0].weigh(case.parts) for name, each in rules.items()}
-        others = [] if shares else self._candidates(case.parts, told=True)[0].weigh(case.parts)
+        others = [] if shares else self._unheard(case.parts).weigh(case.parts)
         return Verdict(self._found.get(case.kind, Found()), shares, others)
 
     # --- rules
@@ -359,19 +359,24 @@ class Judge:
 
     def _rules_of(self, name: str, parts: Parted) -> list[Rule]:
         """The rules that may hold for a number, the likeliest first."""
-        told = self._told is not None and self._objective in (None, name)
-        evidence = self._numbers[name]
-        return evidence.rules(parts, () if evidence.is_settled else self._candidates(parts, told=told))
-
-    def _candidates(self, parts: Parted, *, told: bool) -> Sequence[Rule]:
-        """The rules that may hold for any number: looking for them takes a look at the labels."""
-        rule = self._told.rule() if told and self._told is not None else None
+        told = self._told if self._objective in (None, name) else None
+        evidence, rule = self._numbers[name], None if told is None else told.rule()
         if rule is not None:
             return [rule]
+        candidates = () if evidence.is_settled else self._candidates(parts, labels=told is not None)
+        return evidence.rules(parts, candidates)
+
+    def _unheard(self, parts: Parted) -> Rule:
+        """The rule where nothing was heard of any number."""
+        told = None if self._told is None else self._told.rule()
+        return told or next(iter(self._candidates(parts, labels=self._told is not None)), ROWS)
+
+    def _candidates(self, parts: Parted, *, labels: bool = False) -> Sequence[Rule]:
+        """The rules that may hold for any number: looking for them takes a look at the labels."""
         if self._candidates_now is None:
             against = [one.against for one in self._numbers.values()]
             self._candidates_now = rules_for(parts, set.intersection(*against) if against else ())
-        if told and self._told is not None:
+        if labels:
             return [one for one in self._candidates_now if one.ignored is not None] or [ROWS]
         return self._candidates_now
 
@@ -511,9 +516,12 @@ def _unions(rows: Sequence[int]) -> Iterator[list[int]]:
 def _otherwise(case: Case) -> Iterator[dict[str, int | None]]:
     """Other ways to split inputs: one of them whole, or all along the second dimension."""
     said = dict(case.split)
-    for name in case.parts.divided if len(case.parts.divided) > 1 else ():
-        yield {**said, name: None}
     inputs = named_inputs(case.looker.model, case.inputs)
+    small_first = sorted(
+        case.parts.divided, key=lambda name: sum(t.numel() for t in tensors_in(inputs[name]))
+    )
+    for name in small_first if len(small_first) > 1 else ():
+        yield {**said, name: None}
     seconds = [name for name in case.parts.divided if all(t.dim() > 1 for t in tensors_in(inputs[name]))]
     if seconds and not said:
         yield dict.fromkeys(seconds, 1)
