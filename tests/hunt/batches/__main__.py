@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from .draw import draw
-from .judge import REFUSED, is_right_by_a_rule, outcome
+from .judge import REFUSED, is_right_by_a_rule, outcome, without_lanes
 
 
 def main() -> None:
@@ -17,6 +17,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500, help="how many seeds")
     parser.add_argument("--half", type=int, help="0 or 1: one half of the kinds; all unless given")
     parser.add_argument("--steps", type=int, default=1, help="steps of each case")
+    parser.add_argument(
+        "--judge", action="store_true", help="the judge alone: a loop in place of the pipeline"
+    )
     parser.add_argument("--seconds", type=float, default=3600.0, help="when to stop")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -27,7 +30,7 @@ def main() -> None:
             break
         case = draw(seed, asked.half)
         try:
-            found = outcome(case, asked.steps)
+            found = (without_lanes if asked.judge else outcome)(case, asked.steps)
         except Exception as error:  # whatever it is, it is a finding
             found = f"OTHER: {type(error).__name__}: {error}"
         kind, _, text = found.partition(":")

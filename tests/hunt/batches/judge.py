@@ -15,6 +15,10 @@ from torch import Tensor, nn
 import baechi
 from baechi.errors import BaechiError
 from baechi.records.inputs import Inputs
+from baechi.run.pipeline.batch.joining import AbstractJoiner, Unjoined, joined
+from baechi.run.pipeline.batch.judge import Case as Judged
+from baechi.run.pipeline.batch.judge import Judge, Verdict
+from baechi.run.pipeline.batch.looking import Looker
 from baechi.run.pipeline.batch.splitting import parted
 from baechi.torchlib.tensors.pytree import named_tensors
 
@@ -106,6 +110,64 @@ def outcome(case: Case, steps: int = 1) -> str:
                 with cluster:
                     found = model(*[one.clone() for one in given])
                     loss_of(found).backward()
+                wrong = "" if case.draws else _wrong(case, found, expected, model, plain)
+                if wrong:
+                    break
+        except BaechiError as error:
+            return f"{REFUSED}: {type(error).__name__}: {error}"
+    if wrong:
+        return f"said: {text.getvalue()}" if text.getvalue() else f"SILENT: {wrong}"
+    return ("drawn: " if case.draws else "equal: ") + text.getvalue()
+
+
+class _Joined(AbstractJoiner):
+    """Joins outputs of parts by a verdict, with their history."""
+
+    def __init__(self, verdict: Verdict, rows: Sequence[int]) -> None:
+        self._verdict, self._rows = verdict, rows
+
+    def why_apart(self, name: str) -> str | None:
+        return self._verdict.found.apart.get(name)
+
+    def join(self, tensors: Sequence[Tensor], name: str) -> Any:
+        if self._verdict.is_number(name, tensors):
+            shares = self._verdict.shares_of(name)
+            if shares is None:
+                return Unjoined(name, "number")
+            pairs = zip(tensors, shares, strict=True)
+            return sum(one * share for one, share in pairs if share)
+        dim = self._verdict.found.dims.get(name)
+        return Unjoined(name, "tensor") if dim is None else torch.cat(list(tensors), dim)
+
+    def in_rows(self, lists: Sequence[list[Any]], name: str) -> Any:
+        rows = self._verdict.found.dims.get(name) == 0
+        return [item for each in lists for item in each] if rows else None
+
+
+def without_lanes(case: Case, steps: int = 1) -> str:
+    """The same as `outcome`, of the judge alone: a loop over parts takes the place of the pipeline.
+
+    Args:
+        case: the case.
+        steps: how many.
+    """
+    model = built(case)
+    plain = copy.deepcopy(model)
+    judge, wrong = Judge(), ""
+    with warnings.catch_warnings(), said() as text:
+        warnings.simplefilter("ignore")
+        try:
+            for step in range(steps):
+                given = Inputs(*batch(case, step))
+                for network in (model, plain):
+                    network.zero_grad()
+                expected = plain(*given.args)
+                loss_of(expected).backward()
+                parts = parted(model, given, case.microbatches, {})
+                looker = Looker(model, lambda inputs: model(*inputs.args), None)
+                verdict = judge.verdict(Judged(looker, given, parts, {}))
+                found = joined([model(*part.args) for part in parts.parts], _Joined(verdict, parts.rows))
+                loss_of(found).backward()
                 wrong = "" if case.draws else _wrong(case, found, expected, model, plain)
                 if wrong:
                     break

@@ -74,7 +74,7 @@ def assert_as_loop(
         model, inputs, cluster=cluster, training=True, source="estimate", microbatches=microbatches
     )
     pipeline = baechi.pipeline(baechi.place(graph, cluster, placer), microbatches, order)  # type: ignore[arg-type]
-    baechi.distribute(model, plan=pipeline, loss_weights="rows")
+    baechi.distribute(model, plan=pipeline, loss_weights="rows", coupled="accept")
     with cluster:
         for _ in range(steps):
             model.zero_grad()

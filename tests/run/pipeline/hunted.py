@@ -93,7 +93,7 @@ def outcome(seed: int, *, without: Collection[str] = (), steps: int = STEPS) -> 
             )
             plan = baechi.place(graph, cluster, placer)
             pipeline = baechi.pipeline(plan, microbatches, order)  # type: ignore[arg-type]
-            baechi.distribute(model, plan=pipeline, loss_weights="rows")
+            baechi.distribute(model, plan=pipeline, loss_weights="rows", coupled="accept")
             for batch, (loss, after) in zip(batches, expected, strict=True):
                 _step(model, cluster, batch, seed, loss, after)
         except baechi.StreamRaceError:
