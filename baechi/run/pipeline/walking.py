@@ -82,7 +82,7 @@ def verdict_of(
     """
     rule = ROWS if microbatches.told is None else microbatches.told.rule() or ROWS
     if not _has_values(model, inputs):
-        return Verdict(Found(), {}, rule.weigh(parts))
+        return Verdict(Found(), {}, rule.weigh(parts), parts.rows)
     looker = Looker(model, partial(_whole, model, runtime, microbatches.loss), runtime.backend)
     return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.pipeline.split))
 

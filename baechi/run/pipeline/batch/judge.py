@@ -132,11 +132,13 @@ class Verdict:
         found: of outputs.
         shares: by name of a number, what it counts in each part.
         others: the same of numbers where nothing is known of any.
+        rows: how many each part has.
     """
 
     found: Found
     shares: Mapping[str, Sequence[Any]]
     others: Sequence[Any]
+    rows: Sequence[int]
 
     def shares_of(self, name: str) -> Sequence[Any] | None:
         """What a number of the parts counts; None if that is not known.
@@ -157,7 +159,9 @@ class Verdict:
         """
         if not all(one.numel() == 1 and one.is_floating_point() for one in tensors):
             return False
-        return all(one.dim() == 0 for one in tensors) or self.found.dims.get(name, 0) is None
+        if all(one.dim() == 0 for one in tensors):
+            return True
+        return self.found.dims[name] is None if name in self.found.dims else max(self.rows) > 1
 
 
 @dataclass(frozen=True)
@@ -350,7 +354,7 @@ class Judge:
         rules = self._rules(case.parts)
         shares = {name: each[0].weigh(case.parts) for name, each in rules.items()}
         others = [] if shares else self._unheard(case.parts).weigh(case.parts)
-        return Verdict(self._found.get(case.kind, Found()), shares, others)
+        return Verdict(self._found.get(case.kind, Found()), shares, others, case.parts.rows)
 
     # --- rules
 
@@ -435,6 +439,7 @@ class Judge:
         if objective is not None and objective not in hearing.told:
             return _NOTHING
         if hearing.wrong and seen.strange:
+            self._found[kind] = Found(hearing.dims, self._found[kind].apart)
             return _STRANGE
         for name, told in hearing.told.items():
             if told.fitting:

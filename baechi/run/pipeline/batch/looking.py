@@ -155,7 +155,8 @@ class Looker:
                 left_by_parts = _written(model, before)
             draws.end()
         others = tuple(_others(left, left_by_parts))
-        return Seen(together, results, strange or draws.are_strange, draws.unit, others)
+        unit = draws.unit if setting.noted else _unit_of(model)
+        return Seen(together, results, strange or draws.are_strange, unit, others)
 
     @contextmanager
     def set_as(self, setting: Setting) -> Iterator[Callable[[Inputs], Inputs]]:
@@ -177,7 +178,8 @@ class Looker:
                 for kind in autocast_types():
                     if torch.is_autocast_enabled(kind):
                         stack.enter_context(torch.autocast(kind, enabled=False))
-                torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+                if torch.cuda.is_available():
+                    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             change = self._made_precise() if setting.precise else _same
             if setting.perturbed:
                 stack.enter_context(self._perturbed())
@@ -230,6 +232,12 @@ class Looker:
         if self.backend is None:
             return nullcontext()
         return self.backend.at(self.backend.place_of(tensor), "")
+
+
+def _unit_of(model: nn.Module) -> float:
+    """The unit in the last place of a model's weights; of 32 bits at least, since models cast inside."""
+    dtypes = {weight.dtype for weight in model.parameters() if weight.is_floating_point()} | {torch.float32}
+    return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
 def _same(inputs: Inputs) -> Inputs:
