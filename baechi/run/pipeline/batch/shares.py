@@ -7,7 +7,7 @@
     sum, or divided by a given number   1
 
 A mean of means is another number where labels are ignored unevenly. Nothing in a signature says which one a
-model computes, so evidence does (`evidence`).
+model computes, so the judge asks the model (`judge`).
 """
 
 from collections.abc import Callable, Sequence
