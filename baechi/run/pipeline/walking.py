@@ -1,4 +1,4 @@
-"""The model's own code, walked by one microbatch in its lane, or by a few rows in a plain step."""
+"""The model's own code, walked by one microbatch in its lane, or by the whole batch in a plain step."""
 
 from functools import partial
 from typing import Any

@@ -35,8 +35,9 @@ def main() -> None:
             found = f"OTHER: {type(error).__name__}: {error}"
         kind, _, text = found.partition(":")
         if kind == REFUSED and case.is_loss and not case.draws and is_right_by_a_rule(case):
-            kind = "FALSE ALARM" if not case.couples else "refused, right for this batch"
-        elif kind == REFUSED and not case.couples and case.is_loss:
+            is_one_rule = not case.couples and case.init != "zero gate"
+            kind = "FALSE ALARM" if is_one_rule else "refused, right for this batch"
+        elif kind == REFUSED and not case.couples and case.is_loss and case.init != "zero gate":
             kind = "refused, no rule of the hunt's"
         if kind.isupper() or kind in ("refused, no rule of the hunt's", "said"):
             print(f"{kind} {case}\n    {text.strip()[:300]}", flush=True)

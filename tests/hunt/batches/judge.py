@@ -38,7 +38,7 @@ def loss_of(result: Any) -> Tensor:
         return result[0].sum()
     if isinstance(result, Tensor) and result.numel() == 1:
         return result.sum()
-    for value in result.values() if isinstance(result, dict) else ():
+    for value in result.values() if isinstance(result, dict) else (result,):
         if not isinstance(value, (Tensor, tuple, list, int)):
             value * 1  # reading what is not joined raises
     chance, total = torch.Generator().manual_seed(0), torch.zeros((), dtype=torch.float64)

@@ -77,7 +77,7 @@ def test_a_coupled_loss_is_told(caplog: pytest.LogCaptureFixture) -> None:
     model = seeded(lambda: Words("coupled"))
     cluster = pipelined(model, {"ids": IDS, "labels": LABELS}, device_map=WHERE)
     with cluster:
-        for _ in range(2):
+        for _ in range(3):
             with pytest.raises(BatchCoupled, match=r"of the whole batch, and .* from 3 microbatches"):
                 model(IDS, LABELS)
     model = seeded(lambda: Words("coupled"))

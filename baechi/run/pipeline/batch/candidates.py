@@ -38,7 +38,7 @@ _SAMPLE, _FREQUENT = 4096, 20
 """Of so many labels, a value that is one of so many is frequent."""
 
 _NOTABLE = 1e-2
-"""A label which, left out, changes shares by a smaller part is not asked about: a few rows would not tell."""
+"""A label which, left out, changes shares by a smaller part is not asked about."""
 
 
 def is_usual(rule: Rule) -> bool:

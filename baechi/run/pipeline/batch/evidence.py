@@ -154,9 +154,10 @@ def heard(parts: Parted, rules: Sequence[Rule], figures: Figures, rounding: Roun
     """
     shares = shares_by(rules, parts)
     given = [figures.by(each) for each in shares]
+    fair = [len(rules) == 1 or min(each) >= 0 for each in shares]  # amounts below zero are no weights
     errors = [
-        abs(one - figures.whole) if isfinite(one) and not figures.leaves_out(each) else inf
-        for each, one in zip(shares, given, strict=True)
+        abs(one - figures.whole) if is_fair and isfinite(one) and not figures.leaves_out(each) else inf
+        for each, one, is_fair in zip(shares, given, fair, strict=True)
     ]
     scale = max([abs(figures.whole), *(abs(one) for one in figures.parts if isfinite(one))])
     least = min(errors)

@@ -118,10 +118,12 @@ class Found:
     Args:
         dims: by output, the dimension of its rows, 0 for a list with an item for each; None for neither.
         apart: by output that its parts do not give, why.
+        numbers: the outputs that are one number, however many rows there are.
     """
 
     dims: Mapping[str, int | None] = field(default_factory=dict)
     apart: Mapping[str, str] = field(default_factory=dict)
+    numbers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,9 @@ class Verdict:
         """
         if not all(one.numel() == 1 and one.is_floating_point() for one in tensors):
             return False
-        if all(one.dim() == 0 for one in tensors):
-            return True
-        return self.found.dims[name] is None if name in self.found.dims else max(self.rows) > 1
+        if name in self.found.dims:
+            return name in self.found.numbers
+        return all(one.dim() == 0 for one in tensors) or max(self.rows) > 1
 
 
 @dataclass(frozen=True)
@@ -230,6 +232,7 @@ class _Hearing:
     def __init__(self, case: Case, seen: Seen, measured: Callable[[str], float]) -> None:
         self._parts, self._unit, self._measured = case.parts, seen.unit, measured
         self.outputs = [_Output(name, each[0], each[1:]) for name, each in leaves([seen.whole, *seen.parts])]
+        self.numbers = frozenset(output.name for output in self.outputs if output.is_number)
         self.dims: dict[str, int | None] = {}
         self.told: dict[str, Heard] = {}
         self.wrong: dict[str, _Wrong] = {}
@@ -341,7 +344,11 @@ class Judge:
         is_time = self._calls & (self._calls - 1) == 0 or case.kind not in self._found
         asks = (self._numbers[name].asks(case.parts, each) for name, each in rules.items())
         if is_time or (self._asks_again and any(asks)):
-            self._judge(case)
+            try:
+                self._judge(case)
+            except BaseException:
+                self._found.pop(case.kind, None)  # the next call is judged again
+                raise
         return self.known(case)
 
     def known(self, case: Case) -> Verdict:
@@ -405,6 +412,8 @@ class Judge:
                 continue
             if told is None:
                 self._asks_again = True
+                if strange is not None:
+                    self._say("the batch was judged in evaluation only, since %s in training", _STRANGE)
                 return
             why = told
             strange = setting.way if told is _STRANGE else strange
@@ -439,7 +448,7 @@ class Judge:
         if objective is not None and objective not in hearing.told:
             return _NOTHING
         if hearing.wrong and seen.strange:
-            self._found[kind] = Found(hearing.dims, self._found[kind].apart)
+            self._found[kind] = Found(hearing.dims, self._found[kind].apart, hearing.numbers)
             return _STRANGE
         for name, told in hearing.told.items():
             if told.fitting:
@@ -487,7 +496,7 @@ class Judge:
                 raise BatchCoupled(_in_words(name), first.whole, first.given, len(case.parts.rows), cure)
             else:
                 apart |= {key: f"it is {one.whole}, {one.given} from parts" for key, one in wrong.items()}
-        self._found[kind] = Found(hearing.dims, apart)
+        self._found[kind] = Found(hearing.dims, apart, hearing.numbers)
 
     def _cure(self, case: Case, setting: Setting) -> str:
         """How inputs are to be split, if that is what is wrong."""

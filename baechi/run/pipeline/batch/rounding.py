@@ -8,10 +8,10 @@ import torch
 _FEW_UNITS, _UNITS = 16, 64
 """Sums in another order differ by so many units in the last place; a rule may be behind the best by more."""
 
-_CAST_INSIDE, _ROUGHLY = 2e-4, 2e-2
+_CAST_INSIDE, _ROUGHLY = 1e-5, 2e-2
 """How far losses may be apart at most, where models compute with 32 bits or more, and with fewer."""
 
-_TIMES = 16
+_TIMES = 8
 """How often as large as the rounding that was measured another one may be."""
 
 _LEAST = 1e-3
@@ -83,4 +83,4 @@ class Rounding:
     def _few(self) -> float:
         if self.is_exact:
             return _EXACT
-        return _FEW_UNITS * self.unit if self._is_fine else _ROUGHLY / 2
+        return _FEW_UNITS * self.unit if self._is_fine else _ROUGHLY / 10

@@ -39,7 +39,7 @@ def world(request: Any) -> Iterator[tuple[nn.Module, int]]:
     """A model, and how many points to go on: emulated steps take long."""
     model = seeded(Net)
     where = {"a": 0, "b": 1, "c": 0}
-    options: Any = {"device_map": where, "order": "1f1b", "loss_weights": "rows"}
+    options: Any = {"device_map": where, "order": "1f1b", "loss_weights": "rows", "coupled": "accept"}
     cluster = pipelined(model, (X, Y), microbatches=2, **options)
     with cluster if request.param == "emulated" else nullcontext():
         yield model, 7 if request.param == "emulated" else 1
@@ -91,7 +91,7 @@ def test_at_each_point(world: Any) -> None:
 def test_a_lane_that_ends_while_its_executor_looks_away() -> None:
     """The executor was interrupted in its wait, and asks for the next turn: that never comes."""
     model = seeded(Net)
-    pipelined(model, (X, Y), microbatches=2, device_map={"": 0}, loss_weights="rows")
+    pipelined(model, (X, Y), microbatches=2, device_map={"": 0}, loss_weights="rows", coupled="accept")
     stepped(model)  # the first call looks at a few rows, in this thread
     before = set(threading.enumerate())
     reached, goes_on = threading.Event(), threading.Event()

@@ -471,3 +471,22 @@ def test_hooks_count_no_looks() -> None:
         seen.clear()
         model(X).backward()
     assert seen == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("couples", [True, False])
+def test_a_batch_that_does_not_fit(couples: bool) -> None:
+    """The largest union of unequal parts that fits is judged in its place."""
+
+    def makes(made: Tensor) -> Tensor:
+        if len(made) > 5:
+            raise torch.OutOfMemoryError
+        return (standardized(made) * X[0] if couples else made).pow(3).mean()
+
+    model = seeded(lambda: Net(makes))
+    with pipelined(model, (X,), microbatches=4, device_map=WHERE):
+        if couples:
+            with pytest.raises(BatchCoupled, match="from 3 microbatches"):
+                model(X)
+        else:
+            model(X).backward()
+            assert _judge_of(model).judgements == 1
