@@ -1,6 +1,6 @@
 """Random losses and outputs have the gradients of the whole batch in microbatches, or say why they do not.
 
-The suite runs the judge on thirty, and five pipelines; `PYTHONPATH=.:tests python -m hunt.batches` runs more.
+The suite runs the judge on twenty and three pipelines, `PYTHONPATH=.:tests python -m hunt.batches` more.
 """
 
 import pytest
@@ -17,14 +17,14 @@ def assert_right(seed: int, found: str) -> None:
         assert not is_right_by_a_rule(case), f"{case}: {found}"
 
 
-@pytest.mark.parametrize("start", [0, 10, 20])
+@pytest.mark.parametrize("start", [0, 10])
 def test_the_judge(start: int) -> None:
     """Parts in a loop take the place of a pipeline."""
     for seed in range(start, start + 10):
         assert_right(seed, without_lanes(draw(seed)))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_pipelines(seed: int) -> None:
     """The whole way."""
     assert_right(seed, outcome(draw(seed)))

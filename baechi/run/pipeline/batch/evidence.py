@@ -134,6 +134,7 @@ class Heard:
         given: the number by that rule.
         fitting: the rules that give it.
         others: the rules that do not.
+        doubt: a rule that gives it as well, though parts count otherwise by it; None without one.
     """
 
     whole: float
@@ -141,6 +142,7 @@ class Heard:
     given: float
     fitting: tuple[Rule, ...]
     others: tuple[Rule, ...]
+    doubt: Rule | None = None
 
 
 def heard(parts: Parted, rules: Sequence[Rule], figures: Figures, rounding: Rounding) -> Heard:
@@ -167,4 +169,7 @@ def heard(parts: Parted, rules: Sequence[Rule], figures: Figures, rounding: Roun
     at_most = least + rounding.as_good(scale)
     fitting = [rule for rule, error in zip(rules, errors, strict=True) if error <= at_most]
     others = tuple(rule for rule in rules if rule not in fitting)
-    return Heard(figures.whole, fitting[0], given[rules.index(fitting[0])], tuple(fitting), others)
+    first = rules.index(fitting[0])
+    pairs = zip(rules, shares, strict=True)
+    doubt = next((rule for rule, each in pairs if rule in fitting and differ(each, shares[first])), None)
+    return Heard(figures.whole, fitting[0], given[first], tuple(fitting), others, doubt)

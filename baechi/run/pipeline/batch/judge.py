@@ -322,6 +322,8 @@ class Judge:
         self._numbers: dict[str, Evidence] = {}
         self._objective: str | None = None
         self._found: dict[Hashable, Found] = {}
+        self._wrong: dict[Hashable, Mapping[str, str]] = {}
+        """By kind, the outputs that parts did not give once, and why."""
         self._calls = 0
         self._asks_again = True
         self._candidates_now: Sequence[Rule] | None = None
@@ -454,6 +456,7 @@ class Judge:
             if told.fitting:
                 self._numbers[name].keep(told)
         self._settle(case, hearing, objective, setting, kind)
+        self._doubt(hearing, objective, kind)
         if seen.buffers:
             self._say(
                 "buffers are written from each microbatch, and hold something else than after the whole "
@@ -479,7 +482,7 @@ class Judge:
         self, case: Case, hearing: _Hearing, objective: str | None, setting: Setting, kind: Hashable
     ) -> None:
         """Refuse what parts do not give, or note that it is not joined."""
-        wrong, apart = hearing.wrong, dict(self._found[kind].apart)
+        wrong, apart = hearing.wrong, dict(self._wrong.get(kind, {}))
         if wrong:
             name = objective if objective in wrong else next(iter(wrong))
             assert name is not None
@@ -497,6 +500,20 @@ class Judge:
             else:
                 apart |= {key: f"it is {one.whole}, {one.given} from parts" for key, one in wrong.items()}
         self._found[kind] = Found(hearing.dims, apart, hearing.numbers)
+
+    def _doubt(self, hearing: _Hearing, objective: str | None, kind: Hashable) -> None:
+        """Say that several rules give the loss; a number beside it is not joined until that is known."""
+        doubts = {name: told for name, told in hearing.told.items() if told.doubt is not None}
+        if (told := doubts.pop(objective or "", None)) is not None:
+            self._say(
+                "the whole batch does not tell what the losses of microbatches count: it is taken to be %s, "
+                "and %s would do as well. Say it with loss_weights=",
+                *(told.rule.name, told.doubt and told.doubt.name),
+            )
+        found = self._found[kind]
+        self._wrong[kind] = found.apart
+        why = {name: f"several rules give it: {told.rule.name}, say" for name, told in doubts.items()}
+        self._found[kind] = replace(found, apart={**why, **found.apart})
 
     def _cure(self, case: Case, setting: Setting) -> str:
         """How inputs are to be split, if that is what is wrong."""

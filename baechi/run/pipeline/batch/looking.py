@@ -178,7 +178,7 @@ class Looker:
                 for kind in autocast_types():
                     if torch.is_autocast_enabled(kind):
                         stack.enter_context(torch.autocast(kind, enabled=False))
-                if torch.cuda.is_available():
+                if torch.accelerator.is_available():
                     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
             change = self._made_precise() if setting.precise else _same
             if setting.perturbed:
