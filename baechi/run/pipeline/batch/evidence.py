@@ -13,7 +13,7 @@ from math import inf, isfinite
 
 import torch
 
-from baechi.run.pipeline.batch.candidates import notable
+from baechi.run.pipeline.batch.candidates import is_usual, notable
 from baechi.run.pipeline.batch.rounding import Rounding
 from baechi.run.pipeline.batch.shares import ROWS, Rule, differ, shares_by
 from baechi.run.pipeline.batch.splitting import Parted
@@ -134,7 +134,7 @@ class Heard:
         given: the number by that rule.
         fitting: the rules that give it.
         others: the rules that do not.
-        doubt: a rule that gives it as well, though parts count otherwise by it; None without one.
+        doubt: a usual rule that gives it as well, though parts count otherwise by it; None without one.
     """
 
     whole: float
@@ -170,6 +170,6 @@ def heard(parts: Parted, rules: Sequence[Rule], figures: Figures, rounding: Roun
     fitting = [rule for rule, error in zip(rules, errors, strict=True) if error <= at_most]
     others = tuple(rule for rule in rules if rule not in fitting)
     first = rules.index(fitting[0])
-    pairs = zip(rules, shares, strict=True)
-    doubt = next((rule for rule, each in pairs if rule in fitting and differ(each, shares[first])), None)
+    pairs = [(rule, each) for rule, each in zip(rules, shares, strict=True) if rule in fitting]
+    doubt = next((rule for rule, each in pairs if is_usual(rule) and differ(each, shares[first])), None)
     return Heard(figures.whole, fitting[0], given[first], tuple(fitting), others, doubt)
