@@ -127,7 +127,7 @@ class GivesRows(Keeps):
 def test_a_backward_that_comes_later_leaves_attributes() -> None:
     """Without a loss, backwards run in `backward()`: attributes stay as the last forward left them."""
     model = seeded(lambda: GivesRows("attribute"))
-    with pipelined(model, X, device_map=WHERE, order="gpipe"):
+    with pipelined(model, X, device_map=WHERE, order="gpipe", coupled="accept"):
         result = model(X)
         result.sum().backward()
     assert model.calls == 1 and model.kept is not None
@@ -201,7 +201,7 @@ class WritesLater(Writes):
 def test_tensors_that_a_later_step_writes_are_refused(what: str) -> None:
     """It was silent: microbatches read what the others wrote."""
     model = seeded(lambda: WritesLater(what))
-    with pipelined(model, X, device_map=WHERE, order="gpipe"):
+    with pipelined(model, X, device_map=WHERE, order="gpipe", coupled="accept"):
         model(X)
         with pytest.raises(BaechiError, match=f"{what}.* is written in forward"):
             model(X)
@@ -211,7 +211,7 @@ def test_tensors_that_a_later_step_writes_are_refused(what: str) -> None:
 def test_a_buffer_that_the_code_writes_is_refused(in_place: bool) -> None:
     """With its name and the cure."""
     model = seeded(lambda: Writes(in_place=in_place))
-    cluster = pipelined(model, X, device_map=WHERE)
+    cluster = pipelined(model, X, device_map=WHERE, coupled="accept")
     with cluster, pytest.raises(BaechiError, match="memory is written in forward"):
         model(X)
 
@@ -220,7 +220,8 @@ def test_a_hook_before_a_layer_that_writes_its_buffers_is_refused_with_the_cure(
     """It runs before the layer's turn, in the stretch of code before; within the layer it is right."""
     model = seeded(lambda: nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]))
     nn.utils.spectral_norm(model[1])
-    cluster = pipelined(model, X, device_map={"0": 0, "1": 1, "2": 0}, loss_weights="rows")
+    options: Any = {"loss_weights": "rows", "coupled": "accept"}
+    cluster = pipelined(model, X, device_map={"0": 0, "1": 1, "2": 0}, **options)
     with cluster, pytest.raises(BaechiError, match=r"1\.weight_u .*parametrizations\.spectral_norm"):
         model(X)
 
@@ -264,7 +265,7 @@ def test_a_layer_makes_a_buffer_in_a_later_step() -> None:
     """As rotary embeddings do for longer sequences: it is the layer's own."""
     model: Any = seeded(lambda: Keeps("attribute"))
     model.middle = seeded(lambda: Registers(4, 4))
-    cluster = pipelined(model, X, device_map=WHERE)
+    cluster = pipelined(model, X, device_map=WHERE, coupled="accept")
     for rows in (6, 9):
         with cluster:
             model(noise(rows, 4)).backward()
