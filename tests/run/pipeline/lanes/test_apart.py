@@ -12,11 +12,18 @@ from run.pipeline.nets import noise, pipelined, seeded
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from baechi.run.pipeline.batch.judge import Judge
 from baechi.torchlib.process_settings import process_settings
 
 X = noise(6, 4)
 WHERE = {"first": 0, "middle": 1, "last": 0}
 ORDERS = ("gpipe", "1f1b", "interleaved")
+
+
+@pytest.fixture(autouse=True)
+def unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are steps: what the models count and set in looks is none of theirs."""
+    monkeypatch.setattr(Judge, "verdict", Judge.known)
 
 
 class Three(nn.Module):
