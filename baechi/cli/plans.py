@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console, Group
-from rich.text import Text
 
 from baechi import report
 from baechi.cli.options import (
@@ -24,7 +23,8 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.tables import Table, memory, time, traffic
-from baechi.report.text import headline, render_table
+from baechi.report.text import headline
+from baechi.report.words import DrawnTable, Words
 
 PlanFile = Annotated[
     str, typer.Argument(metavar="PLAN", help="A file that Plan.save wrote, or a shipped plan.")
@@ -152,8 +152,7 @@ def _plan(
 
 
 def _show(sentence: str, shown: list[Table]) -> None:
-    drawn = [render_table(table) for table in shown]
-    Console().print(Group(Text(sentence, style="bold"), "", *drawn))
+    Console().print(Group(Words(sentence, "bold"), "", *map(DrawnTable, shown)))
 
 
 def _formed(form: str, plan: Plan, measured: Timeline | None) -> str:

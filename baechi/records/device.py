@@ -1,5 +1,6 @@
 """A device, a link, and what the runtime takes of the host: what a cluster is made of."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import ceil
@@ -208,3 +209,12 @@ def excess_over(devices: Iterable[Device], peak_bytes: Mapping[str, int]) -> dic
     """
     pairs = [(device.name, peak_bytes.get(device.name, 0) - device.memory_bytes) for device in devices]
     return {name: size_bytes for name, size_bytes in pairs if size_bytes > 0}
+
+
+def by_kind(devices: Iterable[Any]) -> str:
+    """How many devices there are of each kind: `48 x A100-40GB, 16 x H100-80GB`.
+
+    Args:
+        devices: each with a `kind`.
+    """
+    return ", ".join([f"{count} x {kind}" for kind, count in Counter(one.kind for one in devices).items()])

@@ -219,8 +219,10 @@ def _serial(sums: _Path, where: str) -> tuple[str, str]:
         f"{busy:.1f} of {devices} device{'s' * (devices > 1)} compute{'s' * (devices == 1)}."
     )
     share = sums.share(sums.on_device_s[where])
-    helps = f"Faster with faster devices ({where} computes {share} of the critical path); "
-    return why, helps + "more of them add memory, not speed."
+    return why, (
+        f"Faster with faster devices ({where} computes {share} of the critical path), or in microbatches if "
+        "rows do not depend on each other; more devices alone add memory, not speed."
+    )
 
 
 def _values_read(plan: Plan, all_s: float) -> str:

@@ -69,8 +69,8 @@ def _figures(facts: Facts) -> Iterable[Figure]:
         used += f"; as good with {facts.fewest_devices}"
     yield from _against_one(facts)
     yield "devices", str(len(facts.plan.devices_used)), used
-    if facts.lower_bound_s:
-        yield "lower bound", format_seconds(facts.lower_bound_s), "by dependencies"
+    if facts.bound_s:
+        yield "bound", format_seconds(facts.bound_s), "no plan on these devices is faster"
     yield (
         f"fullest, {fullest.name}",
         format_share(fullest.peak_bytes, fullest.limit_bytes),
@@ -93,7 +93,8 @@ def _against_one(facts: Facts) -> Iterable[Figure]:
 
 
 def _readings(facts: Facts) -> Iterable[tuple[str, str]]:
-    yield _reading("", facts.reading)
+    reading = facts.reading
+    yield facts.verdict, f"{reading.why} {reading.fullest} {reading.change}"
     measured = facts.measured_reading
     if measured is not None and (measured.bound, measured.where) == (
         facts.reading.bound,

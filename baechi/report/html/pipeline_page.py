@@ -8,6 +8,7 @@ from baechi.report.html.parts import Figure, colours, hues_of_devices, page
 from baechi.report.html.pipeline_data import pipeline_data
 from baechi.report.pipeline.facts import PipelineFacts
 from baechi.report.pipeline.text import headline, tables
+from baechi.report.pipeline.verdict import pipeline_verdict
 from baechi.units import format_bytes, format_seconds, format_share
 
 SCRIPTS = ("common.js", "timeline.js", "memory.js", "main.js")
@@ -41,7 +42,7 @@ def pipeline_to_html(pipeline: Pipeline) -> str:
         title=f"{model}: {number} microbatches, {format_seconds(facts.step_s)} a step",
         model=model,
         headline=headline(facts),
-        readings=[(why, change)],
+        readings=[(pipeline_verdict(facts), f"{why} {change}")],
         figures=_figures(facts),
         tables=tables(facts),
         legend=_LEGEND,

@@ -85,7 +85,7 @@ def test_all_of_it() -> None:
     """The text has the devices, what was tried, the front and the picture; `print` shows it."""
     made = ordered(equal_chain(2), 3)
     text = pipeline_to_text(made)
-    assert "in 3 microbatches on 2 of 2 devices: 2 stages" in text
+    assert "in 3 microbatches on 2 of 2 devices (2 x A100-80GB): 2 stages" in text
     for part in ("why not faster?", "Devices", "Tried", "gpipe", "Memory against time", "cpu:1 ····"):
         assert part in text
     assert "why not faster?" in str(made)
