@@ -14,7 +14,7 @@ from baechi.records.timeline import Timeline
 from baechi.report.critical import Stretch
 from baechi.report.fewer_devices import OneDevice, short_bytes
 from baechi.report.folding import module_of, prefixes
-from baechi.report.reading import Reading
+from baechi.report.reading import Reading, saves_nothing
 from baechi.units import format_bytes, format_share
 
 _HOLDS_MOST = 2 / 3
@@ -22,9 +22,6 @@ _HOLDS_MOST = 2 / 3
 
 _BESIDE = 0.05
 """Work beside a module, as a part of the work around it, from which on the module stands out."""
-
-_NO_SPEED = 0.95
-"""Where dependencies alone take this part of the step, more devices do not make it faster."""
 
 _ALL_BUSY = 0.85
 """Devices that compute for this part of the step on average are all busy."""
@@ -144,7 +141,7 @@ def _limit(judged: Judged) -> str:
     plan, reading, timeline = judged.plan, judged.reading, judged.plan.timeline
     step_s = timeline.makespan_s
     no_speed = "more devices add memory, not speed"
-    saved = f"more devices save at most {format_share(step_s - judged.chain_s, step_s)} of the step"
+    saved = f"{format_share(step_s - judged.chain_s, step_s)} of the step"
     if reading.bound == "transfer":
         share = format_share(timeline.busy_s(reading.where, "transfer"), step_s)
         return f"the link {reading.where} is the limit, busy for {share} of the step: fewer cuts add speed"
@@ -154,14 +151,15 @@ def _limit(judged: Judged) -> str:
     if reading.bound == "work":
         busy = _busy(plan, timeline)
         if busy >= _ALL_BUSY:
-            return f"all devices are the limit, busy for {format_share(busy, 1)} of the step: {saved}"
+            return f"all devices are the limit, busy for {format_share(busy, 1)} of the step: more devices save at most {saved}"
         share = format_share(timeline.busy_s(reading.where), step_s)
         return f"{reading.where} is the limit, busy for {share} of the step: layers wait there that could run"
     module, part = limiting_module(plan, judged.path)
     what = "the whole model, layer after layer, is the limit"
     if module:
         what = f"{module} is the limit ({format_share(part, 1)} of the critical path)"
-    return f"{what}: {no_speed if judged.chain_s >= _NO_SPEED * step_s else saved}"
+    other = f"no placement saves more than {saved}"
+    return f"{what}: {no_speed if saves_nothing(judged.chain_s, step_s) else other}"
 
 
 def _busy(plan: Plan, timeline: Timeline) -> float:

@@ -59,7 +59,7 @@ def lines_of(text: str, width: int) -> list[str]:
         width: columns, at least 1.
     """
     lines = [""]
-    for word in _words(text):
+    for word in words_of(text):
         short = shortened(word, width)
         longer = f"{lines[-1]} {short}" if lines[-1] else short
         if cell_len(longer) <= width:
@@ -145,8 +145,12 @@ def _beginning(text: str, room: int) -> str:
     return "".join(taken)
 
 
-def _words(text: str) -> Iterator[str]:
-    """The words of a text; a figure with its unit is one."""
+def words_of(text: str) -> Iterator[str]:
+    """The words of a text; a figure with its unit is one.
+
+    Args:
+        text: any.
+    """
     last = ""
     for word in printable(" ".join(text.split())).split(" "):
         unit = last[-1:].isdigit() and word.rstrip(").,;:") in _UNITS
@@ -163,7 +167,7 @@ def _widths(texts: Sequence[str]) -> tuple[int, int]:
     """The least columns that some texts need, and the most that they can use."""
     least = most = 1
     for text in texts:
-        for word in _words(text):
+        for word in words_of(text):
             long = cell_len(word)
             least = max(
                 least, long if _FIGURE.fullmatch(word) and long <= _LONGEST else min(long, _NARROWEST)

@@ -6,7 +6,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.html.data import page_data
-from baechi.report.html.parts import Figure, colours, hues_of_devices, page, read
+from baechi.report.html.parts import Figure, colours, hues_of_devices, memory_explained, page, read
 from baechi.report.reading import Bound, Reading
 from baechi.report.tables import tables
 from baechi.report.text import headline
@@ -51,10 +51,17 @@ def to_html(plan: Plan, measured: Timeline | None = None) -> str:
         tables=tables(facts),
         legend=_LEGEND,
         style=colours("d", hues_of_devices(len(plan.cluster))),
+        memory=memory_explained(facts.mode == "training", ahead=_ahead(plan)),
         layers=read("layers.html"),
         data=page_data(facts),
         scripts=SCRIPTS,
     )
+
+
+def _ahead(plan: Plan) -> bool:
+    """Whether memory is counted when the host issues a kernel: in dry runs, and if its times are known."""
+    graph = plan.graph
+    return plan.dry is not None or any(graph.amount(name, "host_forward_s") for name in plan.device_of)
 
 
 def _figures(facts: Facts) -> Iterable[Figure]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from baechi.records.pipeline import Pipeline
 from baechi.report.fewer_devices import short_bytes
-from baechi.report.html.parts import Figure, colours, hues_of_devices, page
+from baechi.report.html.parts import Figure, colours, hues_of_devices, memory_explained, page
 from baechi.report.html.pipeline_data import pipeline_data
 from baechi.report.pipeline.facts import PipelineFacts
 from baechi.report.pipeline.text import headline, tables
@@ -47,6 +47,7 @@ def pipeline_to_html(pipeline: Pipeline) -> str:
         tables=tables(facts),
         legend=_LEGEND,
         style=colours("d", hues_of_devices(len(pipeline.plan.cluster))) + colours("m", hues),
+        memory=memory_explained(pipeline.plan.graph.training, ahead=True),
         layers="",
         data=pipeline_data(pipeline),
         scripts=SCRIPTS,
