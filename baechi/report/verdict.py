@@ -140,26 +140,34 @@ def _limit(judged: Judged) -> str:
     """What the limit is, and what follows for more devices."""
     plan, reading, timeline = judged.plan, judged.reading, judged.plan.timeline
     step_s = timeline.makespan_s
-    no_speed = "more devices add memory, not speed"
     saved = f"{format_share(step_s - judged.chain_s, step_s)} of the step"
     if reading.bound == "transfer":
-        share = format_share(timeline.busy_s(reading.where, "transfer"), step_s)
-        return f"the link {reading.where} is the limit, busy for {share} of the step: fewer cuts add speed"
+        share = _of_path(reading, reading.transfer_s)
+        return f"the link {reading.where} is the limit (transfers are {share}): less over it adds speed"
     if reading.bound == "host":
-        share = format_share(reading.host_s, reading.compute_s + reading.transfer_s + reading.host_s)
-        return f"the host is the limit for {share} of the critical path: {no_speed}"
+        share = _of_path(reading, reading.host_s)
+        return f"the host is the limit (devices wait for it for {share}): fewer, larger kernels add speed"
     if reading.bound == "work":
         busy = _busy(plan, timeline)
         if busy >= _ALL_BUSY:
-            return f"all devices are the limit, busy for {format_share(busy, 1)} of the step: more devices save at most {saved}"
+            who = f"{reading.where} is" if len(plan.cluster) == 1 else "all devices are"
+            busy_for = f"busy for {format_share(busy, 1)} of the step"
+            return f"{who} the limit, {busy_for}: more devices save at most {saved}"
         share = format_share(timeline.busy_s(reading.where), step_s)
-        return f"{reading.where} is the limit, busy for {share} of the step: layers wait there that could run"
+        who = f"{reading.where} is the limit, busy for {share} of the step"
+        return f"{who}: layers that could run at once share it"
     module, part = limiting_module(plan, judged.path)
     what = "the whole model, layer after layer, is the limit"
     if module:
         what = f"{module} is the limit ({format_share(part, 1)} of the critical path)"
-    other = f"no placement saves more than {saved}"
-    return f"{what}: {no_speed if saves_nothing(judged.chain_s, step_s) else other}"
+    if saves_nothing(judged.chain_s, step_s):
+        return f"{what}: more devices add memory, not speed"
+    return f"{what}: no placement saves more than {saved}"
+
+
+def _of_path(reading: Reading, seconds: float) -> str:
+    on_path_s = reading.compute_s + reading.transfer_s + reading.host_s
+    return f"{format_share(seconds, on_path_s)} of the critical path"
 
 
 def _busy(plan: Plan, timeline: Timeline) -> float:

@@ -78,9 +78,9 @@ def memory_explained(training: bool, *, ahead: bool) -> str:
     what = "What each device holds at each moment of the step, as high as its peak"
     if ahead:
         return (
-            f"{what}, counted as torch's allocator does: memory is taken when the host issues a kernel, ahead "
-            "of the spans above, and is free again at the next allocation after all streams are through "
-            f"with it.{' The last step is the optimizer.' * training}"
+            f"{what}, counted as torch's allocator does: memory is taken when the host issues a kernel, "
+            "ahead of the spans above, and is free again at the next allocation after all streams are "
+            f"through with it.{' The last step is the optimizer.' * training}"
         )
     return f"{what}.{' Weights stay; activations pile up in forward and go in backward.' * training}"
 
