@@ -1,5 +1,6 @@
 """The sentence at the head of a report, on steps of which one knows it."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_module_that_is_nearly_all_is_the_model() -> None:
     """A name says something only where there is work beside it: not `model.layers`, but all."""
     nodes = {f"model.layers.{n}": {"forward_s": 1.0} for n in range(40)} | {"head": {"forward_s": 0.5}}
     names = list(nodes)
-    graph = graph_of(nodes, [(a, b, 0) for a, b in zip(names, names[1:], strict=False)])
+    graph = graph_of(nodes, [(*pair, 0) for pair in pairwise(names)])
     assert "; the whole model, layer after layer, is the limit" in said(placed(graph, cluster_of(9)))
 
 

@@ -112,13 +112,14 @@ class MemoryPicture {
   }
 }
 
-/** A picture for each device that holds something; of many devices, for the fullest. */
+/** A picture for each device that does or holds something; of many devices, for the fullest. */
 function drawMemory(parent) {
   const held = DATA.devices.map((_, number) => Math.max(...DATA.timelines.map((one) => one.peaks[number])));
-  const shares = held.map((peak, number) => peak / Math.max(1, DATA.devices[number].limit));
+  const used = new Set(DATA.timelines.flatMap((one) => one.spans.map((span) => one.rows[span[ROW]].device)));
+  const shares = held.map((peak, number) => (used.has(number) ? 1e-9 : 0) + peak / Math.max(1, DATA.devices[number].limit));
   const shown = most(shares, MANY);
   DATA.devices.forEach((device, number) => {
-    if (!held[number]) return;
+    if (!shares[number]) return;
     const picture = new MemoryPicture(number, parent);
     view.drawers.push(() => {
       picture.parent.hidden = !view.all && !shown.has(number);
