@@ -221,13 +221,12 @@ def _serial(sums: _Path, where: str) -> tuple[str, str]:
         f"{busy:.1f} of {devices} device{'s' * (devices > 1)} compute{'s' * (devices == 1)}."
     )
     share = sums.share(sums.on_device_s[where])
-    chain_s = dependencies_bound_s(sums.plan)
-    rest = f"no placement saves more than {format_share(step_s - chain_s, step_s)} of the step"
-    if saves_nothing(chain_s, step_s):
-        rest = "more devices alone add memory, not speed"
+    alone = ""
+    if saves_nothing(dependencies_bound_s(sums.plan), step_s):
+        alone = "; more devices alone add memory, not speed"
     return why, (
         f"Faster with faster devices ({where} computes {share} of the critical path), or in microbatches if "
-        f"rows do not depend on each other; {rest}."
+        f"rows do not depend on each other{alone}."
     )
 
 

@@ -162,7 +162,8 @@ def _limit(judged: Judged) -> str:
         what = f"{module} is the limit ({format_share(part, 1)} of the critical path)"
     if saves_nothing(judged.chain_s, step_s):
         return f"{what}: more devices add memory, not speed"
-    return f"{what}: no placement saves more than {saved}"
+    least_s = max(judged.chain_s, judged.bound_s)
+    return f"{what}: no placement saves more than {format_share(step_s - least_s, step_s)} of the step"
 
 
 def _of_path(reading: Reading, seconds: float) -> str:
