@@ -1,7 +1,7 @@
 """Make the README's picture of a report: `python docs/picture.py` writes `docs/report.svg`.
 
-It shows a plan that is made here, of a shipped graph on datasheets: what each device computes when, what makes
-the step as long as it is, how full devices get. All figures are the report's.
+It shows a plan that is made here, of a shipped graph on datasheets: what each device computes when, the
+critical path, how full devices get. All figures are the report's.
 """
 
 from collections.abc import Iterable
@@ -25,8 +25,8 @@ FEWEST = 5  # marks of time at least
 
 STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; fill: #1c2430; }
-.title { font-size: 15px; font-weight: 600; } .soft { fill: #566070; } .paper { fill: #ffffff; stroke: #dde1e7; }
-.idle { fill: #eef0f4; } .axis { stroke: #dde1e7; } .critical { fill: #d3264a; } .transfer { fill: #8a94a6; }
+.title { font-size: 15px; font-weight: 600; } .soft { fill: #566070; }
+.paper { fill: #ffffff; stroke: #dde1e7; } .idle { fill: #eef0f4; } .axis { stroke: #dde1e7; } .critical { fill: #d3264a; } .transfer { fill: #8a94a6; }
 .d0 { fill: #2f6cc0; } .d1 { fill: #b0560d; } .d0.backward { fill: #a5c0e6; } .d1.backward { fill: #e2bb9c; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e4e8ef; } .soft { fill: #9aa5b5; } .paper { fill: #171b22; stroke: #2c333e; }
@@ -52,7 +52,7 @@ def picture(shown: Facts) -> str:
     what = f"{shown.model}, {shown.mode}, on {by_kind(devices)}: {format_seconds(shown.step_s)} a step"
     parts = [_text(LEFT // 4, 28, what, "title")]
     top = 30
-    for line in lines_of(shown.verdict, 116):
+    for line in lines_of(shown.verdict, 126):
         parts.append(_text(LEFT // 4, top := top + 18, line))
     top = _legend(parts, top + 30) + 26
     parts += _axis(shown.step_s, top, top + len(devices) * (ROW + GAP + 8))
@@ -109,7 +109,7 @@ def _legend(parts: list[str], y: int) -> int:
     for kind, words in keys:
         parts.append(f'<path class="{kind}" d="M{x} {y - 9}h16v10h-16z"/>')
         parts.append(_text(x + 22, y, words, "soft"))
-        x += 44 + 7 * len(words)
+        x += 48 + 6 * len(words)
     return y
 
 
@@ -132,9 +132,8 @@ def _path(kind: str, spans: Iterable[Span], step_s: float, y: float, height: flo
 
 def _axis(step_s: float, top: float, bottom: float) -> list[str]:
     """Lines at round times."""
-    apart_s = next(
-        s for power in count() for s in (5 / 10**power, 2 / 10**power, 1 / 10**power) if step_s / s > FEWEST
-    )
+    round_s = (digit / 10**power for power in count() for digit in (5, 2, 1))
+    apart_s = next(one_s for one_s in round_s if step_s / one_s > FEWEST)
     parts = []
     for number in range(int(step_s / apart_s) + 1):
         x = round(_x(number * apart_s, step_s), 1)
