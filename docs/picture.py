@@ -26,7 +26,8 @@ FEWEST = 5  # marks of time at least
 STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; fill: #1c2430; }
 .title { font-size: 15px; font-weight: 600; } .soft { fill: #566070; }
-.paper { fill: #ffffff; stroke: #dde1e7; } .idle { fill: #eef0f4; } .axis { stroke: #dde1e7; } .critical { fill: #d3264a; } .transfer { fill: #8a94a6; }
+.paper { fill: #ffffff; stroke: #dde1e7; }
+.idle { fill: #eef0f4; } .axis { stroke: #dde1e7; } .critical { fill: #d3264a; } .transfer { fill: #8a94a6; }
 .d0 { fill: #2f6cc0; } .d1 { fill: #b0560d; } .d0.backward { fill: #a5c0e6; } .d1.backward { fill: #e2bb9c; }
 @media (prefers-color-scheme: dark) {
 text { fill: #e4e8ef; } .soft { fill: #9aa5b5; } .paper { fill: #171b22; stroke: #2c333e; }

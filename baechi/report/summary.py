@@ -4,11 +4,13 @@ from itertools import groupby
 
 from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
+from baechi.records.device import by_kind
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.fewer_devices import on_one_device, short_bytes
+from baechi.report.words import plain
 from baechi.units import counted, format_bytes, format_seconds, format_share
 
 _NAMED = 3
@@ -59,7 +61,7 @@ def describe(record: AbstractRecord) -> str:
         lines = _timeline(record)
     else:
         return object.__repr__(record)
-    return "\n  ".join(lines)
+    return "\n  ".join(map(plain, lines))
 
 
 def _against_one(plan: Plan) -> str:
@@ -88,7 +90,8 @@ def _against_unsplit(pipeline: Pipeline) -> str:
 def _where(plan: Plan) -> str:
     used = plan.devices_used
     where = " and ".join(used) if len(used) < _NAMED else ", ".join(used)
-    where = where if len(used) <= _NAMED else f"{len(used)} of {len(plan.cluster)} devices"
+    kinds = by_kind(plan.cluster.devices)
+    where = where if len(used) <= _NAMED else f"{len(used)} of {len(plan.cluster)} devices ({kinds})"
     return where or "no device"
 
 
@@ -178,7 +181,7 @@ def _counts(graph: LayerGraph, names: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _model(graph: LayerGraph) -> str:
-    return str(graph.graph.get("model", "model"))
+    return plain(str(graph.graph.get("model", "model")))
 
 
 def _memory(plan: Plan, timeline: Timeline, name: str) -> str:

@@ -22,6 +22,7 @@ _UNITS = {"%", "×", "x", "s", "ms", "µs", *_SIZES, *[f"{size}/s" for size in _
 _FIGURE = re.compile(r"[(+-]*\d.*")
 _NARROWEST = 24  # columns that a name is cut down to at least
 _LONGEST = 24  # columns of a figure: what is longer and begins with a digit is a name
+_LINE = 72
 _WIDEST = 200
 _BETWEEN = 2  # columns between two columns of a table
 
@@ -49,6 +50,15 @@ def shortened(text: str, width: int) -> str:
     head = _beginning(text, (width - 1) // 2)
     tail = _beginning(text[::-1], width - 1 - cell_len(head))[::-1]
     return f"{head}…{tail}"
+
+
+def plain(text: str) -> str:
+    """The text on one line, with no name that is longer than a line.
+
+    Args:
+        text: any.
+    """
+    return " ".join([shortened(word, _LINE) for word in words_of(text)])
 
 
 def lines_of(text: str, width: int) -> list[str]:

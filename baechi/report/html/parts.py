@@ -7,13 +7,10 @@ from importlib.resources import files
 from string import Template
 
 from baechi.report.tables import Table
-from baechi.report.words import shortened, words_of
+from baechi.report.words import plain, words_of
 
 _HUES = (255, 55, 150, 335, 205, 95, 300, 25)
 _GOLDEN_ANGLE = 137.5
-
-_LONGEST_WORD = 72
-"""Letters of a name at most."""
 
 Figure = tuple[str, str, str]
 """A figure's name, its value, and a note on it."""
@@ -126,8 +123,7 @@ def _for_script(data: object) -> str:
 
 def _text(text: str) -> str:
     """Text for a page: figures stay with their units, names are at most a line long, all is escaped."""
-    words = [shortened(word, _LONGEST_WORD).replace(" ", "\xa0") for word in words_of(text)]
-    return escape(" ".join(words))
+    return escape(" ".join([plain(word).replace(" ", "\xa0") for word in words_of(text)]))
 
 
 def _figure(figure: Figure) -> str:
