@@ -33,7 +33,7 @@ def test_many_devices_are_counted() -> None:
     graph = branches(6, 1)
     names = list(graph.placed())
     plan = Plan(graph, cluster_of(*[99] * 8), {name: f"d{number}" for number, name in enumerate(names)})
-    assert summary(plan).startswith("model on 8 of 8 devices: step")
+    assert summary(plan).startswith("model on 8 of 8 devices (8 x cpu): step")
 
 
 def test_repr_of_a_plan() -> None:
