@@ -80,6 +80,16 @@ def inlined(function: Function) -> Function:
     return function
 
 
+def is_at_hand(function: object) -> bool:
+    """Whether a `compiled` function needs no compiler now: it ran in this process, or the cache has it."""
+    if _COMPILE is None:
+        return True
+    dispatcher: Any = function
+    folder = dispatcher.stats.cache_path
+    cached = folder is not None and any(Path(folder).glob(f"*.{dispatcher.__name__}-*.nbi"))
+    return cached or bool(dispatcher.signatures)
+
+
 @inlined
 def copy(source: Numbers, target: Numbers) -> None:
     """Copy an array into another. A loop, since a slice assignment takes two seconds to compile.
