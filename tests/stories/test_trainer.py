@@ -52,7 +52,7 @@ def spread(model: nn.Module, cluster: baechi.Cluster) -> nn.Module:
     ids = torch.stack([row["input_ids"] for row in rows(1)[:2]])
     batch = {"input_ids": ids, "labels": ids}
     return baechi.distribute(
-        model, batch, cluster=cluster, placer="m-etf", optimizer="adam", accumulate=True
+        model, batch, cluster=cluster, placer="even", optimizer="adam", accumulate=True
     )
 
 
