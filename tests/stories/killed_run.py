@@ -1,6 +1,6 @@
 """The script of the story of a killed run: trains on two devices, and writes a checkpoint after each step.
 
-    python killed_run.py FOLDER
+python killed_run.py FOLDER
 """
 
 import sys

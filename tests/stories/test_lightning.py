@@ -60,7 +60,9 @@ def loader(seed: int) -> DataLoader[Any]:
 
 def placed_strategy() -> Any:
     """The strategy that the page shows, taken from there."""
-    program = re.search(r"\n## Lightning\n.*?```python\n(.*?)\n\n\nmodel = ", page("docs/how-to.md"), re.DOTALL)
+    program = re.search(
+        r"\n## Lightning\n.*?```python\n(.*?)\n\n\nmodel = ", page("docs/how-to.md"), re.DOTALL
+    )
     assert program is not None
     names: dict[str, Any] = {}
     exec(program[1], names)

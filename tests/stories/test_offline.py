@@ -59,7 +59,7 @@ def losses_of(model: nn.Module) -> list[float]:
 
 
 def test_thirteen_billion(tmp_path: Path) -> None:
-    """It fits four A100s and not one; its map, as JSON, places a twin of 40 small layers, here and by accelerate."""
+    """It fits four A100s and not one; its map, as JSON, places a small twin, here and by accelerate."""
     large = on_meta(config(5120, 40, 32000), torch.bfloat16)
     assert sum(weight.numel() for weight in large.parameters()) > 12.9e9
     devices = baechi.Cluster.parse("4xA100-80GB")

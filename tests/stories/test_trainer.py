@@ -51,9 +51,7 @@ def trainer_of(model: nn.Module, folder: Path) -> Trainer:
 def spread(model: nn.Module, cluster: baechi.Cluster) -> nn.Module:
     ids = torch.stack([row["input_ids"] for row in rows(1)[:2]])
     batch = {"input_ids": ids, "labels": ids}
-    return baechi.distribute(
-        model, batch, cluster=cluster, placer="even", optimizer="adam", accumulate=True
-    )
+    return baechi.distribute(model, batch, cluster=cluster, placer="even", optimizer="adam", accumulate=True)
 
 
 def numbers(history: list[dict[str, float]], name: str) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""A story: two towers on a fast and a slow device; why the step takes what it takes; the switch for debugging."""
+"""A story: two towers on a fast and a slow device, the report, and the switch for debugging."""
 
 import pytest
 import torch
@@ -41,9 +41,7 @@ class TwoTowers(nn.Module):
 
 def batches() -> list[tuple[Tensor, Tensor]]:
     drawn = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(64, 256, generator=drawn), torch.randn(64, 128, generator=drawn)) for _ in range(3)
-    ]
+    return [(torch.randn(64, 256, generator=drawn), torch.randn(64, 128, generator=drawn)) for _ in range(3)]
 
 
 def build() -> nn.Module:
