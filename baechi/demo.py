@@ -27,7 +27,6 @@ from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.report.words import plain
 from baechi.run import last_step, plan_of
 from baechi.units import format_bytes, format_seconds
 from baechi.verbs.distribute import distribute
@@ -39,7 +38,7 @@ BATCH = 16
 PASSAGE = 64  # characters
 VOCAB = 128  # ASCII
 WIDTH = 128
-KIND, MEMORY = "L4", "72MiB"
+KIND, MEMORY = "L4", "128MiB"
 RATE = 2e-3
 TOLERANCE = 1e-9  # sums of three or more gradients may be taken in another order
 
@@ -194,4 +193,4 @@ def _timed(console: Console, what: str) -> Iterator[None]:
 
 
 def _say(console: Console, line: str) -> None:
-    console.print(plain(line) if "\n" not in line else line, markup=False, highlight=False)
+    console.print(line, markup=False, highlight=False)
