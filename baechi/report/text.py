@@ -10,6 +10,7 @@ from rich.text import Text
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
+from baechi.report.measured import measured_beside
 from baechi.report.reading import Reading
 from baechi.report.tables import Table, tables
 from baechi.units import counted, format_bytes, format_seconds
@@ -55,14 +56,12 @@ def headline(facts: Facts) -> str:
     """
     plan = facts.plan
     operations = counted(len(plan.device_of) - facts.layers, "functional op")
-    text = (
+    return (
         f"{facts.model}, {facts.mode}: {counted(facts.layers, 'layer')} and {operations} "
         f"on {len(plan.devices_used)} of {len(plan.cluster)} devices, placed by "
         f"{plan.placer}. Predicted step: {format_seconds(facts.step_s)}."
+        f"{measured_beside(plan.timeline, facts.measured)}"
     )
-    if facts.measured is not None:
-        text += f" Measured: {format_seconds(facts.measured.makespan_s)}."
-    return text
 
 
 def render_table(table: Table) -> RenderableType:

@@ -77,7 +77,8 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
         BaechiError: see `distribute`.
     """
     with verbosity(request.verbose), blocks_compiled(model, request.compile):
-        plan = _planned(request, model, Inputs.each_of(inputs))
+        examples = Inputs.each_of(inputs)
+        plan = planned(request, model, examples, request.profile_with(model, examples=examples))
         assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
         tell_uncompiled(model)
         say(lambda: summary(plan) + _offered(request, plan, model, inputs))
@@ -94,8 +95,19 @@ def _offered(request: Request, plan: Plan, model: nn.Module, inputs: Inputs | li
     return f"; {found}" if found is not None and keeps_rows_apart(model, examples[0]) else ""
 
 
-def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan:
-    graph, layers = request.profile_with(model, examples=examples), request.layers
+def planned(request: Request, model: nn.Module, examples: list[Inputs], graph: LayerGraph) -> Plan:
+    """Place a model.
+
+    Args:
+        request: how.
+        model: the model.
+        examples: what it is called with.
+        graph: its layer graph.
+
+    Raises:
+        PlacementError: no plan fits.
+    """
+    layers = request.layers
     run = runner(model, examples, request.optimizer, request.reorder)
 
     def plan_for(graph: LayerGraph) -> Plan:
