@@ -146,7 +146,10 @@ def place(
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)
-        return placed(graph, cluster, placer, name, effort, recompute)
+        try:
+            return placed(graph, cluster, placer, name, effort, recompute)
+        except PlacementError as error:
+            raise error.with_traceback(None) from None  # without the frames of the search
 
 
 def _plan_without_microbatches(

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from baechi.errors import PlacementError
 from baechi.place.fullness import within_memory
 from baechi.place.recompute import Recompute, placed_with
 from baechi.progress import say, verbosity
@@ -26,6 +27,7 @@ from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import Run, checked, judged, runner
 from baechi.verbs.pipeline.offering import offer
 from baechi.verbs.planning import with_optimizer
+from baechi.verbs.refusal import refused
 from baechi.verbs.split.gaining import split_where_it_gains
 from baechi.verbs.split.verb import plan_as_split
 
@@ -107,6 +109,14 @@ def planned(request: Request, model: nn.Module, examples: list[Inputs], graph: L
     Raises:
         PlacementError: no plan fits.
     """
+    try:
+        return _planned(request, model, examples, graph)
+    except PlacementError as error:
+        noted = with_optimizer(graph, request.optimizer_name)
+        raise refused(error, model, examples[0], request.cluster, noted) from None
+
+
+def _planned(request: Request, model: nn.Module, examples: list[Inputs], graph: LayerGraph) -> Plan:
     layers = request.layers
     run = runner(model, examples, request.optimizer, request.reorder)
 

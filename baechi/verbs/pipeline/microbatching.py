@@ -20,7 +20,7 @@ from baechi.place.fullness import excess_bytes, recompute_helps, resized, withou
 from baechi.place.recompute.names import modules_named
 from baechi.progress import progress, say, verbosity
 from baechi.records.cluster import Cluster
-from baechi.records.device import excess_over
+from baechi.records.device import excess_over, shortage
 from baechi.records.device_map import DeviceMap
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -34,13 +34,13 @@ from baechi.run.pipeline.batch.shares import ROWS
 from baechi.run.pipeline.batch.splitting import Parted, parted, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.walking import TARGET, couples_rows
-from baechi.units import format_bytes
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import Optimizer, Outputs, instance_of, with_outputs
 from baechi.verbs.pipeline.asked import Number, Splitting
 from baechi.verbs.pipeline.returned import told_of_returned
 from baechi.verbs.pipelining import pipeline as ordered
 from baechi.verbs.planning import Placer, place, with_optimizer
+from baechi.verbs.refusal import refused
 from baechi.verbs.request import Request, planned
 from baechi.verbs.split.verb import placed_as_split
 
@@ -153,11 +153,14 @@ def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs, number: 
     parts = {n: parted(model, inputs, n, split) for n in numbers}
     graphs = {n: _graph(request, model, part) for n, part in parts.items()}
     fitting = partial(_fitting, request, model, inputs, number)
+    made = None
     try:
         made = placed_as_split(graphs, request.whole.layers, request.whole.cluster, fitting)
-    except PlacementError:
+    except PlacementError as error:
         if number != "auto":
-            raise
+            noted = with_optimizer(graphs[number], request.whole.optimizer_name)
+            raise refused(error, model, inputs, request.whole.cluster, noted) from None
+    if made is None:
         return _in_one(_whole(request, model, inputs))
     unsplit = _unsplit(request, model, inputs)
     if number == "auto" and unsplit is not None and not excess_bytes(unsplit):
@@ -218,11 +221,10 @@ def _fitting(
             return replace(pipeline, dry=dry)
         if left:
             budget = resized(budget, {name: -size for name, size in excess.items()})
-    short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
     returned = told_of_returned(pipeline.plan.graph) if request.splitting.loss is None else ""
     raise PlacementError(
-        f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on {short}: use "
-        f"larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, or a smaller batch"
+        f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on {shortage(excess)}: "
+        f"use larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, or a smaller batch"
         f"{returned}",
         short_bytes=excess,
     )
