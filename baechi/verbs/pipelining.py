@@ -276,8 +276,8 @@ def _within_memory(made: Pipeline) -> Pipeline:
     if excess:
         raise PlacementError(
             f"{made.microbatches} microbatches need more memory than there is on {shortage(excess)}: use "
-            f"more or larger devices, more microbatches, a smaller batch{recompute_helps(made.plan.graph)}, or a limit in "
-            "flight",
+            "more or larger devices, more microbatches, a smaller batch"
+            f"{recompute_helps(made.plan.graph)}, or a limit in flight",
             short_bytes=excess,
         )
     return made

@@ -223,9 +223,9 @@ def _fitting(
             budget = resized(budget, {name: -size for name, size in excess.items()})
     returned = told_of_returned(pipeline.plan.graph) if request.splitting.loss is None else ""
     raise PlacementError(
-        f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on {shortage(excess)}: "
-        f"use larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, or a smaller batch"
-        f"{returned}",
+        f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on "
+        f"{shortage(excess)}: use larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, "
+        f"or a smaller batch{returned}",
         short_bytes=excess,
     )
 
