@@ -29,8 +29,8 @@ class DeviceMemoryError(RecoverableError, torch.OutOfMemoryError):
         self.live_bytes = live_bytes
         self.memory_bytes = memory_bytes
         short_bytes = live_bytes + needed_bytes - memory_bytes
-        there = f"{memory_bytes:,}{f' (of {kind})' if kind else ''}"
+        limit = f"{memory_bytes:,}{f' (of {kind})' if kind else ''}"
         super().__init__(
-            f"{device} is out of memory: {what} needs {needed_bytes:,} bytes, {live_bytes:,} of {there} are in "
-            f"use, {short_bytes:,} are missing. Use a smaller batch, or more or larger devices"
+            f"{device} is out of memory: {what} needs {needed_bytes:,} bytes, {live_bytes:,} of {limit} are "
+            f"in use, {short_bytes:,} are missing. Use a smaller batch, or more or larger devices"
         )

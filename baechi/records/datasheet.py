@@ -73,7 +73,7 @@ def near_kinds(text: str) -> list[str]:
     found = [kind for known, kind in kinds.items() if letters and letters in known]
     plainest = min([kind.count("-") for kind in found], default=0)  # not those with a bus in their name
     found = [kind for kind in found if kind.count("-") == plainest]
-    return (found or [kinds[known] for known in get_close_matches(letters, kinds, cutoff=_ALIKE)])[:_NEAR]
+    return found[:_NEAR] or [kinds[known] for known in get_close_matches(letters, kinds, 1, _ALIKE)]
 
 
 def _letters(text: str) -> str:

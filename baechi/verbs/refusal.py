@@ -4,7 +4,7 @@ from collections import Counter
 
 from torch import nn
 
-from baechi.errors import PlacementError
+from baechi.errors import PlacementError, note
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
@@ -35,7 +35,7 @@ def refused(
         short_bytes=error.short_bytes,
     )
     for line in getattr(error, "__notes__", ()):
-        made.add_note(line)
+        note(made, line)
     return made
 
 

@@ -25,7 +25,7 @@ from baechi.run.runtime import Reorder
 from baechi.split.spec import Layers
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import Run, checked, judged, runner
-from baechi.verbs.pipeline.offering import offer
+from baechi.verbs.offering import offer
 from baechi.verbs.planning import with_optimizer
 from baechi.verbs.refusal import refused
 from baechi.verbs.split.gaining import split_where_it_gains

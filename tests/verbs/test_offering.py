@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.cost.rows import of_rows
 from baechi.records import Cluster, Device, Link, Plan
-from baechi.verbs.pipeline.offering import offer
+from baechi.verbs.offering import offer
 
 X = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 

@@ -43,10 +43,12 @@ def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence
     pinned = ", pinned there," if problem.pins[group] != ANYWHERE else ""
     if sizes[layer] > max(memory.values()):
         name = problem.indexed.names[layer]
-        what = f"layer {name}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
-        splits = problem.graph.costs(name).splits
+        costs = problem.graph.costs(name)
+        called = f"layer {name}" if costs.kind == "layer" else _called(problem, name)
+        what = f"{called}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
+        splits = costs.splits
         how = " (split='auto')" if splits is not None and splits["shapes"] and not splits["refused"] else ""
-        needed, cure = sizes[layer], f"splitting the layer{how}"
+        needed, cure = sizes[layer], f"splitting the layer{how}" if costs.kind == "layer" else ""
     else:
         names = [problem.indexed.names[member] for member in members]
         name, shown = names[0], [_called(problem, one) for one in names[:_SHOWN]]
