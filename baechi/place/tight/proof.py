@@ -31,7 +31,7 @@ def prove(problem: Problem) -> None:
         _prove_pins(problem, least, device)
     needed, there = all_together(least), sum(problem.memory_bytes)
     if needed > there:
-        raise _all_too_large(problem, least, needed - there)
+        raise _all_too_large(problem, least, needed)
 
 
 def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence[int]) -> PlacementError:
@@ -100,14 +100,16 @@ def _prove_pins(problem: Problem, least: Sequence[LeastBytes], device: int) -> N
         )
 
 
-def _all_too_large(problem: Problem, least: Sequence[LeastBytes], short: int) -> PlacementError:
+def _all_too_large(problem: Problem, least: Sequence[LeastBytes], needed: int) -> PlacementError:
     largest = max(range(len(least)), key=lambda group: least[group].alone_bytes)
     name, size = problem.indexed.names[problem.indexed.members[largest][0]], least[largest].alone_bytes
-    each = -(-short // len(problem.devices))
+    there = sum(problem.memory_bytes)
+    each = -(-(needed - there) // len(problem.devices))
     return refusal(
         problem,
         name,
-        f"all layers together are larger than all devices together, by {format_bytes(short)}; the largest is "
+        f"all layers together are larger than all devices together, by {format_bytes(needed - there)}: "
+        f"they need at least {format_bytes(needed)}, the devices have {format_bytes(there)}; the largest is "
         f"{name} with {format_bytes(size)}",
         dict(enumerate(problem.memory_bytes)),
         dict.fromkeys(problem.devices, each),

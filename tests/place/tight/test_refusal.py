@@ -105,7 +105,8 @@ def test_total(placer: str) -> None:
     """More than all devices have."""
     error = refused(blocks(40, 40, 45, 40), cluster_of(80, 80), placer)
     assert str(error).startswith(
-        "all layers together are larger than all devices together, by 5 B; the largest is l2 with 45 B\n"
+        "all layers together are larger than all devices together, by 5 B: they need at least 165 B, the "
+        "devices have 160 B; the largest is l2 with 45 B\n"
         "  2 x cpu (d0 and d1), each: 80 B, 3 B short\n"
     )
     assert "What would help: another device" in str(error)
