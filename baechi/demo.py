@@ -100,7 +100,7 @@ def run(console: Console) -> bool:
     )
     single = _trained(console, "one device", Cluster.virtual(1, like=KIND))
     double = _trained(console, "two devices", Cluster.virtual(2, memory=MEMORY, like=KIND))
-    _say(console, f"\n{double.plan}\n")
+    _say(console, f"\n{double.plan!r}")
     same = _show_losses(console, single, double)
     gain = single.step.makespan_s / double.step.makespan_s
     _say(
@@ -159,7 +159,7 @@ def _show_losses(console: Console, single: _Trained, double: _Trained) -> bool:
         table.add_column(column, justify="right")
     pairs = list(zip(single.losses, double.losses, strict=True))
     differences = [abs(a - b) for a, b in pairs]
-    for step in (0, STEPS // 2, STEPS - 1):
+    for step in range(0, STEPS, BATCHES):  # the first batch
         a, b = pairs[step]
         table.add_row(str(step + 1), f"{a:.12f}", f"{b:.12f}", f"{differences[step]:.1e}")
     console.print(table)
@@ -174,14 +174,15 @@ def _show_need(console: Console, double: _Trained) -> None:
     graph: LayerGraph = double.plan.graph
     peaks = [double.step.peak_bytes[device.name] for device in double.cluster.devices]
     held = " and ".join([format_bytes(peak) for peak in peaks])
+    memory = format_bytes(double.cluster.devices[0].memory_bytes)
     try:
         place(graph, double.cluster, "single", optimizer="adam")
     except PlacementError as error:
         short = format_bytes(min(error.short_bytes.values()))
         _say(
             console,
-            f"What no single one of them could do: each has {format_bytes(double.cluster.devices[0].memory_bytes)}, "
-            f"and training on one alone is {short} short. Over both, they held {held} at most.",
+            f"What no single one of them could do: each has {memory}, and training on one alone is {short} "
+            f"short. Over both, they held {held} at most.",
         )
 
 

@@ -113,7 +113,7 @@ def place(
         if as_json:
             print(made.to_json())
         else:
-            Console().print(report.render_pipeline(made))
+            Console().print(report.render(made))
         return
     plan = plan_for(
         graph,

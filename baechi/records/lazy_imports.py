@@ -21,7 +21,6 @@ LAZY_IMPORTS = {
     "simulate_pipeline": ("baechi.simulate.pipeline", "simulate_pipeline"),
     "discover": ("baechi.measure.discovery", "discovered"),
     "describe": ("baechi.report.summary", "describe"),
-    "report_pipeline": ("baechi.report", "pipeline_to_text"),
     "report": ("baechi.report", "to_text"),
     "watch": ("baechi.backend.watched", "watched"),
 }

@@ -8,13 +8,11 @@ from typing import Any
 
 from baechi.cost.optimizers import optimizer_costs
 from baechi.cost.transfer import tensors, transfer_s
-from baechi.errors import PlanError
 from baechi.order.criteria import CRITERIA, waiting_layers
 from baechi.order.launch_order import LaunchOrder
 from baechi.records.cluster import HOST
 from baechi.records.device import Device
 from baechi.records.lazy_imports import lazy_import
-from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Candidate, Plan
 from baechi.records.timeline import Timeline
 from baechi.report.critical import Stretch, critical_path
@@ -88,21 +86,10 @@ class Facts:
     Args:
         plan: the plan.
         measured: a step that was run, if there was one.
-
-    Raises:
-        PlanError: it is a pipeline, of which others tell.
     """
 
     plan: Plan
     measured: Timeline | None = None
-
-    def __post_init__(self) -> None:
-        given: object = self.plan
-        if isinstance(given, Pipeline):
-            raise PlanError(
-                "this is a pipeline, and a plan is reported on here: of pipelines tell "
-                "pipeline_to_text, render_pipeline and pipeline_to_html"
-            )
 
     @property
     def model(self) -> str:

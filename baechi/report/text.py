@@ -8,6 +8,7 @@ from baechi.records.device import by_kind
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
+from baechi.report.measured import measured_beside
 from baechi.report.reading import Reading
 from baechi.report.tables import tables
 from baechi.report.words import DrawnTable, Words, facts_grid
@@ -56,15 +57,13 @@ def headline(facts: Facts) -> str:
     """
     plan = facts.plan
     operations = counted(len(plan.device_of) - facts.layers, "functional op")
-    text = (
+    return (
         f"{facts.model}, {facts.mode}: {counted(facts.layers, 'layer')} and {operations} "
         f"on {len(plan.devices_used)} of {len(plan.cluster)} devices "
         f"({by_kind(plan.cluster.devices)}), placed by {plan.placer}. "
         f"Predicted step: {format_seconds(facts.step_s)}."
+        f"{measured_beside(plan.timeline, facts.measured)}"
     )
-    if facts.measured is not None:
-        text += f" Measured: {format_seconds(facts.measured.makespan_s)}."
-    return text
 
 
 def against_one(facts: Facts) -> str:

@@ -78,7 +78,8 @@ def test_other_records() -> None:
     )
     peaks = plan.timeline.peak_bytes
     assert repr(replace(plan.timeline, source="measured")).splitlines() == [
-        f"Timeline, measured: step {plan.timeline.makespan_s:.2f} s, {len(plan.timeline.spans)} spans",
+        f"Timeline, measured, training: step {plan.timeline.makespan_s:.2f} s, "
+        f"{len(plan.timeline.spans)} spans",
         f"  d0: peak {peaks['d0']} B",
         f"  d1: peak {peaks['d1']} B",
     ]

@@ -100,7 +100,7 @@ def test_pipelines_fit(names: str, devices: int) -> None:
     plan = plan_of(*NAMES[names], 2) if devices == 2 else equal_chain(devices)
     made = ordered(plan, 4, "1f1b" if devices > 2 else "auto")
     known: Pipeline = replace(made, unsplit=replace(made.plan, placer="m-etf + bottom level"))
-    check(report.pipeline_to_text(known, width=WIDTH), tables_of_pipeline(PipelineFacts(known)))
+    check(report.to_text(known, width=WIDTH), tables_of_pipeline(PipelineFacts(known)))
 
 
 @pytest.mark.parametrize("names", NAMES)

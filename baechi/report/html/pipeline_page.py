@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from baechi.records.pipeline import Pipeline
+from baechi.records.timeline import Timeline
 from baechi.report.fewer_devices import short_bytes
 from baechi.report.html.parts import Figure, colours, hues_of_devices, memory_explained, page
 from baechi.report.html.pipeline_data import pipeline_data
@@ -24,16 +25,17 @@ _LEGEND = {
 }
 
 
-def pipeline_to_html(pipeline: Pipeline) -> str:
+def pipeline_to_html(pipeline: Pipeline, measured: Timeline | None = None) -> str:
     """The report on a pipeline as a page: one text, that needs no other file and no network.
 
     Args:
         pipeline: any; it is simulated if it was not yet.
+        measured: a step of it that was run; the headline has it beside.
 
     Returns:
         HTML.
     """
-    facts = PipelineFacts(pipeline)
+    facts = PipelineFacts(pipeline, measured)
     _, why, change = facts.reading
     number = pipeline.microbatches
     model = str(pipeline.plan.graph.graph.get("model", "model"))

@@ -7,6 +7,8 @@ from rich.text import Text
 
 from baechi.records.device import by_kind
 from baechi.records.pipeline import Pipeline
+from baechi.records.timeline import Timeline
+from baechi.report.measured import measured_beside
 from baechi.report.pipeline.facts import PipelineFacts, fullest
 from baechi.report.pipeline.unsplit import against_unsplit
 from baechi.report.pipeline.verdict import pipeline_verdict
@@ -26,13 +28,14 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """Microbatches in the picture, again from the beginning after the last."""
 
 
-def render_pipeline(pipeline: Pipeline) -> RenderableType:
+def render_pipeline(pipeline: Pipeline, measured: Timeline | None = None) -> RenderableType:
     """The report on a pipeline, for a `rich` console.
 
     Args:
         pipeline: any; it is simulated if it was not yet.
+        measured: a step of it that was run, to be shown beside.
     """
-    facts = PipelineFacts(pipeline)
+    facts = PipelineFacts(pipeline, measured)
     _, why, change = facts.reading
     lines = [
         ("why not faster?", why),
@@ -53,15 +56,16 @@ def render_pipeline(pipeline: Pipeline) -> RenderableType:
     return Group(*parts, Words("The step", "bold"), Text(picture(facts), no_wrap=True))
 
 
-def pipeline_to_text(pipeline: Pipeline, *, width: int = 110) -> str:
+def pipeline_to_text(pipeline: Pipeline, measured: Timeline | None = None, *, width: int = 110) -> str:
     """The report on a pipeline as plain text.
 
     Args:
         pipeline: any.
+        measured: a step of it that was run, to be shown beside.
         width: columns.
     """
     file = StringIO()
-    Console(file=file, width=width, color_system=None).print(render_pipeline(pipeline))
+    Console(file=file, width=width, color_system=None).print(render_pipeline(pipeline, measured))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
@@ -80,6 +84,7 @@ def headline(facts: PipelineFacts) -> str:
         f"{'their weights apart, ' * bool(pipeline.units.weights_of)}"
         f"placed by {plan.placer}, ordered by {pipeline.rule}. "
         f"Predicted step: {format_seconds(facts.step_s)}."
+        f"{measured_beside(facts.timeline, facts.measured)}"
     )
 
 

@@ -36,7 +36,7 @@ def _compiler() -> Any:
     except ModuleNotFoundError:
         logger.warning(
             "numba is not installed, so the search of 'auto' runs uncompiled: the same plan, much later; "
-            "pip install 'baechi[search]', or place with effort=0, which does not search"
+            "pip install numba, or place with effort=0, which does not search"
         )
         return None
     drop_stale(Path(__file__).parents[1])

@@ -40,8 +40,8 @@ class Unjoined:
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise BaechiError(
             f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing "
-            "says how these are joined: return tensors with a row for each row of the batch, or call the "
-            "model with microbatches=1"
+            "says how these are joined: return tensors with a row for each row of the batch, or "
+            "distribute the model without microbatches"
         )
 
     __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse
