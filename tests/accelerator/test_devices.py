@@ -6,7 +6,8 @@ The sanitizer proves that streams are ordered, as the test accelerator's clocks 
 """
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from operator import ge, gt
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import torch
 from architectures import HELD_IN, OWN, Architecture, loss_of
 from backend.real.test_step_clock import what
-from matrix import FULL, in_turn, named, pairs
+from matrix import in_turn_by_tier, named, pairs
 from safetensors.torch import save_file
 from same import Result, assert_same, identical
 from same import step as step_on_cpu
@@ -66,8 +67,10 @@ WAYS = [("late" if IS_TOY else "real", reorder) for reorder in (False, "host", "
 WAYS += [("at once", "host")] if IS_TOY else []
 PLACES = {"parts": PARTS[:2], "devices": NAMES[:2]}
 
-turns = functools.partial(in_turn, full=FULL or not IS_TOY)
-"""Real cards run every combination; on the test accelerator each choice has its turn."""
+
+def turns(*axes: Sequence[Any]) -> list[Any]:
+    """Real cards run every combination; on the test accelerator each choice has its turn."""
+    return in_turn_by_tier(*axes) if IS_TOY else [pytest.param(*row) for row in itertools.product(*axes)]
 
 
 def places_of(where: str) -> tuple[str, ...]:
@@ -81,8 +84,14 @@ def mode_of(row: Architecture, training: bool) -> str:
     return f"{row.name}-{'training' if training else 'inference'}"
 
 
-SPLIT = [(*way, row, training) for row, (way, training) in turns(SMALL, pairs(WAYS, (True, False)))]
-MODES = turns(SMALL, (False, True))  # of whole devices: those that `SPLIT` does not run
+SPLIT = [
+    pytest.param(*way, row, training, marks=one.marks, id=f"{mode_of(row, training)}-{way[0]}-{way[1]}")
+    for one in turns(SMALL, pairs(WAYS, (True, False)))
+    for row, (way, training) in [one.values]
+]
+MODES = [  # of whole devices: those that `SPLIT` does not run
+    pytest.param(*one.values, marks=one.marks, id=mode_of(*one.values)) for one in turns(SMALL, (False, True))
+]
 late_and_at_once = pytest.mark.parametrize(
     "begun", ["late", "at once"] if IS_TOY else ["real"], indirect=True
 )
@@ -345,7 +354,6 @@ def test_one_device() -> None:
     ("begun", "reorder", "architecture", "training"),
     SPLIT,
     indirect=["begun"],
-    ids=[f"{mode_of(row, training)}-{begun}-{reorder}" for begun, reorder, row, training in SPLIT],
 )
 def test_a_split_card(
     begun: Callable[[], None], architecture: Architecture, training: bool, reorder: Any
@@ -355,7 +363,7 @@ def test_a_split_card(
 
 
 @two
-@pytest.mark.parametrize(("architecture", "training"), MODES, ids=[mode_of(*mode) for mode in MODES])
+@pytest.mark.parametrize(("architecture", "training"), MODES)
 def test_two_devices(begun: Callable[[], None], architecture: Architecture, training: bool) -> None:
     """Peer copies between two devices; the inputs come from the host. Each device draws for itself."""
     distributed_as_plain(begun, (architecture, training), NAMES[:2], "host", home="cpu", drops=False)

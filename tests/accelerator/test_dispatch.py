@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise
-from matrix import pairs
+from matrix import pairs_by_tier
 from run.pipeline.by_loop import assert_same_gradients
 from torch import nn
 
@@ -38,7 +38,9 @@ def devices(*sizes: int, capacities: Any = None) -> HybridScheduler:
     return HybridScheduler(list(NAMES[: len(sizes)]), list(sizes), capacities)
 
 
-@pytest.mark.parametrize(("workers", "home", "late"), pairs(WORKERS, ["", NAMES[0], NAMES[3]], [True, False]))
+@pytest.mark.parametrize(
+    ("workers", "home", "late"), pairs_by_tier(WORKERS, ["", NAMES[0], NAMES[3]], [True, False])
+)
 def test_chunks_are_the_whole(toy: ToyMachine, workers: Any, home: str, late: bool) -> None:
     """Two chunks in flight on each device; the model is on the host, on one that works, or on another."""
     for seed in range(3):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
-from matrix import in_turn
+from matrix import in_turn_by_tier
 from run.every_way import Rig, batch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -86,7 +86,7 @@ every_launcher = pytest.mark.parametrize("reorder", LAUNCHERS)
 
 
 @pytest.mark.parametrize(
-    ("kind", "reorder"), in_turn(["sgd", "adam", "foreach", "fused", "made-before"], LAUNCHERS)
+    ("kind", "reorder"), in_turn_by_tier(["sgd", "adam", "foreach", "fused", "made-before"], LAUNCHERS)
 )
 def test_optimizers(toy: ToyMachine, reorder: Any, kind: str) -> None:
     """Five steps; weights stay the same objects."""

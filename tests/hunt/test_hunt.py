@@ -17,6 +17,8 @@ from .program import program
 from .shrink import shrunk
 from .world import EMULATED
 
+pytestmark = pytest.mark.nightly
+
 COUNT = int(os.environ.get("BAECHI_HUNT", "100"))
 START = int(os.environ.get("BAECHI_HUNT_FROM", "0"))
 CHUNK = 25

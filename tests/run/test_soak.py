@@ -24,6 +24,8 @@ from torch import nn
 import baechi
 from baechi.backend.virtual import current
 
+pytestmark = pytest.mark.nightly
+
 STEPS = int(os.environ.get("BAECHI_SOAK_STEPS", "80"))
 EARLY = max(20, STEPS // 20)
 """From which step on nothing may grow: caches are filled, the optimizer has its state."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, Architecture, loss_of
-from matrix import pairs
+from matrix import pairs_by_tier
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -184,7 +184,7 @@ RACES = {
 
 @pytest.mark.parametrize(
     ("name", "placer", "mode"),
-    pairs(list(MODELS), ["random:0", "random:1", "random:2", "m-topo"], ["training", "no_grad"]),
+    pairs_by_tier(list(MODELS), ["random:0", "random:1", "random:2", "m-topo"], ["training", "no_grad"]),
 )
 def test_nothing_is_missing(name: str, placer: str, mode: str) -> None:
     """As it is, the runtime has no race."""
