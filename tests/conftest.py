@@ -6,13 +6,16 @@ A test is in one of three tiers; those of a tier run with those of the tiers bef
     pytest --tier full     and what is marked `full`, before a merge
     pytest --tier nightly  and what is marked `nightly`: all there is, for hours
 
-`-m full` and `-m nightly` choose what is so marked, alone. A test that is named by its node id
+Of a test that is marked `default_cases(n)` the first n cases are of the default tier, the others of the
+full one. `-m full` and `-m nightly` choose what is so marked, alone. A test that is named by its node id
 (`pytest tests/test_x.py::test_y`) runs whatever its tier. The whole suite runs by a worker a core, at
 most four; what is named on the command line runs in one process, and so does all with `-n 0`.
 """
 
 import gc
 import os
+from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +55,12 @@ def tier(config: pytest.Config) -> str:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses among these
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of later tiers are left out. The longest begin first, so that no worker is alone at the end."""
+    seen: Counter[Any] = Counter()
+    for item in items:
+        few, test = item.get_closest_marker("default_cases"), item.nodeid.partition("[")[0]
+        seen[test] += 1
+        if few is not None and seen[test] > few.args[0]:
+            item.add_marker("full")
     if not any("::" in argument for argument in config.args):
         later = TIERS[TIERS.index(tier(config)) + 1 :]
         left = {item for item in items if any(map(item.get_closest_marker, later))}

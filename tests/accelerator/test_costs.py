@@ -21,6 +21,8 @@ from baechi.measure import launch_seconds, links
 from baechi.records.cluster import HOST
 from baechi.records.datasheet import datasheet
 
+pytestmark = pytest.mark.default_cases(1)
+
 TWO = cluster(*NAMES[:2])
 KIND = TWO.devices[0].kind
 ADDMM_S, MM_S, OTHER_S, OWN_HOST_S = 80e-6, 30e-6, 11e-6, 55e-6

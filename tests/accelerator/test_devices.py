@@ -1,6 +1,6 @@
 """What holds on any accelerator: on the test accelerator, or on a real one where one is asked for:
 
-BAECHI_DEVICE=cuda TORCH_CUDA_SANITIZER=1 python -m pytest tests/accelerator/test_devices.py
+BAECHI_DEVICE=cuda TORCH_CUDA_SANITIZER=1 python -m pytest --tier full tests/accelerator/test_devices.py
 
 The sanitizer proves that streams are ordered, as the test accelerator's clocks do.
 """
@@ -37,7 +37,10 @@ from baechi.records.cluster import HOST
 from baechi.records.device import RESERVE
 from baechi.torchlib.tensors.storage import stamp
 
-pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
+pytestmark = [
+    pytest.mark.default_cases(1),
+    pytest.mark.skipif(bool(why_not_here()), reason=why_not_here()),
+]
 
 NAMES = names()
 LAST = NAMES[-1] if NAMES else ""
@@ -451,6 +454,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: dict[str
     return losses
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("places", "made"),
     [(PARTS[:2], "before"), (PARTS[:2], "after"), pytest.param(NAMES[:2], "before", marks=two)],
@@ -617,6 +621,7 @@ def test_a_plan_made_for_devices_elsewhere(tmp_path: Path) -> None:
         assert identical(model(**batch()), expected)
 
 
+@pytest.mark.full
 def test_what_fits_runs() -> None:
     """A step with nearly the largest batch that fits takes no more memory on any device than it has."""
     memory_bytes, slack_bytes = (2**22, 0) if IS_TOY else (2**28, 2**26)  # libraries keep a workspace

@@ -24,6 +24,8 @@ from .devices import cluster, there
 from .dispatched_net import Net
 from .where import moved
 
+pytestmark = pytest.mark.default_cases(1)
+
 WORKERS = ("inline", "thread")
 X = noise(11, 8)
 
@@ -213,6 +215,7 @@ def one_process(timeout: float) -> Iterator[baechi.Dispatched]:
     assert set(multiprocessing.active_children()) <= children
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
     with one_process(timeout=30) as pool:
@@ -230,6 +233,7 @@ def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
             torch.testing.assert_close(pool(X), plain(X))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_worker_process_that_hangs_on_a_device_is_ended(toy: ToyMachine) -> None:
     """The timeout holds for a chunk, not for the start of its worker."""

@@ -21,6 +21,8 @@ from accelerator import NAMES, ToyMachine
 
 from .devices import TWO, cluster, graph_of, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAUNCHERS = (False, "host", "threads")
 rig = seeded(Rig)
 
@@ -243,6 +245,7 @@ def test_restore_and_again(toy: ToyMachine) -> None:
             model.cpu()
 
 
+@pytest.mark.full
 def test_distribute_in_one_call(toy: ToyMachine) -> None:
     """The three lines: devices are found, layers measured, the plan runs; single where that is faster."""
     plain = whole(rig)

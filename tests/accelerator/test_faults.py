@@ -14,6 +14,8 @@ from baechi.run.binding import binding_of
 
 from .devices import placed, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAUNCHERS = (False, "host", "threads")
 WHERE = {"b": 1, "d": 1, "a": 0, "c": 0}
 

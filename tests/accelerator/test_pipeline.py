@@ -25,6 +25,8 @@ from baechi.torchlib.tensors import storage
 from .devices import FIRST, cluster, compute_on, on_host, there
 from .where import moved
 
+pytestmark = pytest.mark.default_cases(1)
+
 NAMED = ("torch_transformer", "in_place_views", "t5", "resnet", "clip", "deberta_v2")
 ORDERS = ("1f1b", "gpipe", "interleaved", "auto", "1f1b", "gpipe")
 BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}

@@ -22,6 +22,8 @@ from accelerator import NAMES, ToyMachine
 from .devices import FIRST, cluster, on_host, there
 from .where import moved
 
+pytestmark = pytest.mark.default_cases(1)
+
 
 class Masked(nn.Module):
     """A stack makes its masks in its own code, where no layer and no functional op is."""

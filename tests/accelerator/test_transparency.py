@@ -21,6 +21,8 @@ from baechi import zoo
 
 from .devices import cluster, graph_of, step, whole
 
+pytestmark = pytest.mark.full
+
 PLACERS = ("random:0", "m-etf", "random:1", "m-topo", "m-sct")
 LAUNCHERS: tuple[Any, ...] = (False, "host", "threads")
 HOMES = ("toy:0", "", "toy:3")

@@ -16,6 +16,8 @@ from accelerator import ToyMachine
 
 from .devices import placed, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAUNCHERS = (False, "host", "threads")
 MODES = {mode.__name__: mode for mode in (torch.no_grad, torch.inference_mode, contextlib.nullcontext)}
 

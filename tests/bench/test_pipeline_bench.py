@@ -49,6 +49,7 @@ def test_table(rows: list[Row]) -> None:
     assert simulated.table([Row("m", "c", 2, None)]).row_count == 1
 
 
+@pytest.mark.full
 def test_emulated_steps(ran: list[Emulated]) -> None:
     """All ways run; no step is faster than its bound, and the choice is not behind the literature."""
     assert [(row.model, row.cluster, row.microbatches) for row in ran] == [("towers", "2 equal, NVLink", 4)]
