@@ -202,6 +202,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "phase"), KINDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_each_kind_is_needed(name: str, kind: str, phase: str) -> None:
