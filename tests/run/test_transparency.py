@@ -12,6 +12,8 @@ from same import ROUNDING, Result, assert_same, step
 import baechi
 from baechi.torchlib.tensors.pytree import map_tensors
 
+pytestmark = pytest.mark.default_cases(10)
+
 PLACERS = ("m-topo", "m-etf", "random:0", "random:1", "random:2")
 PLACED = (
     (1, "m-etf"),

@@ -15,6 +15,8 @@ import baechi
 from baechi.cost.optimizers import OPTIMIZERS as OPTIMIZERS_BY_NAME
 from baechi.run.dry.loop import losses_of
 
+pytestmark = pytest.mark.default_cases(6)
+
 KIND = "A100-80GB"
 BY_VALUES = {"experts", "branching"}
 """They decide by activations."""

@@ -4,6 +4,8 @@ import pytest
 from architectures import HELD_IN, OTHERS, OWN, loss_of
 from run.pipeline.by_loop import WithLoss, assert_as_loop, batch_of
 
+pytestmark = pytest.mark.default_cases(4)
+
 ORDERS = ("auto", "gpipe", "1f1b", "interleaved")
 NAMES = (
     "torch_transformer",  # layers called twice, a stack whose functional ops are not seen

@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(4)
+
 
 def conv(given: int, made: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(given, made, 3, padding=1), nn.BatchNorm2d(made), nn.ReLU())

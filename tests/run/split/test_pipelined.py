@@ -171,6 +171,7 @@ def test_what_fits_nowhere_is_split() -> None:
     assert isinstance(model.head.weight, SplitTensor)
 
 
+@pytest.mark.full
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """Two processes train a split model, and a pipelined one, by DDP: as the plain model by DDP."""
     for printed in run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting"):

@@ -17,6 +17,8 @@ import baechi
 from baechi import zoo
 from baechi.torchlib.tensors.pytree import map_tensors
 
+pytestmark = pytest.mark.default_cases(6)
+
 Parameters = Iterable[nn.Parameter]
 Optimizers = Callable[[Parameters], torch.optim.Optimizer]
 
