@@ -28,6 +28,7 @@ def ran() -> list[Emulated]:
     return list(emulated.emulated(quick=True))
 
 
+@pytest.mark.full
 def test_every_model_on_every_cluster(rows: list[Row]) -> None:
     """Towers and skips on two devices, equal and not, with one and four microbatches."""
     found = {(row.model, row.cluster, row.microbatches) for row in rows}
@@ -112,6 +113,7 @@ def kept_by_rows(rows: int) -> LayerGraph:
     return graph
 
 
+@pytest.mark.full
 def test_largest_batches() -> None:
     """All microbatches in flight hold the whole batch, as GPipe's do; with one in flight, far more fits."""
     fits = batches._Fits(kept_by_rows, 64)
@@ -121,6 +123,7 @@ def test_largest_batches() -> None:
     assert [list(column.cells) for column in shown.columns] == [["m"], ["64"], ["104"], ["none"]]
 
 
+@pytest.mark.full
 def test_parts_of_the_list() -> None:
     """Models and clusters by name; unknown ones are refused."""
     (row,) = emulated.emulated(quick=True, models=["skips"], devices=["2 unequal"])

@@ -49,6 +49,7 @@ def test_predictions_are_true() -> None:
         assert body["simulated"]["time"] == body["simulated_s"] / body["measured_s"] - 1
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize(
     ("model", "kind", "devices", "placer", "mode"),
     [

@@ -150,6 +150,7 @@ def test_loop_of_lightning(way: Way) -> None:
     same(way, run, build=seeded(Module), waits=False)
 
 
+@pytest.mark.full
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """DDP around the model in two processes, on batches of their own, by each launcher; outside of `with`."""
     for printed in run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting", timeout_s=120):
