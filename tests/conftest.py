@@ -30,6 +30,8 @@ settings.load_profile("same")
 
 
 TIERS = ("default", "full", "nightly")
+LEFT_OUT = pytest.StashKey[int]()
+"""How many tests of later tiers were left out."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,5 +67,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         later = TIERS[TIERS.index(tier(config)) + 1 :]
         left = {item for item in items if any(map(item.get_closest_marker, later))}
         config.hook.pytest_deselected(items=list(left))
+        config.stash[LEFT_OUT] = len(left)
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: "test_accelerator.py" not in item.nodeid)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{left} tests of later tiers were left out: --tier runs them")

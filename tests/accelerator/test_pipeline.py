@@ -32,6 +32,7 @@ ORDERS = ("1f1b", "gpipe", "interleaved", "auto", "1f1b", "gpipe")
 BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "begun"), in_turn_by_tier(NAMED, ["late", "clocks"]))
 def test_as_the_loop(toy: ToyMachine, name: str, begun: str) -> None:
     """Work is queued and runs late, in a random order; or every access is checked against vector clocks."""

@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(6)
+
 
 class Freed(torch.autograd.Function):
     """Frees its input in forward; backward computes it again from the output, into the same object."""

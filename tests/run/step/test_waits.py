@@ -25,6 +25,8 @@ from baechi.errors import StreamRaceError
 from baechi.run.step import loans
 from baechi.run.step.step import Step
 
+pytestmark = pytest.mark.default_cases(6)
+
 
 class Exchange(nn.Module):
     """Two towers; each sends its first output to the other one, and then rectifies it in place."""
