@@ -285,7 +285,7 @@ SIMULATOR = (
         "baechi.simulate.time.engine",
         "                self._ungiven[number] += 1\n            last[pair] = number\n",
         "                pass\n            last[pair] = number\n",
-        default=("simulate/time", "run/test_host_costs.py"),
+        default=("simulate/time/test_spans.py::test_as_the_rules_read",),
     ),
     Fault(
         "a slow host does not hold layers up",

@@ -7,6 +7,9 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
+import pytest
+from hypothesis import Phase, settings
+
 from faults.declared import FAULTS, Fault
 
 
@@ -53,3 +56,10 @@ class _Finder(MetaPathFinder):
 
 if name := os.environ.get("BAECHI_FAULT"):
     sys.meta_path.insert(0, _Finder(next(fault for fault in FAULTS if fault.name == name)))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples that fail are not made smaller, which takes a minute."""
+    phases = [Phase.explicit, Phase.generate]
+    settings.register_profile("with a fault", settings.get_profile("same"), phases=phases)
+    settings.load_profile("with a fault")
