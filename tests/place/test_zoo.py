@@ -12,6 +12,8 @@ import baechi
 from baechi.records import Cluster, LayerGraph
 from baechi.zoo import MODELS
 
+pytestmark = pytest.mark.default_cases(6)
+
 KINDS = ("A100-80GB", "L4")
 QUICK = EVERY[:-1]
 

@@ -20,6 +20,7 @@ NAMES = (
 BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
 def test_as_the_loop(number: int) -> None:
     """Random placements on two to four devices; rows that do not divide; each order twice."""
