@@ -19,7 +19,7 @@ from dispatch.workers.odd_model import Odd
 import baechi
 from baechi import RoundRobin, WorkerError
 
-pytestmark = [pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(60)]
 
 X = torch.zeros(8, 4)
 
