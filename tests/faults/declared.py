@@ -293,7 +293,7 @@ SIMULATOR = (
         "baechi.simulate.time.engine",
         "        lasting_s = max(work_s, last_s + self._issued.last_parts[layer] * work_s - now_s)\n",
         "        lasting_s = work_s\n",
-        default=("simulate/time", "run/test_host_costs.py", "run/test_slow_host.py"),
+        default=("simulate/time/test_spans.py::test_as_the_rules_read",),
     ),
     Fault(
         "gradients come back from readers that make none",
@@ -301,11 +301,7 @@ SIMULATOR = (
         "baechi.simulate.time.transfers",
         "            producers = tuple([reader for reader in transfer.consumers if reader in graded])\n",
         "            producers = transfer.consumers\n",
-        default=(
-            "simulate/time/test_program.py",
-            "simulate/test_path_bounds.py",
-            "run/training/test_peaks.py",
-        ),
+        default=("simulate/time/test_program.py::test_who_sends_a_gradient",),
     ),
     Fault(
         "copies take no memory in the simulator",
@@ -313,7 +309,7 @@ SIMULATOR = (
         "baechi.simulate.memory.forward",
         "        self._memory.issue(transfer.target, transfer.copy_bytes, now_s)\n",
         "",
-        default=("simulate/time/test_program.py", "run/training/test_peaks.py", "run/dry/test_dry_run.py"),
+        default=("simulate/time/test_program.py::test_copies_of_what_stays",),
     ),
     Fault(
         "what is sent may be freed at once",
@@ -321,7 +317,7 @@ SIMULATOR = (
         "baechi.simulate.memory.forward",
         "        self.kept.newest_sent[pair] = self._arrived_s[number]\n",
         "",
-        default=("simulate/time/test_program.py", "run/training/test_peaks.py", "run/dry/test_dry_run.py"),
+        default=("simulate/time/test_program.py::test_who_sends_a_gradient",),
     ),
     Fault(
         "temporary tensors take no memory",
@@ -329,7 +325,7 @@ SIMULATOR = (
         "baechi.simulate.memory.forward",
         "        new_bytes = footprint.saved_bytes + footprint.output_bytes + temp_bytes\n",
         "        new_bytes = footprint.saved_bytes + footprint.output_bytes\n",
-        default=("simulate/time/test_program.py", "run/training/test_peaks.py", "run/dry/test_dry_run.py"),
+        default=("simulate/test_as_it_runs.py",),
     ),
 )
 
