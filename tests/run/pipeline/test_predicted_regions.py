@@ -36,6 +36,7 @@ class Dropping(Blocks):
         return [nn.Dropout(0.1)]
 
 
+@pytest.mark.default_cases(2)
 @RATES
 @ORDERS
 @pytest.mark.parametrize("placer", ["random:1", "even"])
