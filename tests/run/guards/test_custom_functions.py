@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import baechi
 
-pytestmark = pytest.mark.default_cases(6)
+pytestmark = pytest.mark.default_cases(4)
 
 
 class Freed(torch.autograd.Function):

@@ -42,6 +42,7 @@ class Wide(Tied):
 SEVERAL: dict[str, Any] = {"embed": {"dim": 2}, "up": 3, "down": {"in": 2}}
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     ("placer", "layers"),
     [("round-robin", SEVERAL), ("auto", {"head": 3}), ("random:4", {"head": 3}), ("random:4", SEVERAL)],
