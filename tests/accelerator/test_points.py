@@ -31,6 +31,8 @@ from baechi.torchlib.tensors.swap_memory import exchange
 
 from .devices import TWO, cluster, placed, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAUNCHERS = (False, "host", "threads")
 
 

@@ -16,6 +16,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 import baechi
 
+pytestmark = pytest.mark.full
+
 
 def printed_by(program: str, names: dict[str, Any]) -> str:
     """Run a program, and return what it printed."""

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(2)
+
 X, Y = noise(6, 4), noise(6, 4, seed=2)
 PLACES = ("a", "b", "c", "the code", "backward of a", "backward of b", "backward of c")
 

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(4)
+
 WEIGHTS = torch.tensor([0.1, 3.0, 1.0], dtype=torch.float64)
 WHERE = {"first": 0, "last": 1}
 TOLD = ("couples the rows", "no other rule")
