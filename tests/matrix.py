@@ -1,48 +1,60 @@
-"""Which combinations of choices a test runs: few that meet every two choices, or each choice once.
+"""Which combinations of choices a test runs: in the default tier each choice, in the full one each two.
 
-With `BAECHI_FULL=1` every combination runs.
+The nightly tier runs every combination.
 """
 
 import itertools
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-FULL = bool(os.environ.get("BAECHI_FULL"))
+import pytest
+
+Row = tuple[Any, ...]
 
 
-def pairs(*axes: Sequence[Any], full: bool = FULL) -> list[tuple[Any, ...]]:
-    """Combinations in which every two choices of different axes meet.
+def pairs(*axes: Sequence[Any]) -> list[Row]:
+    """Combinations in which every two choices of different axes meet; the first of them have each choice.
 
     Args:
         axes: the choices of each.
-        full: whether every combination is wanted.
 
     Returns:
         A choice of each axis, in the order of the axes; the same each time.
     """
-    every = list(itertools.product(*(range(len(axis)) for axis in axes)))
-    rows = every if full else []
-    unmet = set() if full else set().union(*map(_met, every))
-    while unmet:
-        rows.append(max(every, key=lambda row: len(_met(row) & unmet)))
-        unmet -= _met(rows[-1])
-    return [tuple(axis[place] for axis, place in zip(axes, row, strict=True)) for row in rows]
+    return [_chosen(axes, places) for places in _pairs(axes)]
 
 
-def in_turn(*axes: Sequence[Any], full: bool = FULL) -> list[tuple[Any, ...]]:
+def in_turn(*axes: Sequence[Any]) -> list[Row]:
     """Combinations in which every choice occurs: as many as the longest axis has; shorter ones begin anew.
 
     Args:
         axes: the choices of each.
-        full: whether every combination is wanted.
 
     Returns:
         A choice of each axis, in the order of the axes.
     """
-    if full:
-        return list(itertools.product(*axes))
     return [tuple(axis[place % len(axis)] for axis in axes) for place in range(max(map(len, axes)))]
+
+
+def pairs_by_tier(*axes: Sequence[Any]) -> list[Any]:
+    """For `parametrize`: each choice once, then `pairs` in the full tier, and all in the nightly one.
+
+    Args:
+        axes: the choices of each.
+    """
+    few, rows = len(_covering(axes, 1)), pairs(*axes)
+    others = _others(axes, _pairs(axes))
+    return [*_marked(rows[:few]), *_marked(rows[few:], "full"), *_marked(others, "nightly")]
+
+
+def in_turn_by_tier(*axes: Sequence[Any]) -> list[Any]:
+    """For `parametrize`: `in_turn`, and every other combination in the nightly tier.
+
+    Args:
+        axes: the choices of each.
+    """
+    turns = [tuple(place % len(axis) for axis in axes) for place in range(max(map(len, axes)))]
+    return [*_marked(in_turn(*axes)), *_marked(_others(axes, turns), "nightly")]
 
 
 def named(value: Any) -> str:
@@ -54,5 +66,39 @@ def named(value: Any) -> str:
     return str(getattr(value, "name", value))
 
 
-def _met(row: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
-    return set(itertools.combinations(enumerate(row), 2))
+def _pairs(axes: Sequence[Sequence[Any]]) -> list[tuple[int, ...]]:
+    return _covering(axes, 2, _covering(axes, 1))
+
+
+def _covering(
+    axes: Sequence[Sequence[Any]], size: int, rows: Iterable[tuple[int, ...]] = ()
+) -> list[tuple[int, ...]]:
+    """Rows of places in which every so many choices of different axes meet; the first ones are given."""
+    every, rows = _every(axes), list(rows)
+    size = min(size, len(axes))
+
+    def met(row: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
+        return set(itertools.combinations(enumerate(row), size))
+
+    unmet = set().union(*map(met, every)).difference(*map(met, rows))
+    while unmet:
+        rows.append(max(every, key=lambda row: len(met(row) & unmet)))
+        unmet -= met(rows[-1])
+    return rows
+
+
+def _every(axes: Sequence[Sequence[Any]]) -> list[tuple[int, ...]]:
+    return list(itertools.product(*(range(len(axis)) for axis in axes)))
+
+
+def _others(axes: Sequence[Sequence[Any]], rows: Sequence[tuple[int, ...]]) -> list[Row]:
+    known = set(rows)
+    return [_chosen(axes, places) for places in _every(axes) if places not in known]
+
+
+def _chosen(axes: Sequence[Sequence[Any]], places: tuple[int, ...]) -> Row:
+    return tuple(axis[place] for axis, place in zip(axes, places, strict=True))
+
+
+def _marked(rows: Iterable[Row], *tiers: str) -> list[Any]:
+    return [pytest.param(*row, marks=[getattr(pytest.mark, tier) for tier in tiers]) for row in rows]

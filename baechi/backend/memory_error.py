@@ -14,21 +14,23 @@ class DeviceMemoryError(RecoverableError, torch.OutOfMemoryError):
 
     Attributes:
         device: the device's name.
+        kind: its kind, such as `"A100-80GB"`.
         needed_bytes: what was to be allocated.
         live_bytes: what was allocated then.
         memory_bytes: how much the device has.
     """
 
     def __init__(
-        self, what: str, *, device: str, needed_bytes: int, live_bytes: int, memory_bytes: int
+        self, what: str, *, device: str, kind: str = "", needed_bytes: int, live_bytes: int, memory_bytes: int
     ) -> None:
         self.device = device
+        self.kind = kind
         self.needed_bytes = needed_bytes
         self.live_bytes = live_bytes
         self.memory_bytes = memory_bytes
         short_bytes = live_bytes + needed_bytes - memory_bytes
+        limit = f"{memory_bytes:,}{f' (of {kind})' if kind else ''}"
         super().__init__(
-            f"{device} is out of memory: {what} needs {needed_bytes:,} bytes, {live_bytes:,} of "
-            f"{memory_bytes:,} are in use, {short_bytes:,} are missing. Use a smaller batch, or spread "
-            "the model over more devices (baechi.distribute)"
+            f"{device} is out of memory: {what} needs {needed_bytes:,} bytes, {live_bytes:,} of {limit} are "
+            f"in use, {short_bytes:,} are missing. Use a smaller batch, or more or larger devices"
         )

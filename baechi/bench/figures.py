@@ -11,6 +11,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from baechi.report import tables as report
+
 _WIDE = 1000
 
 
@@ -25,6 +27,16 @@ class Figures:
 
     tables: tuple[Table, ...]
     body: Any
+
+    def shown(self) -> list[report.Table]:
+        """The tables as reports have them: they fit a terminal."""
+        found = []
+        for table in self.tables:
+            columns = [str(column.header) for column in table.columns]
+            texts = [str(column.header) for column in table.columns if column.justify == "left"]
+            rows = zip(*[[str(cell) for cell in column.cells] for column in table.columns], strict=True)
+            found.append(report.Table(str(table.title or ""), tuple(columns), tuple(rows), tuple(texts)))
+        return found
 
     def as_json(self) -> str:
         """The figures as JSON text."""

@@ -5,7 +5,6 @@ Out:   what the library returns, as text or files; exit codes.
 Start: this file, then `planning`.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -16,8 +15,7 @@ from baechi import __version__
 from baechi.cli import planning, plans
 from baechi.cli.errors_printed import errors_printed
 from baechi.progress import progress
-
-_WIDE = 140  # columns of a table that goes to a file
+from baechi.report.words import DrawnTable
 
 app = typer.Typer(
     help="Automatic model-parallel placement for PyTorch modules.",
@@ -72,7 +70,7 @@ def bench(
     if as_json or markdown:
         print(figures.as_json() if as_json else figures.as_markdown())
     else:
-        Console(width=None if sys.stdout.isatty() else _WIDE).print(*figures.tables)
+        Console().print(*map(DrawnTable, figures.shown()))
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

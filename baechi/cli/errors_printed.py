@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from baechi.errors import BaechiError
+from baechi.report.words import printable
 
 FAILED = 2
 """Exit status of a command that could not do what it was asked to."""
@@ -49,5 +50,5 @@ def errors_printed(command: Callable[..., None]) -> Callable[..., None]:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror.lower()}"
-    return str(error)
+        return printable(f"{error.filename}: {error.strerror.lower()}")
+    return "\n".join(map(printable, str(error).split("\n")))

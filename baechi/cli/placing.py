@@ -195,7 +195,7 @@ def pipeline_for(
         number: profile_model(
             model, inputs, cluster=devices, training=training, source=source, microbatches=number
         )
-        for number in numbers
+        for number in {*numbers, *([1] if len(numbers) == 1 else [])}  # one number is compared with none
     }
     return planning.place(
         graphs,
@@ -204,7 +204,7 @@ def pipeline_for(
         optimizer=optimizer,
         effort=searched,
         recompute=recompute_of(recompute),
-        microbatches="auto",
+        microbatches=numbers[0] if len(numbers) == 1 else "auto",
     )
 
 

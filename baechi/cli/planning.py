@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Column, Table
 
 from baechi import report
 from baechi.cli.options import (
@@ -40,10 +38,11 @@ from baechi.cli.placing import (
 from baechi.cli.targets import model_of, shipped
 from baechi.records.cluster import Cluster
 from baechi.records.datasheet import known_kinds
+from baechi.records.device import by_kind
 from baechi.records.graph import LayerGraph
+from baechi.report.tables import Table
+from baechi.report.words import DrawnTable, Words
 from baechi.units import format_bytes, format_seconds
-
-_NARROWEST = 50  # columns of the table of clusters beside their names
 
 TargetArgument = Annotated[
     str,
@@ -114,7 +113,7 @@ def place(
         if as_json:
             print(made.to_json())
         else:
-            Console().print(report.render_pipeline(made))
+            Console().print(report.render(made))
         return
     plan = plan_for(
         graph,
@@ -176,7 +175,7 @@ def fits(
     if as_json:
         print(json.dumps(asdict(answer), indent=1))
     else:
-        Console().print(str(answer), highlight=False)
+        Console().print(Words(str(answer)), highlight=False)
     if not answer:
         raise typer.Exit(1)
 
@@ -195,10 +194,7 @@ def clusters(
     if as_json:
         print(json.dumps({key: cluster.body() for key, cluster in found.items()}, indent=1))
         return
-    console = Console()
-    room = max(console.width, _NARROWEST + max(map(len, found)))  # a terminal wraps lines, a table cuts names
-    Console(width=room).print(_clusters_table(found))
-    console.print(f"Datasheets: {', '.join(known_kinds())}", highlight=False)
+    Console().print(DrawnTable(_clusters_table(found)), Words(f"Datasheets: {', '.join(known_kinds())}"))
 
 
 def links(
@@ -219,20 +215,20 @@ def links(
     if as_json:
         print(cluster.to_json())
         return
-    table = Table("from", "to", "latency", "bytes a second", box=box.SIMPLE_HEAD)
-    for (source, target), link in cluster.links.items():
-        table.add_row(source, target, format_seconds(link.latency_s), format_bytes(int(link.bytes_per_s)))
-    Console().print(table)
+    rows = [
+        (source, target, format_seconds(link.latency_s), format_bytes(int(link.bytes_per_s)))
+        for (source, target), link in cluster.links.items()
+    ]
+    columns = ("from", "to", "latency", "bytes a second")
+    Console().print(DrawnTable(Table("Links", columns, tuple(rows), columns[:2])))
 
 
 def _clusters_table(found: dict[str, Cluster]) -> Table:
-    table = Table(Column("cluster", no_wrap=True), "devices", "memory", "link", box=box.SIMPLE_HEAD)
+    rows = []
     for key, cluster in found.items():
-        kinds: dict[tuple[str, int], int] = {}
-        for device in cluster.devices:
-            kinds[device.kind, device.memory_bytes] = kinds.get((device.kind, device.memory_bytes), 0) + 1
-        devices = ", ".join(f"{count} x {kind}" for (kind, _), count in kinds.items())
-        memory = ", ".join(format_bytes(size) for _, size in kinds)
-        rate = f"{format_bytes(int(cluster.link.bytes_per_s))}/s, {format_seconds(cluster.link.latency_s)}"
-        table.add_row(key, devices, memory, rate)
-    return table
+        sizes = dict.fromkeys([(device.kind, device.memory_bytes) for device in cluster.devices])
+        memory = ", ".join([format_bytes(size) for _, size in sizes])
+        rate = f"{format_bytes(int(cluster.link.bytes_per_s))}/s"
+        rows.append((key, by_kind(cluster.devices), memory, rate, format_seconds(cluster.link.latency_s)))
+    columns = ("cluster", "devices", "memory", "link", "latency")
+    return Table("Clusters", columns, tuple(rows), columns[:3])

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console, Group
-from rich.text import Text
 
 from baechi import report
 from baechi.cli.options import (
@@ -24,7 +23,8 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.tables import Table, memory, time, traffic
-from baechi.report.text import headline, render_table
+from baechi.report.text import headline
+from baechi.report.words import DrawnTable, Words
 
 PlanFile = Annotated[
     str, typer.Argument(metavar="PLAN", help="A file that Plan.save wrote, or a shipped plan.")
@@ -72,10 +72,9 @@ def report_command(
       baechi report pipeline.json --html report.html
     """
     pipeline = _pipeline(plan)
-    if pipeline is not None:
-        _report_pipeline(pipeline, measured, html, trace, as_json)
-        return
-    loaded = _plan(plan, cluster, placer, optimizer, effort, max_memory)
+    if pipeline is not None and as_json is not None:
+        raise ValueError("of a pipeline there is text, --html and --trace; --json is of plans")
+    loaded = pipeline or _plan(plan, cluster, placer, optimizer, effort, max_memory)
     step = None if measured is None else Timeline.load(measured)
     wanted = ((html, "html"), (trace, "trace"), (as_json, "json"))
     for file, form in wanted:
@@ -127,21 +126,6 @@ def _pipeline(text: str) -> Pipeline | None:
     return Pipeline.load(text) if files.holds(Pipeline.record_kind, text) else None
 
 
-def _report_pipeline(
-    pipeline: Pipeline, measured: str | None, html: str | None, trace: str | None, as_json: str | None
-) -> None:
-    if measured is not None or as_json is not None:
-        raise ValueError(
-            "of a pipeline there is text, --html and --trace; --measured and --json are of plans"
-        )
-    if html is not None:
-        _write(html, report.pipeline_to_html(pipeline))
-    if trace is not None:
-        _write(trace, report.to_trace(pipeline.timeline))
-    if html is None and trace is None:
-        Console().print(report.render_pipeline(pipeline))
-
-
 def _plan(
     text: str, cluster: str, placer: str, optimizer: str | None, effort: str, max_memory: str | None
 ) -> Plan:
@@ -152,15 +136,15 @@ def _plan(
 
 
 def _show(sentence: str, shown: list[Table]) -> None:
-    drawn = [render_table(table) for table in shown]
-    Console().print(Group(Text(sentence, style="bold"), "", *drawn))
+    Console().print(Group(Words(sentence, "bold"), "", *map(DrawnTable, shown)))
 
 
-def _formed(form: str, plan: Plan, measured: Timeline | None) -> str:
+def _formed(form: str, plan: Plan | Pipeline, measured: Timeline | None) -> str:
     if form == "html":
         return report.to_html(plan, measured)
     if form == "trace":
         return report.to_trace(plan.timeline, measured)
+    assert isinstance(plan, Plan)
     return Facts(plan, measured).to_json()
 
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from baechi.cost.gpus import is_gpu
 from baechi.errors import PlacementError
 from baechi.records.cluster import Cluster
-from baechi.records.device import excess_over
+from baechi.records.device import excess_over, shortage
 from baechi.records.graph import LayerGraph
 from baechi.records.plan import Plan
-from baechi.units import format_bytes
 
 NO_LIMIT_BYTES = 2**62
 """More memory than any model needs."""
@@ -53,10 +52,9 @@ def too_full(plan: Plan) -> PlacementError:
         plan: a plan with such peaks.
     """
     excess = excess_bytes(plan)
-    short = ", ".join(f"{name} by {format_bytes(excess[name])} ({excess[name]} bytes)" for name in excess)
     return PlacementError(
-        f"the {plan.placer} placement needs more memory than there is on {short}: use more or larger "
-        f"devices, a smaller batch{recompute_helps(plan.graph)}, or another placer",
+        f"the {plan.placer} placement needs more memory than there is on {shortage(excess)}: use more or "
+        f"larger devices, a smaller batch{recompute_helps(plan.graph)}, or another placer",
         short_bytes=excess,
     )
 

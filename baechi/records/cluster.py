@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 from baechi.errors import BaechiError, RecordError
 from baechi.records.abstract import AbstractRecord
 from baechi.records.described.checks import faults_in, limited
+from baechi.records.described.devices import CUDA, LinkLike, Memory, devices_of, kinds_of, link_of, read
 from baechi.records.described.devices import HOST as HOST
-from baechi.records.described.devices import LinkLike, Memory, devices_of, kinds_of, link_of, read
 from baechi.records.device import RESERVE, Device, HostCosts, Link, Reserve
 from baechi.records.lazy_imports import lazy_import
 
@@ -174,8 +174,9 @@ class Cluster(AbstractRecord):
         """A cluster from one line. Where a cluster is asked for, the text itself will do.
 
         Args:
-            text: devices with a datasheet, such as `"1xRTX-4090,2xRTX-3090"`; the name of a shipped cluster;
-                or a file that `Cluster.save` wrote. (A cluster is returned as it is.)
+            text: devices with a datasheet, such as `"1xRTX-4090,2xRTX-3090"`; `"cuda"`, all visible GPUs
+                (`discover`); the name of a shipped cluster; or a file that `Cluster.save` wrote. (A cluster
+                is returned as it is.)
             memory: as `virtual` takes it; the datasheets' unless given.
             link: between any two devices: a `Link`, `"pcie"`, `"nvlink"`, or a rate such as `"25GB/s"`; the
                 slowest of the devices' usual ones unless given.
@@ -185,12 +186,15 @@ class Cluster(AbstractRecord):
 
         Raises:
             ValueError: there is no such datasheet, size or link.
+            BaechiError: there are no GPUs, and `"cuda"` asks for them.
             FileNotFoundError: it lists no devices, and there is no such name or file.
             RecordError: the file is malformed.
             TypeError: it is neither text nor a cluster.
         """
         if isinstance(text, Cluster) and memory is None and link is None:
             return text
+        if text == CUDA and memory is None and link is None:
+            return cls.discover()
         found = read(text, memory, link)
         return cls(found[0], link=found[1]) if found is not None else cls.load(text)  # type: ignore[arg-type]
 

@@ -1,10 +1,16 @@
 """What makers publish about their devices: memory, rates, usual link (`profiles/devices.json`)."""
 
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
 from baechi.records import files
 from baechi.records.device import Link
+
+_NEAR = 3
+"""So many kinds are suggested."""
+
+_ALIKE = 0.75
 
 
 @cache
@@ -57,11 +63,26 @@ def known_kind(text: str) -> str:
     return next((kind for kind in known_kinds() if _letters(kind) == _letters(text)), text)
 
 
+def near_kinds(text: str) -> list[str]:
+    """The kinds whose name begins like a text, or is spelled nearly so; at most three.
+
+    Args:
+        text: such as `"A100"` or `"RTX-4909"`.
+    """
+    letters, kinds = _letters(text), {_letters(kind): kind for kind in known_kinds()}
+    found = [kind for known, kind in kinds.items() if letters and letters in known]
+    plainest = min([kind.count("-") for kind in found], default=0)  # not those with a bus in their name
+    found = [kind for kind in found if kind.count("-") == plainest]
+    return found[:_NEAR] or [kinds[known] for known in get_close_matches(letters, kinds, 1, _ALIKE)]
+
+
 def _letters(text: str) -> str:
     return "".join([letter for letter in text.lower() if letter.isalnum()])
 
 
 def _sheet(kind: str) -> dict[str, Any]:
     if kind not in _devices():
-        raise ValueError(f"no datasheet of a device {kind!r}: known are {', '.join(known_kinds())}")
+        near = near_kinds(kind)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known_kinds())}"
+        raise ValueError(f"no datasheet of a device {kind!r}: {hint}")
     return _devices()[kind]

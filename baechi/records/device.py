@@ -1,13 +1,15 @@
 """A device, a link, and what the runtime takes of the host: what a cluster is made of."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from math import ceil
 from types import MappingProxyType
 from typing import Any, Literal
 
 from baechi.errors import RecordError
-from baechi.units import parse_bytes
+from baechi.units import format_bytes, parse_bytes
 
 Reserve = float | int | str
 """A fraction of a device's memory (a float below 1), or bytes (a whole number, or text)."""
@@ -208,3 +210,28 @@ def excess_over(devices: Iterable[Device], peak_bytes: Mapping[str, int]) -> dic
     """
     pairs = [(device.name, peak_bytes.get(device.name, 0) - device.memory_bytes) for device in devices]
     return {name: size_bytes for name, size_bytes in pairs if size_bytes > 0}
+
+
+def by_kind(devices: Iterable[Any]) -> str:
+    """How many devices there are of each kind: `48 x A100-40GB, 16 x H100-80GB`.
+
+    Args:
+        devices: each with a `kind`.
+    """
+    return ", ".join([f"{count} x {kind}" for kind, count in Counter(one.kind for one in devices).items()])
+
+
+def shortage(excess_bytes: Mapping[str, int]) -> str:
+    """Which devices are too full, and by how much: `cpu:0 by 4.01 MiB`, `cpu:0 to cpu:7 by 4.01 MiB each`.
+
+    Args:
+        excess_bytes: by device.
+    """
+    parts = []
+    for size, group in groupby(excess_bytes, excess_bytes.__getitem__):
+        names = list(group)
+        which = (
+            names[0] if len(names) == 1 else f"{names[0]} {'and' if len(names) == 2 else 'to'} {names[-1]}"
+        )
+        parts.append(f"{which} by {format_bytes(size)}{' each' * (len(names) > 1)}")
+    return ", ".join(parts)

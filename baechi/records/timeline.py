@@ -84,6 +84,12 @@ class Timeline(AbstractRecord):
         if faults:
             raise RecordError("timeline is malformed:", tuple(faults))
 
+    @property
+    def mode(self) -> Literal["training", "inference"]:
+        """Which kind of step it is: one of training has a backward."""
+        backward = any([span.phase == "backward" for span in self.spans])
+        return "training" if backward else "inference"
+
     def busy_s(self, where: str, kind: SpanKind = "compute") -> float:
         """Seconds that a device computed, or a link transferred; work around the model does not count.
 

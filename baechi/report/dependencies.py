@@ -30,8 +30,8 @@ def without_host_waits_s(plan: Plan) -> float:
     return _longest_s(plan, _on_its_device(plan), host_waits=False)
 
 
-def lower_bound_s(plan: Plan) -> float:
-    """What no plan of the same graph and devices can be faster than: each layer on its fastest device.
+def dependencies_bound_s(plan: Plan) -> float:
+    """What no plan of the graph can beat on however many devices of these kinds: each layer on its fastest.
 
     Args:
         plan: any plan of them.

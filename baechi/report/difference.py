@@ -1,13 +1,14 @@
-"""Two plans side by side: what differs, and what comes of it."""
+"""Two plans or pipelines side by side: what differs, and what comes of it."""
 
 import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.folding import fold
-from baechi.report.reading import Reading
+from baechi.report.pipeline.facts import PipelineFacts
 from baechi.report.tables import Table
 from baechi.units import format_bytes, format_seconds, format_share
 
@@ -17,15 +18,15 @@ _SAME = 1e-9  # as a fraction of a step: times nearer than this count as equal
 
 @dataclass(frozen=True)
 class Difference:
-    """Two plans.
+    """Two plans or pipelines; of a pipeline step and peaks are those of the whole batch.
 
     Args:
         one, other: of each.
         names: what they are called.
     """
 
-    one: Facts
-    other: Facts
+    one: Facts | PipelineFacts
+    other: Facts | PipelineFacts
     names: tuple[str, str] = ("first", "second")
 
     def __str__(self) -> str:
@@ -62,6 +63,8 @@ class Difference:
     @property
     def reordered(self) -> int:
         """How many devices run the same layers in another order."""
+        if isinstance(self.one, PipelineFacts) or isinstance(self.other, PipelineFacts):
+            return 0  # they run the microbatches' tasks
         one, other = self.one.plan, self.other.plan
         shared = [name for name in one.cluster.names if name in other.cluster.names]
         pairs = [(one.order_on(name), other.order_on(name)) for name in shared]
@@ -75,8 +78,8 @@ class Difference:
         """The difference as JSON text."""
         body: dict[str, Any] = {"baechi": "difference", "names": list(self.names)}
         body["step_s"] = [self.one.step_s, self.other.step_s]
-        body["bound"] = [self.one.reading.bound, self.other.reading.bound]
-        body["peak_bytes"] = [dict(facts.plan.timeline.peak_bytes) for facts in (self.one, self.other)]
+        body["bound"] = [_bound(self.one)[0], _bound(self.other)[0]]
+        body["peak_bytes"] = [dict(_timeline(facts).peak_bytes) for facts in (self.one, self.other)]
         body["moved"] = [{"from": a, "to": b, "layers": names} for (a, b), names in self.moved.items()]
         body["only"] = list(self.only)
         body["reordered_devices"] = self.reordered
@@ -87,11 +90,13 @@ class Difference:
         rows = [("placer", *[facts.plan.placer for facts in both])]
         rows.append(("predicted step", *[format_seconds(facts.step_s) for facts in both]))
         rows.append(("devices used", *[str(len(facts.plan.devices_used)) for facts in both]))
-        rows.append(("bound by", *[_bound(facts.reading) for facts in both]))
+        if any(isinstance(facts, PipelineFacts) for facts in both):
+            rows.append(("microbatches", *[_microbatches(facts) for facts in both]))
+        rows.append(("bound by", *[" ".join(filter(None, _bound(facts))) for facts in both]))
         for name in ("compute", "transfer", "host"):
-            seconds = [format_seconds(getattr(facts.reading, f"{name}_s")) for facts in both]
+            seconds = [_on_the_path(facts, name) for facts in both]
             rows.append((f"critical path: {name}", *seconds))
-        counters = [facts.plan.timeline.counters for facts in both]
+        counters = [_timeline(facts).counters for facts in both]
         rows.append(("transfers", *[str(counts.get("transfers", 0)) for counts in counters]))
         rows.append(("bytes that travel", *[format_bytes(c.get("transfer_bytes", 0)) for c in counters]))
         return Table("Step", ("", *self.names), tuple(rows), ("",))
@@ -132,5 +137,21 @@ class Difference:
         )
 
 
-def _bound(reading: Reading) -> str:
-    return f"{reading.bound} ({reading.where})" if reading.where else reading.bound
+def _timeline(facts: Facts | PipelineFacts) -> Timeline:
+    return facts.timeline if isinstance(facts, PipelineFacts) else facts.plan.timeline
+
+
+def _microbatches(facts: Facts | PipelineFacts) -> str:
+    return str(facts.pipeline.microbatches) if isinstance(facts, PipelineFacts) else "-"
+
+
+def _bound(facts: Facts | PipelineFacts) -> tuple[str, str]:
+    """What bounds the step, and where, if that is one place."""
+    if isinstance(facts, PipelineFacts):
+        return facts.reading[0], ""
+    return facts.reading.bound, f"({facts.reading.where})" if facts.reading.where else ""
+
+
+def _on_the_path(facts: Facts | PipelineFacts, name: str) -> str:
+    """How long the critical path of a plan computes, transfers or waits for the host."""
+    return "-" if isinstance(facts, PipelineFacts) else format_seconds(getattr(facts.reading, f"{name}_s"))

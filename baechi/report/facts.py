@@ -8,19 +8,19 @@ from typing import Any
 
 from baechi.cost.optimizers import optimizer_costs
 from baechi.cost.transfer import tensors, transfer_s
-from baechi.errors import PlanError
 from baechi.order.criteria import CRITERIA, waiting_layers
 from baechi.order.launch_order import LaunchOrder
 from baechi.records.cluster import HOST
 from baechi.records.device import Device
-from baechi.records.pipeline import Pipeline
+from baechi.records.lazy_imports import lazy_import
 from baechi.records.plan import Candidate, Plan
 from baechi.records.timeline import Timeline
 from baechi.report.critical import Stretch, critical_path
-from baechi.report.dependencies import lower_bound_s
+from baechi.report.dependencies import dependencies_bound_s
 from baechi.report.fewer_devices import OneDevice, fewest_devices, on_one_device
 from baechi.report.folding import fold
 from baechi.report.reading import Reading, read
+from baechi.report.verdict import Judged
 
 
 @dataclass(frozen=True)
@@ -86,21 +86,10 @@ class Facts:
     Args:
         plan: the plan.
         measured: a step that was run, if there was one.
-
-    Raises:
-        PlanError: it is a pipeline, of which others tell.
     """
 
     plan: Plan
     measured: Timeline | None = None
-
-    def __post_init__(self) -> None:
-        given: object = self.plan
-        if isinstance(given, Pipeline):
-            raise PlanError(
-                "this is a pipeline, and a plan is reported on here: of pipelines tell "
-                "pipeline_to_text, render_pipeline and pipeline_to_html"
-            )
 
     @property
     def model(self) -> str:
@@ -128,9 +117,16 @@ class Facts:
         return on_one_device(self.plan)
 
     @cached_property
-    def lower_bound_s(self) -> float:
-        """A bound on every plan's step, by dependencies between layers."""
-        return lower_bound_s(self.plan)
+    def bound_s(self) -> float:
+        """A time that no plan of the graph on these devices can beat."""
+        return float(lazy_import("shortest_step_s")(self.plan.graph, self.plan.cluster))
+
+    @cached_property
+    def verdict(self) -> str:
+        """The plan in one sentence: gain, bound, limit."""
+        chain_s = dependencies_bound_s(self.plan)
+        one = self.one_device
+        return Judged(self.plan, self.reading, self.path, one, self.bound_s, chain_s).sentence
 
     @cached_property
     def fewest_devices(self) -> int:
@@ -189,7 +185,8 @@ class Facts:
             "mode": self.mode,
             "placer": self.plan.placer,
             "step_s": self.step_s,
-            "lower_bound_s": self.lower_bound_s,
+            "verdict": self.verdict,
+            "bound_s": self.bound_s,
             "one_device": None if self.one_device is None else asdict(self.one_device),
             "as_good_with": self.fewest_devices,
             "reading": asdict(self.reading),

@@ -16,12 +16,14 @@ from baechi.records.device import Device
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.critical import Stretch, critical_path
-from baechi.report.dependencies import dependencies_s, without_host_waits_s
+from baechi.report.dependencies import dependencies_bound_s, dependencies_s, without_host_waits_s
 from baechi.units import format_bytes, format_seconds, format_share
 
 Bound = Literal["nothing", "transfer", "host", "work", "serial"]
 
 _SERIAL = 0.8  # fraction of the critical path's compute time: serial if dependencies alone take that long
+
+_NO_SPEED = 0.95  # fraction of the step that dependencies take: more devices do not shorten it
 
 _HOST_BESIDE = (
     0.2  # fraction of the critical path: waiting for the host is told beside what bounds the step more
@@ -219,8 +221,23 @@ def _serial(sums: _Path, where: str) -> tuple[str, str]:
         f"{busy:.1f} of {devices} device{'s' * (devices > 1)} compute{'s' * (devices == 1)}."
     )
     share = sums.share(sums.on_device_s[where])
-    helps = f"Faster with faster devices ({where} computes {share} of the critical path); "
-    return why, helps + "more of them add memory, not speed."
+    alone = ""
+    if saves_nothing(dependencies_bound_s(sums.plan), step_s):
+        alone = "; more devices alone add memory, not speed"
+    return why, (
+        f"Faster with faster devices ({where} computes {share} of the critical path), or in microbatches if "
+        f"rows do not depend on each other{alone}."
+    )
+
+
+def saves_nothing(chain_s: float, step_s: float) -> bool:
+    """Whether more devices do not make a step faster: dependencies alone take nearly all of it.
+
+    Args:
+        chain_s: what they take on the fastest devices.
+        step_s: the step.
+    """
+    return chain_s >= _NO_SPEED * step_s
 
 
 def _values_read(plan: Plan, all_s: float) -> str:

@@ -4,11 +4,15 @@ from itertools import groupby
 
 from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
+from baechi.records.device import by_kind
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.fewer_devices import on_one_device, short_bytes
+from baechi.report.pipeline.facts import PipelineFacts
+from baechi.report.pipeline.unsplit import verdict
+from baechi.report.words import plain
 from baechi.units import counted, format_bytes, format_seconds, format_share
 
 _NAMED = 3
@@ -17,28 +21,32 @@ _NAMED = 3
 _LINES = 8
 
 
-def summary(plan: Plan) -> str:
+def summary(record: Plan | Pipeline) -> str:
     """One line about a plan: its devices, its step beside that of one device, the fullest device.
 
-    Args:
-        plan: the plan; it is simulated if it was not yet, and once more on one device of each kind.
-    """
-    step = f"step {format_seconds(plan.timeline.makespan_s)}{_against_one(plan)}"
-    parts = [step, *_fullest(plan, plan.timeline), *([_again(plan)] if plan.recompute else [])]
-    return f"{_model(plan.graph)} on {_where(plan)}: {', '.join(parts)}"
-
-
-def pipeline_summary(pipeline: Pipeline) -> str:
-    """One line about a pipeline: its devices, its step beside that without microbatches, the fullest device.
+    Of a pipeline, the step beside that without microbatches, and where they gain no time, why.
 
     Args:
-        pipeline: the pipeline; it is simulated if it was not yet.
+        record: the plan or pipeline; it is simulated if it was not yet, a plan once more on one device of
+            each kind.
     """
-    plan, timeline = pipeline.plan, pipeline.timeline
+    if isinstance(record, Pipeline):
+        return _pipeline_summary(record)
+    step = f"step {format_seconds(record.timeline.makespan_s)}{_against_one(record)}"
+    parts = [step, *_fullest(record, record.timeline), *([_again(record)] if record.recompute else [])]
+    return f"{_model(record.graph)} on {_where(record)}: {', '.join(parts)}"
+
+
+def _pipeline_summary(pipeline: Pipeline) -> str:
+    plan, timeline, count = pipeline.plan, pipeline.timeline, pipeline.microbatches
     step = f"step {format_seconds(timeline.makespan_s)}{_against_unsplit(pipeline)}"
-    parts = [step, *_fullest(plan, timeline), *([_again(plan)] if plan.recompute else [])]
-    number = f"{pipeline.microbatches} microbatches, {pipeline.rule}"
-    return f"{_model(plan.graph)} on {_where(plan)} in {number}: {', '.join(parts)}"
+    high = count > 1 and timeline.source == "simulated"
+    fullest = _fullest(plan, timeline, "at most " if high else "")
+    parts = [step, *fullest, *([_again(plan)] if plan.recompute else [])]
+    number = f"{count} microbatch{'es' * (count != 1)}, {pipeline.rule}"
+    told = verdict(PipelineFacts(pipeline)).rstrip(".")
+    line = f"{_model(plan.graph)} on {_where(plan)} in {number}: {', '.join(parts)}"
+    return f"{line}; {told}" if told else line
 
 
 def describe(record: AbstractRecord) -> str:
@@ -59,7 +67,7 @@ def describe(record: AbstractRecord) -> str:
         lines = _timeline(record)
     else:
         return object.__repr__(record)
-    return "\n  ".join(lines)
+    return "\n  ".join(map(plain, lines))
 
 
 def _against_one(plan: Plan) -> str:
@@ -79,25 +87,25 @@ def _against_unsplit(pipeline: Pipeline) -> str:
     plan = pipeline.unsplit
     if plan is None:
         return ""
-    short = short_bytes(plan)
-    if short:
-        return f" (without microbatches {' and '.join(short)} would be too full)"
+    if short_bytes(plan):
+        return " (no plan without microbatches fits)"
     return f" instead of {format_seconds(plan.timeline.makespan_s)} without microbatches"
 
 
 def _where(plan: Plan) -> str:
     used = plan.devices_used
     where = " and ".join(used) if len(used) < _NAMED else ", ".join(used)
-    where = where if len(used) <= _NAMED else f"{len(used)} of {len(plan.cluster)} devices"
+    kinds = by_kind(plan.cluster.devices)
+    where = where if len(used) <= _NAMED else f"{len(used)} of {len(plan.cluster)} devices ({kinds})"
     return where or "no device"
 
 
-def _fullest(plan: Plan, timeline: Timeline) -> list[str]:
+def _fullest(plan: Plan, timeline: Timeline, how: str = "") -> list[str]:
     """The fullest of the devices that run something."""
     peaks, devices = timeline.peak_bytes, plan.cluster.devices
     full = {device.name: peaks.get(device.name, 0) / max(1, device.memory_bytes) for device in devices}
     fullest = max(plan.devices_used if peaks else (), key=full.__getitem__, default=None)
-    return [] if fullest is None else [f"fullest {_memory(plan, timeline, fullest)}"]
+    return [] if fullest is None else [f"fullest {_memory(plan, timeline, fullest, how)}"]
 
 
 def _plan(plan: Plan) -> list[str]:
@@ -126,6 +134,9 @@ def _again(plan: Plan) -> str:
 def _pipeline(pipeline: Pipeline) -> list[str]:
     parts = f"{pipeline.microbatches} microbatch{'es' * (pipeline.microbatches != 1)} by {pipeline.rule}"
     lines = [f"Pipeline of {parts}: {_model(pipeline.plan.graph)}, {counted(pipeline.units.whole, 'stage')}"]
+    if pipeline.dry is not None or "timeline" in vars(pipeline):
+        timeline = pipeline.timeline
+        lines[0] += f", step {format_seconds(timeline.makespan_s)} ({timeline.source})"
     devices = []
     for name, live in pipeline.in_flight.items():
         stages = sum([stage.device == name for stage in pipeline.stages[: pipeline.units.whole]])
@@ -168,7 +179,8 @@ def _graph(graph: LayerGraph) -> list[str]:
 def _timeline(timeline: Timeline) -> list[str]:
     peaks = [f"{name}: peak {format_bytes(size)}" for name, size in timeline.peak_bytes.items()]
     step = format_seconds(timeline.makespan_s)
-    return [f"Timeline, {timeline.source}: step {step}, {len(timeline.spans)} spans", *_few(peaks, "devices")]
+    kind = f"{timeline.source}, {timeline.mode}{' (no backward ran)' * (timeline.mode == 'inference')}"
+    return [f"Timeline, {kind}: step {step}, {len(timeline.spans)} spans", *_few(peaks, "devices")]
 
 
 def _counts(graph: LayerGraph, names: tuple[str, ...]) -> tuple[int, int]:
@@ -178,12 +190,12 @@ def _counts(graph: LayerGraph, names: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _model(graph: LayerGraph) -> str:
-    return str(graph.graph.get("model", "model"))
+    return plain(str(graph.graph.get("model", "model")))
 
 
-def _memory(plan: Plan, timeline: Timeline, name: str) -> str:
+def _memory(plan: Plan, timeline: Timeline, name: str, how: str = "") -> str:
     peak, limit = timeline.peak_bytes.get(name, 0), plan.cluster.device(name).memory_bytes
-    return f"{name}, {format_bytes(peak)} of {format_bytes(limit)} ({format_share(peak, limit)})"
+    return f"{name}, {how}{format_bytes(peak)} of {format_bytes(limit)} ({format_share(peak, limit)})"
 
 
 def _few(lines: list[str], what: str) -> list[str]:

@@ -1,7 +1,10 @@
 """The facts as tables of text, for the text report and the page alike."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from baechi.records.device import by_kind
 from baechi.records.timeline import Span, Timeline
 from baechi.report.critical import Stretch
 from baechi.report.facts import Facts
@@ -9,6 +12,12 @@ from baechi.units import binary_unit, format_bytes, format_seconds, format_share
 
 _CUTS_SHOWN = 8
 _PARTS_SHOWN = 8
+_LEAST_SHOWN = 0.005  # of the step: less is 0 %
+
+_DEVICES_SHOWN = 12
+_IDLE_NAMED = 3
+
+_Device = TypeVar("_Device")
 
 
 @dataclass(frozen=True)
@@ -49,25 +58,41 @@ def placement(facts: Facts) -> Table:
     Args:
         facts: of a plan.
     """
-    rows = []
-    for device in facts.devices:
-        if device.layers + device.glue:
-            rows.append(
-                (
-                    device.name,
-                    ", ".join(device.modules) or "functional ops",
-                    str(device.layers),
-                    str(device.glue),
-                )
-            )
-    idle = [device.name for device in facts.devices if not device.layers + device.glue]
-    note = f"Nothing lies on {', '.join(idle)}." if idle else ""
+    used = [device for device in facts.devices if device.layers + device.glue]
+    shown, rest = most(used, lambda device: device.busy_s)
+    rows = [
+        (device.name, ", ".join(device.modules) or "functional ops", str(device.layers), str(device.glue))
+        for device in shown
+    ]
+    notes = [f"And {len(rest)} more that compute less: {by_kind(rest)}."] if rest else []
+    idle = [device for device in facts.devices if device not in used]
+    if idle:
+        names = ", ".join([device.name for device in idle])
+        many = f"{len(idle)} devices: {by_kind(idle)}"
+        notes.append(f"Nothing lies on {names if len(idle) <= _IDLE_NAMED else many}.")
     return Table(
         "Placement",
-        ("device", "modules", "layers", "functional ops"),
+        ("device", "modules", "layers", "ops"),
         tuple(rows),
         ("device", "modules"),
-        note,
+        " ".join([*notes, "Ops: functional ops, the work between layers."]),
+    )
+
+
+def most(
+    devices: Sequence[_Device], weight: Callable[[_Device], float]
+) -> tuple[list[_Device], list[_Device]]:
+    """The devices that a table shows, and the rest: all of a few, of many those with most of something.
+
+    Args:
+        devices: in the cluster's order, as both results are.
+        weight: what counts.
+    """
+    ranked = sorted(range(len(devices)), key=lambda number: -weight(devices[number]))
+    shown = set(ranked[:_DEVICES_SHOWN])
+    return (
+        [device for number, device in enumerate(devices) if number in shown],
+        [device for number, device in enumerate(devices) if number not in shown],
     )
 
 
@@ -102,7 +127,8 @@ def memory(facts: Facts) -> Table:
     columns += ["saved" if training else "held", "rest", "peak", "limit", "full"]
     columns += ["measured"] if measured else []
     rows = []
-    for device in facts.devices:
+    shown, rest = most(facts.devices, lambda device: device.peak_bytes / max(1, device.limit_bytes))
+    for device in shown:
         sizes = [device.weight_bytes]
         sizes += [device.grad_bytes, device.optimizer_bytes] if training else []
         sizes += [device.kept_bytes, device.passing_bytes, device.peak_bytes, device.limit_bytes]
@@ -114,6 +140,9 @@ def memory(facts: Facts) -> Table:
     if training:
         accumulate = any(device.accumulate for device in facts.devices)
         note = f"{'' if accumulate else 'What is saved goes as grads come. '}State: the optimizer's. {note}"
+    if rest:
+        fullest = max([device.peak_bytes / max(1, device.limit_bytes) for device in rest])
+        note = f"And {by_kind(rest)}, at most {format_share(fullest, 1)} full. {note}"
     return Table(f"Memory, {unit}", tuple(columns), tuple(rows), ("device",), note)
 
 
@@ -126,7 +155,8 @@ def time(facts: Facts) -> Table:
     columns = ["device", "kind", "computes", "of the step"]
     columns += ["measured", "of it"] if facts.measured else []
     rows = []
-    for device in facts.devices:
+    shown, rest = most(facts.devices, lambda device: device.busy_s)
+    for device in shown:
         row = [
             device.name,
             device.kind,
@@ -137,7 +167,11 @@ def time(facts: Facts) -> Table:
             busy_s = facts.measured.busy_s(device.name)
             row += [format_seconds(busy_s), format_share(busy_s, facts.measured.makespan_s)]
         rows.append(tuple(row))
-    return Table("Time", tuple(columns), tuple(rows), ("device", "kind"))
+    note = ""
+    if rest:
+        busiest_s = max([device.busy_s for device in rest])
+        note = f"And {by_kind(rest)}, each at most {format_share(busiest_s, facts.step_s)} of the step."
+    return Table("Time", tuple(columns), tuple(rows), ("device", "kind"), note)
 
 
 def critical(facts: Facts) -> Table:
@@ -152,14 +186,15 @@ def critical(facts: Facts) -> Table:
     parts = [(sum([stretch.seconds for stretch in own]), where, own) for where, own in sums.items()]
     parts.append((sum([stretch.host_s for stretch in facts.path]), "(waiting for the host)", []))
     parts = sorted([part for part in parts if part[0] > 0], key=lambda part: (-part[0], part[1]))
+    shown = [part for part in parts[:_PARTS_SHOWN] if part[0] >= _LEAST_SHOWN * facts.step_s]
     rows = []
-    for seconds, where, own in parts[:_PARTS_SHOWN]:
+    for seconds, where, own in shown:
         longest = max(own, key=lambda stretch: stretch.seconds, default=None)
         named = _named(longest) if longest else ""
         share = format_share(seconds, facts.step_s)
         rows.append((where, str(len(own) or ""), format_seconds(seconds), share, named))
-    rest_s = sum([seconds for seconds, _, _ in parts[_PARTS_SHOWN:]])
-    note = f"And {len(parts) - _PARTS_SHOWN} more, {format_seconds(rest_s)} in all." if rest_s else ""
+    rest_s = sum([seconds for seconds, _, _ in parts[len(shown) :]])
+    note = f"And {len(parts) - len(shown)} more, {format_seconds(rest_s)} in all." if rest_s else ""
     columns = ("on", "spans", "takes", "of the step", "longest")
     title = "Critical path: what one after the other makes the step as long as it is"
     return Table(title, columns, tuple(rows), ("on", "longest"), note)
@@ -181,14 +216,14 @@ def cuts(facts: Facts) -> Table:
         for cut in found[:_CUTS_SHOWN]
     ]
     total = format_bytes(sum([cut.size_bytes for cut in found]))
-    back = ", gradient included" if facts.plan.graph.training else ""
-    note = f"And {len(found) - _CUTS_SHOWN} more." if len(found) > _CUTS_SHOWN else ""
+    notes = [f"And {len(found) - _CUTS_SHOWN} more."] if len(found) > _CUTS_SHOWN else []
+    notes += ["Times include the gradient's way back."] if facts.plan.graph.training else []
     return Table(
         f"Cut edges: {len(found)} transfers forward, {total}",
-        ("output of", "from", "to", "size", f"takes{back}"),
+        ("output of", "from", "to", "size", "takes"),
         tuple(rows),
         ("output of", "from", "to"),
-        note if found else "Nothing travels between devices.",
+        " ".join(notes) if found else "Nothing travels between devices.",
     )
 
 

@@ -2,16 +2,16 @@
 
 from io import StringIO
 
-from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.table import Table as RichTable
-from rich.text import Text
 
+from baechi.records.device import by_kind
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
+from baechi.report.measured import measured_beside
 from baechi.report.reading import Reading
-from baechi.report.tables import Table, tables
+from baechi.report.tables import tables
+from baechi.report.words import DrawnTable, Words, facts_grid
 from baechi.units import counted, format_bytes, format_seconds
 
 
@@ -24,14 +24,16 @@ def render(plan: Plan, measured: Timeline | None = None) -> RenderableType:
     """
     facts = Facts(plan, measured)
     parts: list[RenderableType] = [
-        Text(headline(facts), style="bold"),
+        Words(facts.verdict, "bold"),
+        "",
+        Words(headline(facts)),
         "",
         _reading(facts.reading, facts),
         "",
     ]
     if facts.measured_reading is not None:
-        parts += [Text("As measured", style="bold"), _reading(facts.measured_reading), ""]
-    return Group(*parts, *[render_table(table) for table in tables(facts)])
+        parts += [Words("As measured", "bold"), _reading(facts.measured_reading), ""]
+    return Group(*parts, *map(DrawnTable, tables(facts)))
 
 
 def to_text(plan: Plan, measured: Timeline | None = None, *, width: int = 110) -> str:
@@ -55,37 +57,17 @@ def headline(facts: Facts) -> str:
     """
     plan = facts.plan
     operations = counted(len(plan.device_of) - facts.layers, "functional op")
-    text = (
+    return (
         f"{facts.model}, {facts.mode}: {counted(facts.layers, 'layer')} and {operations} "
-        f"on {len(plan.devices_used)} of {len(plan.cluster)} devices, placed by "
-        f"{plan.placer}. Predicted step: {format_seconds(facts.step_s)}."
+        f"on {len(plan.devices_used)} of {len(plan.cluster)} devices "
+        f"({by_kind(plan.cluster.devices)}), placed by {plan.placer}. "
+        f"Predicted step: {format_seconds(facts.step_s)}."
+        f"{measured_beside(plan.timeline, facts.measured)}"
     )
-    if facts.measured is not None:
-        text += f" Measured: {format_seconds(facts.measured.makespan_s)}."
-    return text
-
-
-def render_table(table: Table) -> RenderableType:
-    """A table, for a `rich` console.
-
-    Args:
-        table: the table.
-    """
-    parts: list[RenderableType] = [Text(table.title, style="bold")]
-    if table.rows:
-        drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-        for column in table.columns:
-            drawn.add_column(column, justify="left" if column in table.texts else "right", overflow="fold")
-        for row in table.rows:
-            drawn.add_row(*[Text(cell) for cell in row])
-        parts.append(drawn)
-    if table.note:
-        parts += [Text(table.note, style="dim"), ""]
-    return Group(*parts)
 
 
 def against_one(facts: Facts) -> str:
-    """The step beside that of one device, beside what dependencies allow, and whether fewer devices would do.
+    """The step beside that of one device, beside its bound, and whether fewer devices would do.
 
     Args:
         facts: of a plan.
@@ -100,8 +82,8 @@ def against_one(facts: Facts) -> str:
             )
         elif facts.step_s:
             parts.append(f"{one.step_s / facts.step_s:.2f} times as fast as {alone}.")
-    if facts.lower_bound_s:
-        parts.append(f"Dependencies alone take {format_seconds(facts.lower_bound_s)}.")
+    if facts.bound_s:
+        parts.append(f"No plan on these devices takes less than {format_seconds(facts.bound_s)}.")
     if facts.fewest_devices < used:
         fewer = f"{facts.fewest_devices} device{'s' * (facts.fewest_devices > 1)}"
         parts.append(f"As good with {fewer}.")
@@ -109,10 +91,11 @@ def against_one(facts: Facts) -> str:
 
 
 def _reading(reading: Reading, facts: Facts | None = None) -> RenderableType:
-    lines = RichTable.grid(padding=(0, 2))
-    lines.add_row("why not faster?", Text(reading.why))
-    lines.add_row("fullest", Text(reading.fullest))
-    lines.add_row("what to change", Text(reading.change))
+    rows = [
+        ("why not faster?", reading.why),
+        ("fullest", reading.fullest),
+        ("what to change", reading.change),
+    ]
     if facts is not None and (compared := against_one(facts)):
-        lines.add_row("against one", Text(compared))
-    return lines
+        rows.append(("against one", compared))
+    return facts_grid(rows)

@@ -5,7 +5,15 @@ Out:   the same module: weights moved, each `forward` wrapped.
 Start: `assign`, `calls`, then `step/step` and `launch/schedule`.
 """
 
-from baechi.run.assign import assign, last_step, plan_of, refuse_distributed, reordering, restore
+from baechi.run.assign import (
+    assign,
+    last_step,
+    plan_of,
+    refuse_distributed,
+    reordering,
+    restore,
+    runtime_of,
+)
 from baechi.run.compiled import blocks_compiled, tell_uncompiled
 from baechi.run.first_call import plan_at_first_call
 from baechi.run.load import load
@@ -20,5 +28,6 @@ __all__ = [
     "refuse_distributed",
     "reordering",
     "restore",
+    "runtime_of",
     "tell_uncompiled",
 ]

@@ -14,6 +14,7 @@ from baechi.backend.real.devices import TorchDevices
 from baechi.cost.regions import around
 from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
+from baechi.records.pipeline import Pipeline
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.run.binding import Binding, bind, binding_of, unbind
@@ -139,41 +140,48 @@ def restore(model: nn.Module, device: str = "cpu") -> nn.Module:
     return model
 
 
-def plan_of(model: nn.Module) -> Plan:
-    """Return the plan that a distributed model follows.
+def plan_of(model: nn.Module) -> Plan | Pipeline:
+    """Return what a distributed model runs.
 
     Args:
         model: a distributed model.
 
+    Returns:
+        The plan that its steps follow; of a model that runs in microbatches the pipeline, whose `timeline` is
+        that of the whole batch, and whose `plan` has the costs of one microbatch.
+
     Raises:
         BaechiError: the model is not distributed, or waits for its first call to be planned.
     """
-    binding = binding_of(model)
-    if binding is not None:
-        return binding.runtime.plan
-    waits = "is planned at its first call" if is_replaced(model) else "is not distributed"
-    raise BaechiError(f"this {type(model).__name__} {waits}: it has no plan yet")
+    runtime = runtime_of(model)
+    if runtime.microbatches is None:
+        return runtime.plan
+    pipeline: Pipeline = runtime.microbatches.pipeline
+    return pipeline
 
 
 def last_step(model: nn.Module) -> Timeline:
     """Return the measured timeline of a model's last step: its last call, and all that ran after it.
 
+    After `Trainer.train` with an evaluation at its end, that is the evaluation's last call: `mode` says so.
+
     Args:
         model: a distributed model.
+
+    Returns:
+        The timeline; its `mode` says whether the step was one of training.
 
     Raises:
         BaechiError: it is not distributed, was not called, or nothing was measured when it was.
     """
-    plan_of(model)
-    binding = binding_of(model)
-    assert binding is not None
-    if binding.runtime.measure is None:
+    runtime = runtime_of(model)
+    if runtime.measure is None:
         raise BaechiError(
             f"no step of this {type(model).__name__} was measured: call it inside `with cluster:`, where "
             "cluster is that of its plan"
         )
-    timeline = binding.runtime.measure()
-    return replace(timeline, counters={**timeline.counters, **binding.runtime.counts})
+    timeline = runtime.measure()
+    return replace(timeline, counters={**timeline.counters, **runtime.counts})
 
 
 @contextmanager
@@ -187,15 +195,28 @@ def reordering(model: nn.Module, on: bool) -> Iterator[None]:
     Raises:
         BaechiError: the model is not distributed.
     """
-    plan_of(model)
-    binding = binding_of(model)
-    assert binding is not None
-    runtime = binding.runtime
+    runtime = runtime_of(model)
     before, runtime.reorder = runtime.reorder, (runtime.reorder or True) if on else False
     try:
         yield
     finally:
         runtime.reorder = before
+
+
+def runtime_of(model: nn.Module) -> Runtime:
+    """The runtime of a distributed model.
+
+    Args:
+        model: a distributed model.
+
+    Raises:
+        BaechiError: the model is not distributed, or waits for its first call to be planned.
+    """
+    binding = binding_of(model)
+    if binding is not None:
+        return binding.runtime
+    waits = "is planned at its first call" if is_replaced(model) else "is not distributed"
+    raise BaechiError(f"this {type(model).__name__} {waits}: it has no plan yet")
 
 
 def refuse_distributed(model: Any) -> None:

@@ -11,8 +11,7 @@ from torch import nn
 from baechi.backend import AbstractBackend
 from baechi.backend.real.devices import TorchDevices
 from baechi.errors import CheckpointError
-from baechi.run.assign import plan_of
-from baechi.run.binding import binding_of
+from baechi.run.assign import runtime_of
 from baechi.run.weights.checkpoint import Checkpoint, Entry
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import flatten_recurrent
@@ -44,13 +43,12 @@ def load(model: nn.Module, path: str | Path, *, strict: bool = True) -> nn.Modul
         CheckpointError: the checkpoint does not match the model; nothing was loaded.
         BaechiError: the model is not distributed, or not planned yet.
     """
-    plan, binding = plan_of(model), binding_of(model)
-    assert binding is not None
+    runtime = runtime_of(model)
     checkpoint, weights = Checkpoint(path), weights_of(model)
     loaded = {name: entry for name, entry in checkpoint.entries.items() if name in weights}
     _check(model, checkpoint, weights, loaded, strict=strict)
-    planned = planned_devices(plan, in_pieces(weights, binding.runtime.cuts))
-    backend, sharing = binding.runtime.backend, _sharing(weights)
+    planned = planned_devices(runtime.plan, in_pieces(weights, runtime.cuts))
+    backend, sharing = runtime.backend, _sharing(weights)
     with torch.no_grad():
         for name, value in checkpoint.tensors(loaded):
             weight = weights[name]

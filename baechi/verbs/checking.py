@@ -14,8 +14,9 @@ from torch import nn
 from baechi.records.inputs import Inputs
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
-from baechi.run import assign, last_step, plan_of, reordering, restore
+from baechi.run import assign, last_step, reordering, restore, runtime_of
 from baechi.run.binding import binding_of
+from baechi.run.dry.loop import optimizer_for
 from baechi.torchlib.random_state import random_state_kept
 from baechi.torchlib.tensors.pytree import tensors_in
 from baechi.units import format_bytes, format_seconds
@@ -111,12 +112,13 @@ def check(model: nn.Module, inputs: Any, *, seed: int = 0) -> Check:
 
     Returns:
         The check; `print` shows it as a table, `to_json()` gives all of it. In training mode a
-        backward of the sum of all outputs is part of the step.
+        backward of the sum of all outputs is part of the step. Steps and peaks are those of a second step,
+        with the state of the optimizer that the plan counts.
 
     Raises:
         BaechiError: the model is not distributed, or a cluster is emulated already.
     """
-    plan = plan_of(model)
+    plan = runtime_of(model).plan
     given = Inputs.of(inputs)
     one = _whole(copy.deepcopy(model), plan)
     results = [_run("one device", one, given, seed)]
@@ -154,16 +156,13 @@ def _run(name: str, model: nn.Module, inputs: Inputs, seed: int) -> tuple[Ran, A
     emulated: AbstractContextManager[Any] = (
         cluster if cluster is not None and cluster.emulated else nullcontext()
     )
+    measured = copy.deepcopy(model) if cluster is not None and cluster.emulated else None
     with random_state_kept(), emulated:
         torch.manual_seed(seed)
-        with torch.set_grad_enabled(model.training):
-            outputs = list(tensors_in(model(*inputs.args, **inputs.kwargs)))
-            trained = [t.float().sum() for t in outputs if t.requires_grad and t.is_floating_point()]
-            if trained and model.training:
-                torch.autograd.backward(trained)  # outputs that stay may lie on several devices
-        timeline = last_step(model) if cluster is not None and cluster.emulated else None
+        outputs = _step(model, inputs)
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     kept = [t.detach() for t in outputs], [b.detach() for b in model.buffers()], grads
+    timeline = None if measured is None else _measured(measured, inputs, seed)
     if binding is None:
         return Ran(name, None, {}, (), 0), kept
     runtime = binding.runtime
@@ -173,6 +172,32 @@ def _run(name: str, model: nn.Module, inputs: Inputs, seed: int) -> tuple[Ran, A
     orders = {device: tuple(layers) for device, layers in launched.items()}
     forced = tuple([str(forced) for forced in runtime.forced])
     return Ran(name, timeline, orders, forced, runtime.counts.get("deferred", 0)), kept
+
+
+def _step(model: nn.Module, inputs: Inputs) -> list[torch.Tensor]:
+    """Run the model, in training mode with backward; what it returns."""
+    with torch.set_grad_enabled(model.training):
+        outputs = list(tensors_in(model(*inputs.args, **inputs.kwargs)))
+        trained = [t.float().sum() for t in outputs if t.requires_grad and t.is_floating_point()]
+        if trained and model.training:
+            torch.autograd.backward(trained)  # outputs that stay may lie on several devices
+    return outputs
+
+
+def _measured(model: nn.Module, inputs: Inputs, seed: int) -> Timeline:
+    """The second of two steps on an emulated cluster, so that the optimizer has its state."""
+    plan = runtime_of(model).plan
+    with random_state_kept(), plan.cluster:
+        torch.manual_seed(seed)
+        optimizer = plan.graph.graph.get("optimizer") if model.training else None
+        updates = optimizer_for(optimizer, model, foreach=None)
+        for _ in range(2):
+            model.zero_grad()
+            held = _step(model, inputs)  # as a training loop holds the loss
+            if updates is not None:
+                updates.step()
+            del held
+        return last_step(model)
 
 
 def _in_order(plan: Plan, ran: Ran) -> bool:

@@ -175,33 +175,11 @@ def distribute(
         cluster=devices,
         training=training,
         accumulate=accumulate,
-        weights_apart=weights_apart,
         outputs=outputs or "inputs",
         no_split_module_classes=no_split_module_classes,
         split_module_classes=split_module_classes,
         source=source,
     )
-    if splitting is not None:
-        asked = PipelineRequest(
-            devices,
-            splitting,
-            profile_with,
-            placer,
-            effort,
-            device_map,
-            recompute,
-            optimizer,
-            options,
-            layers,
-            verify,
-            verbose,
-        )
-        if examples is not None:
-            raise ValueError("microbatches go with one example: give inputs, a whole batch")
-        if inputs is None:
-            return run_room.plan_at_first_call(model, functools.partial(fulfil_pipeline, asked))
-        fulfil_pipeline(asked, model, Inputs.of(inputs))
-        return model
     place_with = functools.partial(placed, placer=placer, optimizer=name, effort=effort, recompute=recompute)
     request = Request(
         devices,
@@ -217,6 +195,15 @@ def distribute(
         verify,
         verbose,
     )
+    if splitting is not None:
+        of_part = functools.partial(profile_with, weights_apart=weights_apart)
+        asked = PipelineRequest(request, splitting, of_part, placer, effort)
+        if examples is not None:
+            raise ValueError("microbatches go with one example: give inputs, a whole batch")
+        if inputs is None:
+            return run_room.plan_at_first_call(model, functools.partial(fulfil_pipeline, asked))
+        fulfil_pipeline(asked, model, Inputs.of(inputs))
+        return model
     if inputs is None and examples is None:
         return run_room.plan_at_first_call(model, functools.partial(fulfil, request))
     fulfil(request, model, Inputs.each_of(inputs, examples))

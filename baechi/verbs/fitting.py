@@ -24,12 +24,12 @@ from baechi.place.evaluated import Effort
 from baechi.place.recompute import Recompute
 from baechi.progress import progress, verbosity
 from baechi.records.cluster import Cluster
+from baechi.records.device import shortage
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
 from baechi.records.layer_costs import LayerCosts
 from baechi.records.plan import Plan
 from baechi.split.spec import Layers
-from baechi.units import format_bytes
 from baechi.verbs.batches import (
     batch_on_meta,
     batch_size,
@@ -77,8 +77,8 @@ class Fit:
         most = "" if self.batch is None else f"; the largest batch that fits is {largest}"
         if self.fits:
             return f"fits with a batch{size}{most}"
-        short = ", ".join([f"{name} by {format_bytes(size)}" for name, size in self.short_bytes.items()])
-        return f"does not fit with a batch{size}: short on {short or 'every device'}{most}. {self.reason}"
+        short = shortage(self.short_bytes) or "every device"
+        return f"does not fit with a batch{size}: short on {short}{most}. {self.reason}"
 
 
 def fits(
@@ -90,7 +90,7 @@ def fits(
     training: bool | None = None,
     accumulate: bool = False,
     max_memory: Mapping[int | str, int | str] | None = None,
-    effort: Effort = 0,
+    effort: Effort | None = None,
     recompute: Recompute = None,
     no_split_module_classes: Names | None = None,
     split_module_classes: Names | None = None,
@@ -108,7 +108,8 @@ def fits(
         training: memory of training or of inference; `model.training` unless given.
         accumulate: whether gradients are added up over several steps; see `profile`.
         max_memory: as `distribute` takes it.
-        effort: how long each placement is searched for; see `place`.
+        effort: how long each placement is searched for; see `place`. Unless given, that of the batch that
+            is asked about as long as `distribute` does, so that both say the same; of others 0.
         recompute: as `distribute` takes it.
         no_split_module_classes: class names, classes or qualified names kept whole.
         split_module_classes: the same of modules that are divided into those inside of them.
@@ -131,7 +132,7 @@ def fits(
     check_owner(optimizer, model.parameters(), type(model).__name__)
     tell_unused(optimizer, training=model.training if training is None else training)
     name = name_of(optimizer)
-    place_with = functools.partial(placed, placer="auto", optimizer=name, effort=effort, recompute=recompute)
+    place_with = functools.partial(placed, placer="auto", optimizer=name, recompute=recompute)
     capture = functools.partial(
         profile,
         model,
@@ -143,11 +144,13 @@ def fits(
         source="estimate",
     )
 
-    def placed_with(graph: LayerGraph, batch: Inputs | None) -> Plan | PlacementError:
+    def placed_with(
+        graph: LayerGraph, batch: Inputs | None, how_long: Effort = effort or 0
+    ) -> Plan | PlacementError:
         run = runner(model, [batch], optimizer) if verify and batch is not None else None
 
         def plan_for(graph: LayerGraph) -> Plan:
-            place_within = functools.partial(place_with, graph)
+            place_within = functools.partial(place_with, graph, effort=how_long)
             return place_within(devices) if run is None else judged(devices, place_within, run)
 
         return _plan_or_refusal(
@@ -158,6 +161,8 @@ def fits(
     with verbosity(verbose), progress("trying batches"):
         graph = capture(given)
         outcome = placed_with(graph, given)
+        if effort is None and isinstance(outcome, PlacementError):
+            outcome = placed_with(graph, given, 1)  # as `distribute` does
         largest = _largest(capture, graph, given, size, placed_with, outcome) if size else None
     if largest is not None and size is not None and isinstance(outcome, Plan):
         largest = max(largest, size)

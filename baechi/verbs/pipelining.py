@@ -11,7 +11,7 @@ from baechi.place.pipeline import Found, Verdict, cuts, searched
 from baechi.place.problem import Problem
 from baechi.progress import progress
 from baechi.records.cluster import Cluster
-from baechi.records.device import excess_over
+from baechi.records.device import excess_over, shortage
 from baechi.records.graph import LayerGraph
 from baechi.records.pipeline import Pipeline, units_of
 from baechi.records.plan import Plan
@@ -28,7 +28,6 @@ from baechi.simulate.pipeline import (
     shortest_pipeline_s,
 )
 from baechi.uncollected import uncollected
-from baechi.units import format_bytes
 from baechi.verbs.given import PlanLike, check_microbatches, read_plan
 
 MOST_NUMBERS = 16
@@ -275,11 +274,10 @@ def _excess_bytes(made: Pipeline) -> dict[str, int]:
 def _within_memory(made: Pipeline) -> Pipeline:
     excess = _excess_bytes(made)
     if excess:
-        short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
         raise PlacementError(
-            f"{made.microbatches} microbatches need more memory than there is on {short}: use more or larger "
-            f"devices, more microbatches, a smaller batch{recompute_helps(made.plan.graph)}, or a limit in "
-            "flight",
+            f"{made.microbatches} microbatches need more memory than there is on {shortage(excess)}: use "
+            "more or larger devices, more microbatches, a smaller batch"
+            f"{recompute_helps(made.plan.graph)}, or a limit in flight",
             short_bytes=excess,
         )
     return made

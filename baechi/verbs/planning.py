@@ -19,7 +19,6 @@ from baechi.place.fullness import (
     within_memory,
     without_limits,
 )
-from baechi.place.pipeline.unsplit import Unsearched, with_unsplit
 from baechi.place.problem import Problem
 from baechi.place.recompute import Recompute, placed_with
 from baechi.place.recompute.pipelined import Makers, pipelined_with
@@ -32,8 +31,17 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.simulate import Rehearsal, shortest_step_s
 from baechi.simulate import simulate as run_simulation
+from baechi.simulate.pipeline import simulate_pipeline
 from baechi.uncollected import uncollected
-from baechi.verbs.given import Optimizer, PlanLike, name_of, read_plan, refuse_apart_again, tell_unused
+from baechi.verbs.given import (
+    Optimizer,
+    PlanLike,
+    name_of,
+    opened,
+    read_plan,
+    refuse_apart_again,
+    tell_unused,
+)
 from baechi.verbs.pipelining import graphs_of, least_step_s, pipelined
 
 Placer = str | Callable[[LayerGraph, Cluster], Plan]
@@ -95,6 +103,7 @@ def place(
     Args:
         graph: the layer graph; with `microbatches`, that of one microbatch (`profile(microbatches=...)`). For
             `"auto"` graphs by number of microbatches, at most 16 of them, such as `{1: whole, 8: eighth}`.
+            With the whole batch's among them, the pipeline is compared with a plan for that (`unsplit`).
         cluster: the devices, or text that `Cluster.parse` reads.
         placer: as `distribute` takes it.
         microbatches: into how many parts the batch is split, which are in flight at once; the plan is one for
@@ -127,15 +136,32 @@ def place(
             tell_unused(optimizer, training=all([one.training for one in graphs.values()]))
             graphs = {number: with_optimizer(one, name) for number, one in graphs.items()}
             made = pipelined_with(graphs, recompute, _makers(cluster, placer, name), effort)
-            place_on = functools.partial(placed, placer=placer, optimizer=name, recompute=recompute)
-            quick = Unsearched(functools.partial(place_on, effort=0), shortest_step_s)
-            searched_on = functools.partial(place_on, effort=effort)
-            searches = effort and placer == "auto"
-            return with_unsplit(made, graphs, cluster, searched_on, quick if searches else None)
+            whole = graph.get(1) if isinstance(graph, Mapping) else None
+            if made.microbatches == 1 or made.unsplit is not None or whole is None:
+                return made
+            place_on = functools.partial(
+                placed, with_optimizer(whole, name), placer=placer, optimizer=name, recompute=recompute
+            )
+            return replace(made, unsplit=_plan_without_microbatches(place_on, cluster, effort))
         if not isinstance(graph, LayerGraph):
             raise ValueError("several graphs are for microbatches='auto': say so, or give one graph")
         tell_unused(optimizer, training=graph.training)
-        return placed(graph, cluster, placer, name, effort, recompute)
+        try:
+            return placed(graph, cluster, placer, name, effort, recompute)
+        except PlacementError as error:
+            raise error.with_traceback(None) from None  # without the frames of the search
+
+
+def _plan_without_microbatches(
+    place_on: Callable[..., Plan], cluster: Cluster, effort: Effort
+) -> Plan | None:
+    """The plan of the whole batch. Where none fits, one that takes more memory than there is."""
+    for where, how_long in ((cluster, effort), (without_limits(cluster), 0)):
+        try:
+            return replace(place_on(cluster=where, effort=how_long), cluster=cluster)
+        except PlacementError:
+            continue
+    return None  # not for want of memory
 
 
 def _makers(cluster: Cluster, placer: Placer, optimizer: str | None) -> Makers:
@@ -199,16 +225,17 @@ def _placed_by(cluster: Cluster, placer: Placer, effort: Effort, graph: LayerGra
         return best(graph, cluster, place_by, rehearse, effort=effort, enough_s=enough_s)
 
 
-def simulate(plan: PlanLike) -> Timeline:
+def simulate(plan: PlanLike | Pipeline) -> Timeline:
     """Predict the step of a plan: when each layer runs, what travels, how full each device gets.
 
     Args:
-        plan: the plan, or the path of its file.
+        plan: the plan or pipeline, or the path of its file; of a pipeline the step of the whole batch.
 
     Returns:
         The timeline.
     """
-    return run_simulation(read_plan(plan))
+    found = opened(plan)
+    return simulate_pipeline(found) if isinstance(found, Pipeline) else run_simulation(read_plan(found))
 
 
 def with_optimizer(graph: LayerGraph, optimizer: str | None) -> LayerGraph:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,8 +134,16 @@ def profile(
 
 
 def default_cluster() -> Cluster:
-    """All visible accelerators; with none, two emulated ones, said in the log."""
+    """All visible accelerators; with none, two emulated ones, said once a process."""
     if has_accelerator():
         return Cluster.discover()
-    logger.warning("no accelerator is visible: planning for two emulated devices (baechi.Cluster.virtual(2))")
+    _tell_emulated()
     return Cluster.virtual(2)
+
+
+@cache
+def _tell_emulated() -> None:
+    logger.warning(
+        "no accelerator is visible: two A100-80GB are emulated (baechi.Cluster.virtual(2)), and the model "
+        "runs on the CPU; cluster='cuda' insists on GPUs"
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from baechi.errors import PlacementError
 from baechi.place.fullness import within_memory
 from baechi.place.recompute import Recompute, placed_with
 from baechi.progress import say, verbosity
@@ -24,8 +25,9 @@ from baechi.run.runtime import Reorder
 from baechi.split.spec import Layers
 from baechi.verbs.given import Optimizer, instance_of
 from baechi.verbs.judging import Run, checked, judged, runner
-from baechi.verbs.pipeline.offering import offer
+from baechi.verbs.offering import offer
 from baechi.verbs.planning import with_optimizer
+from baechi.verbs.refusal import refused
 from baechi.verbs.split.gaining import split_where_it_gains
 from baechi.verbs.split.verb import plan_as_split
 
@@ -77,7 +79,8 @@ def fulfil(request: Request, model: nn.Module, inputs: Inputs | list[Inputs]) ->
         BaechiError: see `distribute`.
     """
     with verbosity(request.verbose), blocks_compiled(model, request.compile):
-        plan = _planned(request, model, Inputs.each_of(inputs))
+        examples = Inputs.each_of(inputs)
+        plan = planned(request, model, examples, request.profile_with(model, examples=examples))
         assign(model, plan, reorder=request.reorder, optimizer=instance_of(request.optimizer))
         tell_uncompiled(model)
         say(lambda: summary(plan) + _offered(request, plan, model, inputs))
@@ -94,8 +97,27 @@ def _offered(request: Request, plan: Plan, model: nn.Module, inputs: Inputs | li
     return f"; {found}" if found is not None and keeps_rows_apart(model, examples[0]) else ""
 
 
-def _planned(request: Request, model: nn.Module, examples: list[Inputs]) -> Plan:
-    graph, layers = request.profile_with(model, examples=examples), request.layers
+def planned(request: Request, model: nn.Module, examples: list[Inputs], graph: LayerGraph) -> Plan:
+    """Place a model.
+
+    Args:
+        request: how.
+        model: the model.
+        examples: what it is called with.
+        graph: its layer graph.
+
+    Raises:
+        PlacementError: no plan fits.
+    """
+    try:
+        return _planned(request, model, examples, graph)
+    except PlacementError as error:
+        noted = with_optimizer(graph, request.optimizer_name)
+        raise refused(error, model, examples[0], request.cluster, noted) from None
+
+
+def _planned(request: Request, model: nn.Module, examples: list[Inputs], graph: LayerGraph) -> Plan:
+    layers = request.layers
     run = runner(model, examples, request.optimizer, request.reorder)
 
     def plan_for(graph: LayerGraph) -> Plan:

@@ -11,6 +11,8 @@ from accelerator import ToyMachine
 
 from .devices import TWO, placed, there, whole
 
+pytestmark = pytest.mark.full
+
 WHERE = {"": 0, **{f"blocks.{number}": number % 2 for number in range(8)}}
 
 

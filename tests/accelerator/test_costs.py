@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import OWN, Architecture
-from matrix import pairs
+from matrix import pairs_by_tier
 from torch import nn
 
 import baechi
@@ -20,6 +20,8 @@ from baechi.backend.real.stopwatch import Stopwatch
 from baechi.measure import launch_seconds, links
 from baechi.records.cluster import HOST
 from baechi.records.datasheet import datasheet
+
+pytestmark = pytest.mark.default_cases(1)
 
 TWO = cluster(*NAMES[:2])
 KIND = TWO.devices[0].kind
@@ -113,7 +115,8 @@ LAUNCH_S = {"the device is slower": 1e-6, "alike": 7e-6, "the host is slower": 2
 
 
 @pytest.mark.parametrize(
-    ("source", "slower", "begun"), pairs(["hooks", "layers", "auto"], list(LAUNCH_S), ["late", "at once"])
+    ("source", "slower", "begun"),
+    pairs_by_tier(["hooks", "layers", "auto"], list(LAUNCH_S), ["late", "at once"]),
 )
 def test_layers(timed: Callable[..., ToyMachine], source: str, slower: str, begun: str) -> None:
     """Device and host apart, whichever is slower, in place and alone."""

@@ -1,12 +1,13 @@
 """What holds on any accelerator: on the test accelerator, or on a real one where one is asked for:
 
-BAECHI_DEVICE=cuda TORCH_CUDA_SANITIZER=1 python -m pytest tests/accelerator/test_devices.py
+BAECHI_DEVICE=cuda TORCH_CUDA_SANITIZER=1 python -m pytest --tier full tests/accelerator/test_devices.py
 
 The sanitizer proves that streams are ordered, as the test accelerator's clocks do.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from operator import ge, gt
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import torch
 from architectures import HELD_IN, OWN, Architecture, loss_of
 from backend.real.test_step_clock import what
-from matrix import FULL, in_turn, named, pairs
+from matrix import in_turn_by_tier, named, pairs
 from safetensors.torch import save_file
 from same import Result, assert_same, identical
 from same import step as step_on_cpu
@@ -36,7 +37,10 @@ from baechi.records.cluster import HOST
 from baechi.records.device import RESERVE
 from baechi.torchlib.tensors.storage import stamp
 
-pytestmark = pytest.mark.skipif(bool(why_not_here()), reason=why_not_here())
+pytestmark = [
+    pytest.mark.default_cases(1),
+    pytest.mark.skipif(bool(why_not_here()), reason=why_not_here()),
+]
 
 NAMES = names()
 LAST = NAMES[-1] if NAMES else ""
@@ -66,8 +70,10 @@ WAYS = [("late" if IS_TOY else "real", reorder) for reorder in (False, "host", "
 WAYS += [("at once", "host")] if IS_TOY else []
 PLACES = {"parts": PARTS[:2], "devices": NAMES[:2]}
 
-turns = functools.partial(in_turn, full=FULL or not IS_TOY)
-"""Real cards run every combination; on the test accelerator each choice has its turn."""
+
+def turns(*axes: Sequence[Any]) -> list[Any]:
+    """Real cards run every combination; on the test accelerator each choice has its turn."""
+    return in_turn_by_tier(*axes) if IS_TOY else [pytest.param(*row) for row in itertools.product(*axes)]
 
 
 def places_of(where: str) -> tuple[str, ...]:
@@ -81,8 +87,14 @@ def mode_of(row: Architecture, training: bool) -> str:
     return f"{row.name}-{'training' if training else 'inference'}"
 
 
-SPLIT = [(*way, row, training) for row, (way, training) in turns(SMALL, pairs(WAYS, (True, False)))]
-MODES = turns(SMALL, (False, True))  # of whole devices: those that `SPLIT` does not run
+SPLIT = [
+    pytest.param(*way, row, training, marks=one.marks, id=f"{mode_of(row, training)}-{way[0]}-{way[1]}")
+    for one in turns(SMALL, pairs(WAYS, (True, False)))
+    for row, (way, training) in [one.values]
+]
+MODES = [  # of whole devices: those that `SPLIT` does not run
+    pytest.param(*one.values, marks=one.marks, id=mode_of(*one.values)) for one in turns(SMALL, (False, True))
+]
 late_and_at_once = pytest.mark.parametrize(
     "begun", ["late", "at once"] if IS_TOY else ["real"], indirect=True
 )
@@ -345,7 +357,6 @@ def test_one_device() -> None:
     ("begun", "reorder", "architecture", "training"),
     SPLIT,
     indirect=["begun"],
-    ids=[f"{mode_of(row, training)}-{begun}-{reorder}" for begun, reorder, row, training in SPLIT],
 )
 def test_a_split_card(
     begun: Callable[[], None], architecture: Architecture, training: bool, reorder: Any
@@ -355,7 +366,7 @@ def test_a_split_card(
 
 
 @two
-@pytest.mark.parametrize(("architecture", "training"), MODES, ids=[mode_of(*mode) for mode in MODES])
+@pytest.mark.parametrize(("architecture", "training"), MODES)
 def test_two_devices(begun: Callable[[], None], architecture: Architecture, training: bool) -> None:
     """Peer copies between two devices; the inputs come from the host. Each device draws for itself."""
     distributed_as_plain(begun, (architecture, training), NAMES[:2], "host", home="cpu", drops=False)
@@ -443,6 +454,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: dict[str
     return losses
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("places", "made"),
     [(PARTS[:2], "before"), (PARTS[:2], "after"), pytest.param(NAMES[:2], "before", marks=two)],
@@ -609,6 +621,7 @@ def test_a_plan_made_for_devices_elsewhere(tmp_path: Path) -> None:
         assert identical(model(**batch()), expected)
 
 
+@pytest.mark.full
 def test_what_fits_runs() -> None:
     """A step with nearly the largest batch that fits takes no more memory on any device than it has."""
     memory_bytes, slack_bytes = (2**22, 0) if IS_TOY else (2**28, 2**26)  # libraries keep a workspace

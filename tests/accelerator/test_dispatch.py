@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise
-from matrix import pairs
+from matrix import pairs_by_tier
 from run.pipeline.by_loop import assert_same_gradients
 from torch import nn
 
@@ -23,6 +23,8 @@ from . import dispatched_net
 from .devices import cluster, there
 from .dispatched_net import Net
 from .where import moved
+
+pytestmark = pytest.mark.default_cases(1)
 
 WORKERS = ("inline", "thread")
 X = noise(11, 8)
@@ -38,7 +40,9 @@ def devices(*sizes: int, capacities: Any = None) -> HybridScheduler:
     return HybridScheduler(list(NAMES[: len(sizes)]), list(sizes), capacities)
 
 
-@pytest.mark.parametrize(("workers", "home", "late"), pairs(WORKERS, ["", NAMES[0], NAMES[3]], [True, False]))
+@pytest.mark.parametrize(
+    ("workers", "home", "late"), pairs_by_tier(WORKERS, ["", NAMES[0], NAMES[3]], [True, False])
+)
 def test_chunks_are_the_whole(toy: ToyMachine, workers: Any, home: str, late: bool) -> None:
     """Two chunks in flight on each device; the model is on the host, on one that works, or on another."""
     for seed in range(3):
@@ -211,6 +215,7 @@ def one_process(timeout: float) -> Iterator[baechi.Dispatched]:
     assert set(multiprocessing.active_children()) <= children
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
     with one_process(timeout=30) as pool:
@@ -228,6 +233,7 @@ def test_faults_of_a_worker_process_on_a_device(toy: ToyMachine) -> None:
             torch.testing.assert_close(pool(X), plain(X))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_a_worker_process_that_hangs_on_a_device_is_ended(toy: ToyMachine) -> None:
     """The timeout holds for a chunk, not for the start of its worker."""

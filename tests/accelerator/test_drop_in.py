@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
-from matrix import in_turn
+from matrix import in_turn_by_tier
 from run.every_way import Rig, batch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ import baechi
 from accelerator import NAMES, ToyMachine
 
 from .devices import TWO, cluster, graph_of, there, whole
+
+pytestmark = pytest.mark.default_cases(1)
 
 LAUNCHERS = (False, "host", "threads")
 rig = seeded(Rig)
@@ -86,7 +88,7 @@ every_launcher = pytest.mark.parametrize("reorder", LAUNCHERS)
 
 
 @pytest.mark.parametrize(
-    ("kind", "reorder"), in_turn(["sgd", "adam", "foreach", "fused", "made-before"], LAUNCHERS)
+    ("kind", "reorder"), in_turn_by_tier(["sgd", "adam", "foreach", "fused", "made-before"], LAUNCHERS)
 )
 def test_optimizers(toy: ToyMachine, reorder: Any, kind: str) -> None:
     """Five steps; weights stay the same objects."""
@@ -243,6 +245,7 @@ def test_restore_and_again(toy: ToyMachine) -> None:
             model.cpu()
 
 
+@pytest.mark.full
 def test_distribute_in_one_call(toy: ToyMachine) -> None:
     """The three lines: devices are found, layers measured, the plan runs; single where that is faster."""
     plain = whole(rig)

@@ -14,6 +14,8 @@ from baechi.run.binding import binding_of
 
 from .devices import placed, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAUNCHERS = (False, "host", "threads")
 WHERE = {"b": 1, "d": 1, "a": 0, "c": 0}
 
@@ -130,6 +132,7 @@ def test_no_memory_for_the_weights(toy: ToyMachine) -> None:
     assert model(there(noise(3, 8))).shape == (3, 4096)
 
 
+@pytest.mark.full
 def test_memory_is_the_same_after_many_steps(toy: ToyMachine) -> None:
     """Fifty steps with an optimizer, also with layers that wait: nothing piles up on any device."""
     for reorder in LAUNCHERS:

@@ -18,6 +18,8 @@ from accelerator import NAMES, ToyMachine
 from .devices import cluster, there
 from .where import moved
 
+pytestmark = pytest.mark.full
+
 COUNT = int(os.environ.get("BAECHI_HUNT_TOY", "30"))
 START = int(os.environ.get("BAECHI_HUNT_FROM", "0"))
 

@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from accelerator import COUNT, NAMES, ToyMachine
 
+pytestmark = pytest.mark.default_cases(1)
+
 SEEDS = range(20)
 ORDERS = {"at once": (0, False), "late 1": (1, True), "late 2": (2, True), "late 3": (3, True)}
 

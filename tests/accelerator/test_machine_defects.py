@@ -6,6 +6,8 @@ from torch import nn
 
 from accelerator import ToyMachine
 
+pytestmark = pytest.mark.default_cases(1)
+
 
 def default(index: int = 0) -> torch.Stream:
     return torch.accelerator.current_stream(index)

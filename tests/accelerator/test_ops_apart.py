@@ -16,6 +16,8 @@ from accelerator import NAMES, ToyMachine
 
 from .devices import cluster, graph_of, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 WHERE = {"a": 0, "b": 1, "c": 2}
 
 

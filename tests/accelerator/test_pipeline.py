@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, OWN, loss_of
-from matrix import in_turn
+from matrix import in_turn_by_tier
 from run.pipeline.by_loop import WithLoss, assert_same_gradients, batch_of, loop
 from run.pipeline.nets import Blocks, noise, seeded
 from torch import nn
@@ -25,12 +25,15 @@ from baechi.torchlib.tensors import storage
 from .devices import FIRST, cluster, compute_on, on_host, there
 from .where import moved
 
+pytestmark = pytest.mark.default_cases(1)
+
 NAMED = ("torch_transformer", "in_place_views", "t5", "resnet", "clip", "deberta_v2")
 ORDERS = ("1f1b", "gpipe", "interleaved", "auto", "1f1b", "gpipe")
 BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}
 
 
-@pytest.mark.parametrize(("name", "begun"), in_turn(NAMED, ["late", "clocks"]))
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "begun"), in_turn_by_tier(NAMED, ["late", "clocks"]))
 def test_as_the_loop(toy: ToyMachine, name: str, begun: str) -> None:
     """Work is queued and runs late, in a random order; or every access is checked against vector clocks."""
     number = NAMED.index(name)

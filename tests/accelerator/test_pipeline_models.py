@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from matrix import pairs
+from matrix import pairs_by_tier
 from run.pipeline.by_loop import assert_same_gradients
 from run.pipeline.nets import noise, seeded
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from accelerator import NAMES, ToyMachine
 
 from .devices import FIRST, cluster, on_host, there
 from .where import moved
+
+pytestmark = pytest.mark.default_cases(1)
 
 
 class Masked(nn.Module):
@@ -91,7 +93,7 @@ BUILDS: dict[str, Callable[[], nn.Module]] = {
 ORDERS = ("gpipe", "1f1b", "interleaved", "auto")
 
 
-@pytest.mark.parametrize(("name", "order", "late"), pairs(list(BUILDS), ORDERS, [True, False]))
+@pytest.mark.parametrize(("name", "order", "late"), pairs_by_tier(list(BUILDS), ORDERS, [True, False]))
 def test_as_the_whole_batch(toy: ToyMachine, name: str, order: Any, late: bool) -> None:
     """Two steps add up what two of the whole batch do; by clocks, nothing is unordered."""
     seed = list(BUILDS).index(name)

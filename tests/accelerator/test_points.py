@@ -31,6 +31,8 @@ from baechi.torchlib.tensors.swap_memory import exchange
 
 from .devices import TWO, cluster, placed, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAUNCHERS = (False, "host", "threads")
 
 
@@ -595,3 +597,32 @@ def test_links_and_devices_are_found(toy: ToyMachine) -> None:
     found = Cluster.discover()
     assert found.names == NAMES and all(device.memory_bytes > 0 for device in found.devices)
     assert DRIVER.kind == "toy" and backend_of(found).generators() == [torch.device(name) for name in NAMES]
+
+
+@pytest.mark.parametrize("microbatches", (None, 2))
+def test_a_batch_may_lie_on_a_device_before_the_weights_do(toy: ToyMachine, microbatches: int | None) -> None:
+    """A batch that a loader has put on a GPU, and a model fresh on the host: as their user has them."""
+    model, plain = seeded(Shifted)().double(), seeded(Shifted)().double()
+    batch = torch.arange(4).to("toy:0")
+    baechi.distribute(model, batch, cluster=TWO, device_map={"embed": 0, "out": 1}, microbatches=microbatches)
+    loss = model(batch).square().mean()
+    loss.backward()
+    expected = plain(batch.cpu()).square().mean()
+    expected.backward()
+    assert loss.cpu().item() == pytest.approx(expected.item(), rel=1e-12)
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        assert torch.allclose(one.grad.cpu(), other.grad, rtol=1e-10, atol=1e-12)
+
+
+class Shifted(nn.Module):
+    """An embedding and a layer, and a tensor that the code makes where its input lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(10, 8), nn.Linear(8, 8)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        embedded: Tensor = self.embed(codes) + torch.arange(8.0, device=codes.device)
+        result: Tensor = self.out(embedded)
+        return result

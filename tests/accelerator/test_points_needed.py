@@ -24,6 +24,8 @@ from baechi.torchlib.tensors import swap_memory
 
 from . import test_points as points
 
+pytestmark = pytest.mark.default_cases(1)
+
 
 @dataclass(frozen=True)
 class Row:

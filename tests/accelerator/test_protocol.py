@@ -27,6 +27,8 @@ from baechi.run.step.step import Step
 
 from .devices import TWO, cluster, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 SEEDS = 6
 HOST = {"x": noise(48, 8)}
 

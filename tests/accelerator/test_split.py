@@ -18,6 +18,8 @@ from baechi.torchlib.split_tensors.tensor import SplitTensor
 
 from .devices import cluster, compute_on, there
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAYERS: dict[str, tuple[Any, tuple[int, ...], str]] = {
     "linear out": (lambda: nn.Linear(5, 11), (3, 5), "out"),
     "linear in": (lambda: nn.Linear(10, 5), (3, 10), "in"),

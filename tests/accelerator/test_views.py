@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from architectures.base import noise, seeded
-from matrix import pairs
+from matrix import pairs_by_tier
 from run.worlds import Net
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -16,12 +16,16 @@ from accelerator import ToyMachine
 
 from .devices import placed, there, whole
 
+pytestmark = pytest.mark.default_cases(1)
+
 LAUNCHERS = (False, "host", "threads")
 MODES = {mode.__name__: mode for mode in (torch.no_grad, torch.inference_mode, contextlib.nullcontext)}
 
 
 @pytest.mark.parametrize(
-    ("write", "mode", "reorder"), pairs(["view", "original", "layer"], list(MODES), LAUNCHERS), ids=str
+    ("write", "mode", "reorder"),
+    pairs_by_tier(["view", "original", "layer"], list(MODES), LAUNCHERS),
+    ids=str,
 )
 def test_one_memory(toy: ToyMachine, write: str, mode: str, reorder: Any) -> None:
     """What is written through the view or to the input is seen in the other, also by the caller."""

@@ -1,5 +1,6 @@
 """The ablation takes away what it says, and only that."""
 
+import pytest
 from place.graphs import graph_of
 
 from baechi.bench.ablation import ALL, TERMS, ablation, in_aim, without
@@ -17,6 +18,7 @@ def test_the_aim() -> None:
     assert [in_aim(off) for off in (-0.001, 0.0, 0.15, 0.151)] == [False, True, True, False]
 
 
+@pytest.mark.full
 def test_with_all_terms_the_simulator_is_near() -> None:
     """With nothing removed, steps and peaks are within the aim; without the host, steps are not."""
     rows = list(ablation(quick=True))

@@ -1,5 +1,7 @@
 """The largest batches: found by bisection, and what baechi fits accelerate's map does not exceed."""
 
+import pytest
+
 from baechi.bench import batches
 
 
@@ -9,6 +11,7 @@ def test_bisection() -> None:
         assert batches.largest_that(lambda number, limit=limit: number <= limit, 32) == found
 
 
+@pytest.mark.full
 def test_quick() -> None:
     """The map of accelerate, which counts weights only, trains no larger batch than auto's plan."""
     rows = list(batches.batches(quick=True))

@@ -28,6 +28,7 @@ def ran() -> list[Emulated]:
     return list(emulated.emulated(quick=True))
 
 
+@pytest.mark.full
 def test_every_model_on_every_cluster(rows: list[Row]) -> None:
     """Towers and skips on two devices, equal and not, with one and four microbatches."""
     found = {(row.model, row.cluster, row.microbatches) for row in rows}
@@ -49,6 +50,7 @@ def test_table(rows: list[Row]) -> None:
     assert simulated.table([Row("m", "c", 2, None)]).row_count == 1
 
 
+@pytest.mark.full
 def test_emulated_steps(ran: list[Emulated]) -> None:
     """All ways run; no step is faster than its bound, and the choice is not behind the literature."""
     assert [(row.model, row.cluster, row.microbatches) for row in ran] == [("towers", "2 equal, NVLink", 4)]
@@ -111,6 +113,7 @@ def kept_by_rows(rows: int) -> LayerGraph:
     return graph
 
 
+@pytest.mark.full
 def test_largest_batches() -> None:
     """All microbatches in flight hold the whole batch, as GPipe's do; with one in flight, far more fits."""
     fits = batches._Fits(kept_by_rows, 64)
@@ -120,6 +123,7 @@ def test_largest_batches() -> None:
     assert [list(column.cells) for column in shown.columns] == [["m"], ["64"], ["104"], ["none"]]
 
 
+@pytest.mark.full
 def test_parts_of_the_list() -> None:
     """Models and clusters by name; unknown ones are refused."""
     (row,) = emulated.emulated(quick=True, models=["skips"], devices=["2 unequal"])

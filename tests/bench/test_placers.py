@@ -17,6 +17,7 @@ def rows() -> list[Row]:
     return list(quality.quality(quick=True))
 
 
+@pytest.mark.full
 def test_every_model_by_every_placer(rows: list[Row]) -> None:
     """Each model on a roomy and a tight cluster, by each placer, accelerate's map included."""
     pytest.importorskip("accelerate")

@@ -33,6 +33,7 @@ def test_what_was_said_of_an_empty_device() -> None:
     assert not is_true(row(100, (1000, 1)), "simulated")
 
 
+@pytest.mark.full
 def test_predictions_are_true() -> None:
     """Dry runs are exact; the simulator is near. All clocks are logical: a second run says the same, and
     `--json` has each row of it, with what it is off by."""
@@ -48,6 +49,7 @@ def test_predictions_are_true() -> None:
         assert body["simulated"]["time"] == body["simulated_s"] / body["measured_s"] - 1
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize(
     ("model", "kind", "devices", "placer", "mode"),
     [

@@ -66,6 +66,7 @@ def test_g4_modules_that_pass_through() -> None:
         assert list(graph.edges) == [("input:input", "0"), ("0", "1"), ("1", "2"), ("2", "3")]
 
 
+@pytest.mark.full
 def test_g5_deep_models() -> None:
     """A thousand layers in a row were a RecursionError."""
     graph = graph_of(nn.Sequential(*[nn.Linear(1, 1) for _ in range(1000)]), torch.ones(1, 1), training=False)

@@ -169,7 +169,7 @@ def test_fits_takes_shipped_graphs() -> None:
 def test_no_name_is_cut_off(columns: int) -> None:
     """Whatever the terminal is like."""
     done = CliRunner().invoke(app, ["clusters"], env={"COLUMNS": str(columns)})
-    assert all(f"  {name} " in done.output for name in shipped("cluster"))
+    assert all(f" {name} " in done.output for name in shipped("cluster"))
 
 
 def test_limits(script: str) -> None:

@@ -69,8 +69,9 @@ def test_report_on_a_pipeline(folder: Path) -> None:
     done = run("report", file, "--html", page, "--trace", folder / "p.trace")
     assert done.exit_code == 0 and done.stdout == ""
     assert page.read_text().startswith("<!doctype html>") and 'id="graph"' not in page.read_text()
-    done = run("report", file, "--measured", folder / "step.json")
-    assert done.exit_code == 2 and "--measured and --json are of plans" in done.stderr
+    assert "Measured: " in run("report", file, "--measured", folder / "step.json").output
+    done = run("report", file, "--json", folder / "p.json")
+    assert done.exit_code == 2 and "--json is of plans" in done.stderr
 
 
 def test_simulate(folder: Path) -> None:

@@ -13,6 +13,8 @@ import baechi
 from baechi import FatalError, Rows
 from baechi.dispatch.merge.alone import Alone
 
+pytestmark = pytest.mark.default_cases(6)
+
 X = torch.randn(10, 8, generator=torch.Generator().manual_seed(0))
 Forward = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 _FIGURE = re.compile(r"\d+\.\d+(?:e[+-]\d+)?|\d+")
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def page(name: str) -> str:

@@ -17,6 +17,7 @@ def sessions() -> list[tuple[str, str]]:
     return re.findall(r"^\$ baechi (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE)
 
 
+@pytest.mark.full
 def test_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command, in order, in a folder with the page's `train.py`; an error exits with 2."""
     monkeypatch.chdir(tmp_path)

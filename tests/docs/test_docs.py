@@ -32,6 +32,7 @@ def test_the_placer_of_the_docs_places() -> None:
     assert re.fullmatch(r'    "by-count": by_count,\n', line)
 
 
+@pytest.mark.full
 def test_examples_run() -> None:
     """Each example runs, and prints what stands beside it (floats to two digits).
 
@@ -69,6 +70,7 @@ def test_the_emulated_cluster_of_the_docs(capsys: pytest.CaptureFixture[str]) ->
     assert "add_ on stream cpu:0/side writes memory that" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_reports_of_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     """What the page on reports shows is what its program prints."""
     page = (ROOT / "docs/reports.md").read_text()
@@ -90,6 +92,7 @@ def test_readme_snippets_are_python() -> None:
             compile(block if not block.startswith("    ") else f"x = {{\n{block}}}", str(page), "exec")
 
 
+@pytest.mark.full
 def test_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo trains on devices too small for one, shows the plan, and finds the same losses."""
     monkeypatch.setattr(demo, "STEPS", 2)

@@ -2,11 +2,14 @@
 
 import re
 
+import pytest
 from architectures import HELD_IN
 from docs.pages import page
 
 from baechi.capture import capture
 from baechi.records import Inputs
+
+pytestmark = pytest.mark.full
 
 NAMES = {"GPT-2": "gpt2"}
 

@@ -16,6 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import baechi
 
+pytestmark = pytest.mark.full
+
 lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
 
 SECTIONS = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", page("docs/how-to.md"), re.DOTALL | re.MULTILINE)

@@ -9,6 +9,8 @@ from docs.pages import ROOT
 
 import baechi
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

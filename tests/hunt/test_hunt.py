@@ -1,8 +1,8 @@
 """Random models in random ways compute what the plain model computes.
 
-A seed is a model, run in two ways. The suite runs a hundred; more by
+A seed is a model, run in two ways. The nightly tier runs a hundred; more by
 
-    BAECHI_HUNT=20000 python -m pytest -n 2 tests/hunt
+    BAECHI_HUNT=20000 python -m pytest -n 2 --tier nightly tests/hunt
 
 and from another seed on with `BAECHI_HUNT_FROM`. A failure is shrunk, and printed as a program.
 `PYTHONPATH=tests python -m hunt` makes a table of all that fails.
@@ -16,6 +16,8 @@ from .case import cases, judged
 from .program import program
 from .shrink import shrunk
 from .world import EMULATED
+
+pytestmark = pytest.mark.nightly
 
 COUNT = int(os.environ.get("BAECHI_HUNT", "100"))
 START = int(os.environ.get("BAECHI_HUNT_FROM", "0"))

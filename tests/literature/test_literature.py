@@ -15,6 +15,8 @@ import baechi
 from baechi.torchlib.tensors.pytree import tensors_in
 from literature import LITERATURE
 
+pytestmark = pytest.mark.nightly
+
 DEVICES = 3
 PLACERS = ("m-etf", "random:1")
 REORDER = (False, "host", "threads")

@@ -48,6 +48,7 @@ def distinct(graph: LayerGraph) -> list[str]:
 # --- what gets which seconds -------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "architecture", [row for row in (*HELD_IN, *OTHERS) if row.name in MEASURED], ids=lambda row: row.name
 )
@@ -80,6 +81,7 @@ def blocks(count: int) -> tuple[nn.Module, Tensor]:
     return model, torch.zeros(2, 5, dtype=torch.long)
 
 
+@pytest.mark.full
 def test_eighty_blocks_cost_what_eight_cost() -> None:
     """The number of distinct layers does not grow with the depth; every block has seconds."""
     few, many = (profiled(*blocks(count), rounds=1) for count in (8, 80))

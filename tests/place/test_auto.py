@@ -21,6 +21,8 @@ from baechi.records.device import HostCosts
 from baechi.simulate import Rehearsal, simulate
 from baechi.verbs.planning import place
 
+pytestmark = pytest.mark.default_cases(4)
+
 
 @given(layer_graphs(), clusters(), st.sampled_from([0, 1, 2]))
 @settings(max_examples=15, deadline=None)

@@ -111,6 +111,7 @@ def test_p7_same_bytes_in_cap_and_walk() -> None:
     assert not plan.candidates
 
 
+@pytest.mark.full
 def test_p10_same_plan_in_every_process() -> None:
     """Orders used to follow memory addresses: three processes gave three plans."""
     here: dict[str, list[str]] = {}

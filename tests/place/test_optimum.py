@@ -95,6 +95,7 @@ def longest_travel_s(graph: LayerGraph, cluster: Cluster) -> float:
     return max(reached.values())
 
 
+@pytest.mark.full
 def test_auto_is_near_the_best() -> None:
     """Within a twentieth of the best plan on 95 of 100 random worlds, and never better than it."""
     near = 0

@@ -4,13 +4,15 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from matrix import pairs
+from matrix import pairs_by_tier
 from place.checker import check
 from place.every import EVERY, plan_by
 
 import baechi
 from baechi.records import Cluster, LayerGraph
 from baechi.zoo import MODELS
+
+pytestmark = pytest.mark.default_cases(4)
 
 KINDS = ("A100-80GB", "L4")
 QUICK = EVERY[:-1]
@@ -38,13 +40,15 @@ def one_device_bytes(model: str, training: bool) -> int:
     return plan.timeline.peak_bytes["device:0"]
 
 
-@pytest.mark.parametrize(("model", "training", "placer"), pairs(list(MODELS), (False, True), QUICK))
+@pytest.mark.parametrize(("model", "training", "placer"), pairs_by_tier(list(MODELS), (False, True), QUICK))
 def test_roomy(model: str, training: bool, placer: str) -> None:
     """Each device holds the whole model."""
     check(plan_by(placer, graph_of(model, training), Cluster.uniform(2)))
 
 
-@pytest.mark.parametrize(("model", "training", "placer"), pairs(list(MODELS), (True, False), QUICK[1:]))
+@pytest.mark.parametrize(
+    ("model", "training", "placer"), pairs_by_tier(list(MODELS), (True, False), QUICK[1:])
+)
 def test_tight(model: str, training: bool, placer: str) -> None:
     """No device holds it; three together have half as much again as it needs on one."""
     cluster = Cluster.uniform(3, memory=one_device_bytes(model, training) // 2)
@@ -53,7 +57,9 @@ def test_tight(model: str, training: bool, placer: str) -> None:
     assert len(plan.devices_used) > 1
 
 
-@pytest.mark.parametrize(("model", "training", "placer"), pairs(list(MODELS), (True, False), QUICK[1:]))
+@pytest.mark.parametrize(
+    ("model", "training", "placer"), pairs_by_tier(list(MODELS), (True, False), QUICK[1:])
+)
 def test_unequal(model: str, training: bool, placer: str) -> None:
     """Devices of two kinds and sizes, the largest of which holds four fifths of it."""
     cluster = unequal(one_device_bytes(model, training) * 4 // 5)

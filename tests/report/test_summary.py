@@ -33,7 +33,7 @@ def test_many_devices_are_counted() -> None:
     graph = branches(6, 1)
     names = list(graph.placed())
     plan = Plan(graph, cluster_of(*[99] * 8), {name: f"d{number}" for number, name in enumerate(names)})
-    assert summary(plan).startswith("model on 8 of 8 devices: step")
+    assert summary(plan).startswith("model on 8 of 8 devices (8 x cpu): step")
 
 
 def test_repr_of_a_plan() -> None:
@@ -78,7 +78,8 @@ def test_other_records() -> None:
     )
     peaks = plan.timeline.peak_bytes
     assert repr(replace(plan.timeline, source="measured")).splitlines() == [
-        f"Timeline, measured: step {plan.timeline.makespan_s:.2f} s, {len(plan.timeline.spans)} spans",
+        f"Timeline, measured, training: step {plan.timeline.makespan_s:.2f} s, "
+        f"{len(plan.timeline.spans)} spans",
         f"  d0: peak {peaks['d0']} B",
         f"  d1: peak {peaks['d1']} B",
     ]

@@ -97,7 +97,7 @@ def test_candidates_are_shown() -> None:
     model, inputs = zoo.transformer("small")
     cluster = baechi.Cluster.virtual(2)
     found = baechi.place(baechi.profile(model, inputs, cluster=cluster), cluster)
-    text = report.to_text(found)
+    text = " ".join(report.to_text(found).split())
     assert "Tried" in text and "m-etf" in text and "auto (" in text and "largest peak" in text
 
 

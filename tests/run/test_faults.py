@@ -28,6 +28,8 @@ from baechi.run.binding import binding_of
 from baechi.run.deferred.tensor import Deferred
 from baechi.run.runtime import Runtime
 
+pytestmark = pytest.mark.default_cases(3)
+
 MEMORY_BYTES = 64 * 2**20
 
 

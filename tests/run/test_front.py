@@ -64,6 +64,7 @@ def runs(made: Pipeline, cluster: Cluster) -> dict[str, int]:
         return dict(baechi.last_step(model).peak_bytes)
 
 
+@pytest.mark.full
 def test_three_limits_give_three_plans() -> None:
     """Each is as fast as the best of all numbers with all blocks at that limit, and keeps it when it runs."""
     known, seen = graphs(), []

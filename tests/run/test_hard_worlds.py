@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import baechi
 from baechi.errors import BaechiError
 
+pytestmark = pytest.mark.default_cases(5)
+
 REORDER = (False, "host", "threads")
 
 

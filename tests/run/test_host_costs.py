@@ -13,6 +13,8 @@ from baechi.order import LaunchOrder, waiting_layers
 from baechi.records import Cluster, Device, HostCosts, Link, Plan
 from baechi.run.runtime import Reorder
 
+pytestmark = pytest.mark.default_cases(4)
+
 FAST = Device("cpu:0", "fast", 10**9, flops_per_s={"float32": 1e18}, bytes_per_s=1e18)
 CLUSTER = Cluster((FAST, replace(FAST, name="cpu:1")), link=Link(0.0, 1e18), emulated=True)
 COST_S = 1e-3

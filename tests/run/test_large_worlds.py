@@ -1,8 +1,8 @@
 """Worlds that are large: very long, very wide, more buffers than anybody needs.
 
-The suite takes a quarter of them; all 2,000 layers in a row, and 500 side by side, are run by
+The full tier takes a quarter of them; all 2,000 layers in a row, and 500 side by side, are run by
 
-    BAECHI_LARGE=1 python -m pytest tests/run/test_large_worlds.py
+    BAECHI_LARGE=1 python -m pytest --tier full tests/run/test_large_worlds.py
 """
 
 import os
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from architectures.base import noise, seeded
 from run.late import late
@@ -19,6 +20,8 @@ from same import ROUNDING, assert_same, identical, step
 from torch import Tensor, nn
 
 import baechi
+
+pytestmark = pytest.mark.full
 
 REORDER = (False, "host", "threads")
 

@@ -109,6 +109,7 @@ def test_memory_falls_as_predicted(where: dict[str, int]) -> None:
         assert 0.999 * after[device] <= simulated.peak_bytes[device] <= 1.15 * after[device]
 
 
+@pytest.mark.full
 def test_a_model_that_fits_no_other_way_trains() -> None:
     """Auto runs as few modules again as needed, none with room, and an error without it tells the cure."""
     before, _ = peaks(None, {"": 0})

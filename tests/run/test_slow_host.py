@@ -18,6 +18,8 @@ from baechi.records.cluster import HOST
 from baechi.records.datasheet import datasheet
 from baechi.records.timeline import Span
 
+pytestmark = pytest.mark.default_cases(4)
+
 CARD, CPU = "cpu:0", "cpu:1"
 
 

@@ -1,8 +1,8 @@
 """A soak: many steps, and nothing grows.
 
-The suite does 80 steps in each of the three ways; all of the 2,000 are done by
+The nightly tier does 80 steps in each of the three ways; all of the 2,000 are done by
 
-    BAECHI_SOAK_STEPS=2000 python -m pytest tests/run/test_soak.py -s
+    BAECHI_SOAK_STEPS=2000 python -m pytest --tier nightly tests/run/test_soak.py -s
 """
 
 import gc
@@ -23,6 +23,8 @@ from torch import nn
 
 import baechi
 from baechi.backend.virtual import current
+
+pytestmark = pytest.mark.nightly
 
 STEPS = int(os.environ.get("BAECHI_SOAK_STEPS", "80"))
 EARLY = max(20, STEPS // 20)

@@ -6,11 +6,13 @@ import pytest
 from architectures import HELD_IN, OTHERS, OWN, Architecture
 from architectures.graphs import assert_each_is_owned_once, assert_weights_add_up
 from architectures.of_zoo import ZOO
-from matrix import FULL, in_turn, named
+from matrix import in_turn_by_tier, named
 from same import ROUNDING, Result, assert_same, step
 
 import baechi
 from baechi.torchlib.tensors.pytree import map_tensors
+
+pytestmark = pytest.mark.default_cases(6)
 
 PLACERS = ("m-topo", "m-etf", "random:0", "random:1", "random:2")
 PLACED = (
@@ -26,9 +28,9 @@ MODES = {"training": True, "inference": False}
 
 
 def placed(row: Architecture, training: bool) -> list[tuple[int, str]]:
-    """Three of the placements for each architecture and mode, so that all seven go round; or all of them."""
+    """Three of the placements for each architecture and mode, so that all seven go round."""
     first = 3 * (2 * [*ZOO, *HELD_IN].index(row) + training)
-    return [*PLACED] if FULL else [PLACED[(first + place) % len(PLACED)] for place in range(3)]
+    return [PLACED[(first + place) % len(PLACED)] for place in range(3)]
 
 
 def graph_of(architecture: Architecture, training: bool) -> baechi.LayerGraph:
@@ -49,7 +51,8 @@ def run_on(architecture: Architecture, graph: baechi.LayerGraph, n: int, placer:
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("architecture", [*ZOO, *HELD_IN], ids=lambda a: a.name)
-def test_held_in(architecture: Architecture, training: bool) -> None:
+@pytest.mark.parametrize("placements", ["in turn", pytest.param("all", marks=pytest.mark.nightly)])
+def test_held_in(architecture: Architecture, training: bool, placements: str) -> None:
     """On 1 to 4 devices, by placements in turn; a random one uses every device."""
     reference = step(architecture.build(), architecture.inputs(), training=training)
     model = architecture.build().train(training)
@@ -57,12 +60,12 @@ def test_held_in(architecture: Architecture, training: bool) -> None:
     graph = baechi.plan_of(model).graph
     result = step(model, architecture.inputs(), training=training)  # and outside of `with`
     assert_same(reference, result, tolerance=ROUNDING)
-    for n, placer in placed(architecture, training):
+    for n, placer in PLACED if placements == "all" else placed(architecture, training):
         result = run_on(architecture, graph, n, placer)
         assert_same(reference, result, tolerance=0.0 if n == 1 else ROUNDING)
 
 
-@pytest.mark.parametrize(("architecture", "mode"), in_turn(OTHERS, list(MODES)), ids=named)
+@pytest.mark.parametrize(("architecture", "mode"), in_turn_by_tier(OTHERS, list(MODES)), ids=named)
 def test_others(architecture: Architecture, mode: str) -> None:
     """On 3 devices: the model that was captured itself, and others by its graph; which has all weights."""
     training = MODES[mode]
@@ -97,7 +100,7 @@ DOUBLE = [a for a in (*ZOO, *HELD_IN) if a.name != "mixtral"]
 
 @pytest.mark.parametrize(
     ("architecture", "placer"),
-    in_turn(DOUBLE, ["random:0", "random:1"]),
+    in_turn_by_tier(DOUBLE, ["random:0", "random:1"]),
     ids=named,
 )
 def test_gradients_in_double_precision(architecture: Architecture, placer: str) -> None:

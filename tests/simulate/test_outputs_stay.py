@@ -13,6 +13,8 @@ import baechi
 from baechi.records import Cluster, Device, Link, Plan
 from baechi.simulate.bounds import shortest_step_s
 
+pytestmark = pytest.mark.default_cases(4)
+
 ROWS = torch.arange(128).view(4, 32) % 50
 
 

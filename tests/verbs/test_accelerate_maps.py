@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import baechi
 from baechi.torchlib.tensors.pytree import tensors_in
 
+pytestmark = pytest.mark.default_cases(5)
+
 NAMES = (
     "llama gpt2 bert t5 bart clip vit mixtral falcon opt bloom distilbert albert xlnet vit_mae mistral "
     "gpt_neo convnext resnet gemma2"

@@ -16,6 +16,8 @@ from baechi.verbs.batches import (
     resized_batch,
 )
 
+pytestmark = pytest.mark.default_cases(5)
+
 X = torch.arange(10).view(2, 5)
 
 

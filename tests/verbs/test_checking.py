@@ -5,10 +5,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import torch
 from order.unforeseen import captured, capturing
 from run.late import late
 from run.worlds import World, crossed, x
-from torch import Tensor
+from torch import Tensor, nn
 
 import baechi
 from baechi.records.timeline import Timeline
@@ -57,3 +58,12 @@ def test_what_is_not_there_is_null() -> None:
     found = replace(found, gradient_difference=math.inf)
     body = json.loads(replace(found, ran=(replace(found.ran[0], timeline=None),)).to_json())
     assert body["gradient_difference"] is None and body["ran"][0]["timeline"] is None
+
+
+def test_peaks_count_the_optimizer() -> None:
+    """Steps and peaks are those that the plan predicts, with the state of its optimizer."""
+    model, inputs = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1)), torch.ones(4, 64)
+    baechi.distribute(model, inputs, cluster=baechi.Cluster.virtual(2), optimizer="adam")
+    predicted = baechi.plan_of(model).timeline
+    for one in baechi.check(model, inputs).ran[1:]:
+        assert one.timeline is not None and one.timeline.peak_bytes == predicted.peak_bytes

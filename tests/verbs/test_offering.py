@@ -4,6 +4,7 @@ import copy
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.cost.rows import of_rows
 from baechi.records import Cluster, Device, Link, Plan
-from baechi.verbs.pipeline.offering import offer
+from baechi.verbs.offering import offer
 
 X = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
 
@@ -120,16 +121,20 @@ def test_no_gain() -> None:
     assert found is not None and found.microbatches == 2
 
 
-def test_of_rows() -> None:
-    """What grows with the rows is divided; weights stay."""
-    graph = baechi.profile(Chain(), X, cluster=slow_devices(), source="estimate")
-    part, exact = (
-        of_rows(graph, 1 / 8),
-        baechi.profile(Chain(), X[:4], cluster=slow_devices(), source="estimate"),
-    )
+@pytest.mark.parametrize("bytes_per_s", [1e6, 1e10], ids=["bound by memory", "bound by arithmetic"])
+def test_of_rows(bytes_per_s: float) -> None:
+    """What grows with the rows is divided; weights stay, and so does the time to read them."""
+    devices = [replace(device, bytes_per_s=bytes_per_s) for device in slow_devices().devices]
+    cluster = replace(slow_devices(), devices=tuple(devices))
+    graph = baechi.profile(Chain(), X, cluster=cluster, source="estimate")
+    part = of_rows(graph, 1 / 8, devices)
+    exact = baechi.profile(Chain(), X[:4], cluster=cluster, source="estimate")
     for name in graph.placed():
-        for amount in ("param_bytes", "grad_bytes", "output_bytes", "saved_bytes", "flops"):
+        for amount in ("param_bytes", "grad_bytes", "output_bytes", "saved_bytes", "flops", "moved_bytes"):
             assert part.amount(name, amount) == exact.amount(name, amount), (name, amount)
+        for seconds in ("forward_s", "backward_s"):
+            ours, theirs = [getattr(one.costs(name), seconds)["slow"] for one in (part, exact)]
+            assert ours == pytest.approx(theirs, rel=0.03), (name, seconds)
     assert all(part.edge_costs(*edge).bytes == exact.edge_costs(*edge).bytes for edge in part.edges)
 
 

@@ -11,7 +11,7 @@ from wild.verdict import Kind
 
 LIMIT_S = 60.0
 
-pytestmark = pytest.mark.skipif(bool(site.missing()), reason=str(site.missing()))
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(site.missing()), reason=str(site.missing()))]
 
 
 @pytest.mark.timeout(0)  # hours, all together

@@ -104,8 +104,10 @@ def _run(
         given = (inputs.args, inputs.kwargs)
         stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []
 
+        home = _home(model)
+
         def fake_of(tensor: torch.Tensor) -> torch.Tensor:
-            stand_ins.append((_stand_in_tensor(tensor, mode), tensor))
+            stand_ins.append((_stand_in_tensor(tensor, mode, home), tensor))
             return stand_ins[-1][0]
 
         args, kwargs = map_tensors(fake_of, given)
@@ -127,14 +129,25 @@ def _run(
     return trace
 
 
-def _stand_in_tensor(tensor: torch.Tensor, mode: FakeTensorMode | None) -> torch.Tensor:
-    if mode is None:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    if tensor.is_meta:
+def _home(model: nn.Module) -> torch.device | None:
+    """Where all weights lie, and so the batch does while the model is watched; None if there are several."""
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers()) if not tensor.is_meta}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def _stand_in_tensor(
+    tensor: torch.Tensor, mode: FakeTensorMode | None, home: torch.device | None
+) -> torch.Tensor:
+    away = home is not None and tensor.device != home and not tensor.is_meta
+    if mode is not None and tensor.is_meta:
         return torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, requires_grad=tensor.requires_grad
         )
-    return mode.from_tensor(tensor)
+    if mode is not None and not away:
+        return mode.from_tensor(tensor)
+    source = tensor.detach() if mode is None else mode.from_tensor(tensor.detach())
+    copied = source.to(home) if away else source.clone()
+    return copied.requires_grad_(tensor.requires_grad)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 In:    a placement problem whose graph has the costs of one microbatch, and a judge of placements.
 Out:   placements by group, the best first.
-Start: `cuts`, then `search`; `unsplit` for the plan without microbatches.
+Start: `cuts`, then `search`.
 """
 
 from baechi.place.pipeline.cuts import cuts

@@ -8,6 +8,9 @@ from baechi.place.tight.least_bytes import LeastBytes, all_together, least_bytes
 from baechi.place.tight.refusal import refusal
 from baechi.units import format_bytes
 
+_SHOWN = 4
+"""So many members of a group are named."""
+
 
 def prove(problem: Problem) -> None:
     """Refuse a problem that no placement can fit.
@@ -28,7 +31,7 @@ def prove(problem: Problem) -> None:
         _prove_pins(problem, least, device)
     needed, there = all_together(least), sum(problem.memory_bytes)
     if needed > there:
-        raise _all_too_large(problem, least, needed - there)
+        raise _all_too_large(problem, least, needed)
 
 
 def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence[int]) -> PlacementError:
@@ -40,18 +43,38 @@ def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence
     pinned = ", pinned there," if problem.pins[group] != ANYWHERE else ""
     if sizes[layer] > max(memory.values()):
         name = problem.indexed.names[layer]
-        what = f"layer {name}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
-        splits = problem.graph.costs(name).splits
+        costs = problem.graph.costs(name)
+        called = f"layer {name}" if costs.kind == "layer" else _called(problem, name)
+        what = f"{called}{pinned} is larger than {where}: it needs at least {format_bytes(sizes[layer])}"
+        splits = costs.splits
         how = " (split='auto')" if splits is not None and splits["shapes"] and not splits["refused"] else ""
-        needed, cure = sizes[layer], f"splitting the layer{how}"
+        needed, cure = sizes[layer], f"splitting the layer{how}" if costs.kind == "layer" else ""
     else:
-        name = problem.indexed.names[members[0]]
+        names = [problem.indexed.names[member] for member in members]
+        name, shown = names[0], [_called(problem, one) for one in names[:_SHOWN]]
+        shown += ["..."] if len(names) > _SHOWN else []
+        tied = _tied(problem, names)
+        why = "which share a weight" if tied else "which the model's code joins"
         what = (
-            f"layer {name} and {len(members) - 1} more that must share its device{pinned} are larger than "
-            f"{where}: they need at least {format_bytes(part.alone_bytes)} together"
+            f"{len(names)} parts that must share a device{pinned} ({', '.join(shown)}, {why}) are larger "
+            f"than {where}: they need at least {format_bytes(part.alone_bytes)} together"
         )
-        needed, cure = part.alone_bytes, "not tying them to each other"
+        needed, cure = part.alone_bytes, "not tying their weights" if tied else ""
     return refusal(problem, name, what, memory, {d: needed - memory[d] for d in allowed}, cure)
+
+
+def _called(problem: Problem, name: str) -> str:
+    costs = problem.graph.costs(name)
+    return name if costs.kind == "layer" else f"functional op {costs.type}"
+
+
+def _tied(problem: Problem, names: Sequence[str]) -> bool:
+    """Whether layers share a weight: one of them owns that under the name of another one, too."""
+    modules = {problem.graph.module_of(name) for name in names}
+    owned = [(name, weight) for name in names for weight in problem.graph.costs(name).weights or ()]
+    return any(
+        weight.rpartition(".")[0] in modules - {problem.graph.module_of(name)} for name, weight in owned
+    )
 
 
 def _prove_pins(problem: Problem, least: Sequence[LeastBytes], device: int) -> None:
@@ -77,14 +100,16 @@ def _prove_pins(problem: Problem, least: Sequence[LeastBytes], device: int) -> N
         )
 
 
-def _all_too_large(problem: Problem, least: Sequence[LeastBytes], short: int) -> PlacementError:
+def _all_too_large(problem: Problem, least: Sequence[LeastBytes], needed: int) -> PlacementError:
     largest = max(range(len(least)), key=lambda group: least[group].alone_bytes)
     name, size = problem.indexed.names[problem.indexed.members[largest][0]], least[largest].alone_bytes
-    each = -(-short // len(problem.devices))
+    there = sum(problem.memory_bytes)
+    each = -(-(needed - there) // len(problem.devices))
     return refusal(
         problem,
         name,
-        f"all layers together are larger than all devices together, by {format_bytes(short)}; the largest is "
+        f"all layers together are larger than all devices together, by {format_bytes(needed - there)}: "
+        f"they need at least {format_bytes(needed)}, the devices have {format_bytes(there)}; the largest is "
         f"{name} with {format_bytes(size)}",
         dict(enumerate(problem.memory_bytes)),
         dict.fromkeys(problem.devices, each),

@@ -1,13 +1,13 @@
 """Errors for placements that do not fit: the layer, the bytes missing on each device, and cures."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from baechi.errors import PlacementError
 from baechi.place.evaluated import Evaluated
 from baechi.place.fullness import recompute_helps
 from baechi.place.ledger import Ledger
 from baechi.place.problem import ANYWHERE, Problem
-from baechi.place.tight.least_bytes import all_together, least_bytes
 from baechi.units import format_bytes
 
 
@@ -108,15 +108,15 @@ def _missed(problem: Problem, nearest: Evaluated, what: str) -> PlacementError:
     name = problem.indexed.names[problem.indexed.members[largest][0]]
     pins = "fewer pins, " if any(pin != ANYWHERE for pin in problem.pins) else ""
     names = problem.cluster.names
-    tried = [
-        f"  {names[d]}: has {format_bytes(memory[d])}, {format_bytes(short)} short in the nearest try"
+    tried = {
+        d: f"{format_bytes(memory[d])}, {format_bytes(short)} short in the nearest try"
         for d, short in over.items()
-    ]
+    }
     size, cure = format_bytes(problem.group_bytes[largest].total_bytes), f"{pins}another device"
-    sums = f"The largest part there is {name} with {size}. {_sums(problem)}"
-    sums += _why_one_layer(problem, name)
+    part = f"The largest part there is {name} with {size}."
+    because = _why_one_layer(problem, name)
     return PlacementError(
-        "\n".join([what, *tried, sums, _help(problem, cure)]),
+        "\n".join([what, *_lines(problem, tried), part, *because, _help(problem, cure)]),
         layer=name,
         short_bytes={names[device]: short for device, short in over.items()},
     )
@@ -141,29 +141,36 @@ def refusal(
         cure: a cure for this case; general ones are added.
     """
     names, memory = problem.cluster.names, problem.memory_bytes
-    lines = [
-        f"  {names[device]}: {format_bytes(free)} of {format_bytes(memory[device])} free, "
-        f"{format_bytes(short_bytes[device])} short"
-        for device, free in free_bytes.items()
-    ]
+    found = {}
+    for device, free in free_bytes.items():
+        there = "" if free == memory[device] else f"{format_bytes(free)} of "
+        full = f"{there}{format_bytes(memory[device])}{' free' * bool(there)}"
+        found[device] = f"{full}, {format_bytes(short_bytes[device])} short"
+    because = _why_one_layer(problem, layer)
     return PlacementError(
-        "\n".join([what, *lines, _sums(problem) + _why_one_layer(problem, layer), _help(problem, cure)]),
+        "\n".join([what, *_lines(problem, found), *because, _help(problem, cure)]),
         layer=layer,
         short_bytes={names[device]: short for device, short in short_bytes.items()},
     )
 
 
-def _sums(problem: Problem) -> str:
-    least, there = all_together(least_bytes(problem)), sum(problem.memory_bytes)  # as the proof counts
-    return f"All layers need at least {format_bytes(least)}, the devices have {format_bytes(there)}."
+def _lines(problem: Problem, found: Mapping[int, str]) -> list[str]:
+    """A line for devices of one kind of which the same is to be said."""
+    devices, lines = problem.cluster.devices, []
+    for (kind, what), group in groupby(found, lambda device: (devices[device].kind, found[device])):
+        names = [devices[device].name for device in group]
+        last = f"{'and' if len(names) == 2 else 'to'} {names[-1]}"
+        which = names[0] if len(names) == 1 else f"{len(names)} x {kind} ({names[0]} {last}), each"
+        lines.append(f"  {which}: {what}")
+    return lines
 
 
-def _why_one_layer(problem: Problem, name: str) -> str:
+def _why_one_layer(problem: Problem, name: str) -> list[str]:
     """A line that says why a layer with modules inside is one layer; nothing of other layers."""
     because = problem.graph.costs(name).whole_because
-    return f"\n{name} is one layer: {because}." if because else ""
+    return [f"{name} is one layer: {because}."] if because else []
 
 
 def _help(problem: Problem, cure: str) -> str:
     leaner = f", an optimizer with less state{recompute_helps(problem.graph)}" if problem.training else ""
-    return f"What would help: {cure}, devices with more memory{leaner}, or a smaller batch."
+    return f"What would help: {cure}{', ' * bool(cure)}devices with more memory{leaner}, or a smaller batch."

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from baechi.records import files
-from baechi.records.datasheet import datasheet, known_kind, usual_link
+from baechi.records.datasheet import datasheet, known_kind, near_kinds, usual_link
 from baechi.records.device import Device, Link, Reserve, reserved_bytes
 from baechi.units import parse_bytes
 
@@ -19,7 +19,11 @@ HOST = "host"
 PCIE = Link(latency_s=10e-6, bytes_per_s=25e9)
 """What PCIe 4 x16 delivers in one direction; the shipped clusters with `pcie` in their name have it."""
 
+CUDA = "cuda"
+"""In place of a list: all visible GPUs."""
+
 _PART = re.compile(r"(\d+)\s*[xX]\s*(.+)")
+_GPU = re.compile(r"(?:cuda|gpus?):?(\d*)")
 _RATE = re.compile(r"(.+)/s")
 
 
@@ -50,9 +54,22 @@ def read(
             return devices_of(kinds, "device", memory), link_of(link, kinds)
     except ValueError as error:
         raise ValueError(f"cluster {str(text)!r}: {error}") from error
+    if not shipped and not Path(text).exists() and (meant := _meant(str(text))):
+        raise ValueError(f"cluster {str(text)!r} is no list of devices: {meant}")
     if memory is not None or link is not None:
         raise ValueError(f"cluster {str(text)!r} is no list of devices: it has its own memory and links")
     return None
+
+
+def _meant(text: str) -> str:
+    """What may be meant by a text that lists no devices and names no file; empty if nothing is near."""
+    if (device := _GPU.fullmatch(text)) is not None:
+        return (
+            f"say one such as '1xA100-40GB', or '{CUDA}' for all visible GPUs "
+            f"(CUDA_VISIBLE_DEVICES={device[1] or 0} in the environment leaves one)"
+        )
+    near = [f"'1x{kind}'" for kind in near_kinds(text)]
+    return f"did you mean {' or '.join(near)}?" if near else ""
 
 
 def kinds_in(text: str) -> list[str] | None:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 from baechi.errors import PlanError
 from baechi.records.abstract import AbstractRecord
+from baechi.records.cluster import Cluster
+from baechi.records.graph import LayerGraph
 from baechi.records.lazy_imports import lazy_import
 from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_faults
 from baechi.records.pipeline.placeable import units_of
@@ -40,6 +42,9 @@ class OrderTried:
 class Pipeline(AbstractRecord):
     """A step in microbatches: where layers run, and one list of tasks that the host obeys.
 
+    It says what its plan says of devices: `graph`, `cluster`, `device_of`, `devices_used`, `placer`,
+    `recompute`, `to_device_map()`. Step and peaks of the whole batch are its own `timeline`.
+
     Args:
         plan: devices of the layers; its graph has the costs of one microbatch.
         microbatches: into how many parts the batch is split.
@@ -50,8 +55,9 @@ class Pipeline(AbstractRecord):
         split: by input's name, the dimension that is split, or None for an input that goes whole. Inputs that
             are not named are split along the leading dimension if they share its size with the batch.
         tried: what else was tried.
-        unsplit: the plan without microbatches that it was compared with, if any; it need not fit. Its placer
-            ends with "not searched" if no such plan can be as fast.
+        unsplit: the plan without microbatches that it was compared with, if any; its graph has the costs of
+            the whole batch. It need not fit.
+        dry: the timeline of a dry run of it, if there was one.
 
     Raises:
         PlanError: fewer than 1 microbatch, a task missing or twice, an order against data, code or
@@ -68,6 +74,7 @@ class Pipeline(AbstractRecord):
     split: Mapping[str, int | None] = field(default_factory=dict)
     tried: tuple[OrderTried, ...] = ()
     unsplit: Plan | None = None
+    dry: Timeline | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", tasks_of(self.order))
@@ -101,7 +108,7 @@ class Pipeline(AbstractRecord):
 
     def __str__(self) -> str:
         """The report on it, as text."""
-        return str(lazy_import("report_pipeline")(self, width=get_terminal_size().columns)).rstrip("\n")
+        return str(lazy_import("report")(self, width=get_terminal_size().columns)).rstrip("\n")
 
     @cached_property
     def units(self) -> Units:
@@ -133,7 +140,9 @@ class Pipeline(AbstractRecord):
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The predicted step, simulated when first asked for."""
+        """The predicted step: a dry run's, else simulated when first asked for; its `source` says which."""
+        if self.dry is not None:
+            return self.dry
         timeline: Timeline = lazy_import("simulate_pipeline")(self)
         return timeline
 
@@ -142,6 +151,47 @@ class Pipeline(AbstractRecord):
         """By device, the most microbatches that are in flight there."""
         names = self.plan.cluster.names
         return dict(zip(names, in_flight(self.units, len(names), self.order), strict=True))
+
+    @property
+    def graph(self) -> LayerGraph:
+        """The layer graph, with the costs of one microbatch."""
+        return self.plan.graph
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices."""
+        return self.plan.cluster
+
+    @property
+    def device_of(self) -> Mapping[str, str]:
+        """The device of every node but inputs."""
+        return self.plan.device_of
+
+    @property
+    def devices_used(self) -> tuple[str, ...]:
+        """The devices that run something, in the cluster's order."""
+        return self.plan.devices_used
+
+    @property
+    def placer(self) -> str:
+        """Who placed the layers."""
+        return self.plan.placer
+
+    @property
+    def recompute(self) -> tuple[str, ...]:
+        """The modules whose activations are not kept: backward runs them again."""
+        return self.plan.recompute
+
+    def to_device_map(self, *, index: bool = False) -> dict[str, Any]:
+        """Where each layer lies; see `Plan.to_device_map`.
+
+        Args:
+            index: numbers in place of devices' names.
+
+        Returns:
+            Device by name of a module, or of a weight that no layer has.
+        """
+        return self.plan.to_device_map(index=index)
 
     def order_on(self, device: str) -> tuple[Task, ...]:
         """What a device runs, in order.
@@ -163,6 +213,7 @@ class Pipeline(AbstractRecord):
             "tried": [[t.rule, t.step_s, dict(t.peak_bytes), dict(t.limits), t.fits] for t in self.tried],
             "plan": self.plan.body(),
             "unsplit": None if self.unsplit is None else self.unsplit.body(),
+            "dry": None if self.dry is None else self.dry.body(),
         }
 
     @classmethod
@@ -184,4 +235,5 @@ class Pipeline(AbstractRecord):
             split=body["split"],
             tried=tuple(OrderTried(*tried) for tried in body["tried"]),
             unsplit=None if body.get("unsplit") is None else Plan.from_body(body["unsplit"]),
+            dry=None if body.get("dry") is None else Timeline.from_body(body["dry"]),
         )

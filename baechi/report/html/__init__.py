@@ -5,8 +5,3 @@ In:    what `report.facts` or `report.pipeline.facts` says, and `page.html`, `st
 Out:   one HTML file.
 Start: `page`, `pipeline_page`, then `parts`; `data`, `pipeline_data` and `tree` are what the scripts read.
 """
-
-from baechi.report.html.page import to_html
-from baechi.report.html.pipeline_page import pipeline_to_html
-
-__all__ = ["pipeline_to_html", "to_html"]

@@ -62,11 +62,23 @@ function tickTime(us, apart) {
   return `${(us / size).toFixed(Math.min(decimals, 6))} ${unit}`;
 }
 
-/** As much of a text as fits, its end rather than its beginning: the end says which layer. */
+/** A text of so many letters at most, cut in the middle: the beginning says where, the end which layer. */
+function cut(text, letters) {
+  if (text.length <= letters) return text;
+  const head = Math.floor((letters - 1) / 2);
+  return `${text.slice(0, head)}…${text.slice(text.length - (letters - 1 - head))}`;
+}
+
+/** As much of a text as fits. */
 function fit(text, width, each = 6.2) {
   const room = Math.floor(width / each);
-  if (text.length <= room) return text;
-  return room < 7 ? "" : `…${text.slice(text.length - room + 1)}`;
+  return text.length > room && room < 9 ? "" : cut(text, room);
+}
+
+/** The numbers of the devices with most of something, and at most so many; those with none are left out. */
+function most(weights, count) {
+  const some = [...weights.keys()].filter((number) => weights[number] > 0);
+  return new Set(some.sort((a, b) => weights[b] - weights[a] || a - b).slice(0, count));
 }
 
 const tip = document.getElementById("tip");

@@ -26,11 +26,16 @@ class GraphPicture {
   }
 
   legend(parent) {
+    const layers = DATA.devices.map((_, number) => DATA.nodes.filter((node) => node.device === number).length);
+    const shown = most(layers, MANY);
     DATA.devices.forEach((device, number) => {
+      if (!shown.has(number)) return;
       const item = html("span", {}, parent);
       html("i", { class: `key swatch ${deviceClass(number)}` }, item);
-      item.append(device.name);
+      item.append(cut(device.name, 24));
     });
+    const rest = layers.filter((count) => count).length - shown.size;
+    if (rest > 0) html("span", {}, parent, `and ${rest} more devices`);
     const item = html("span", {}, parent);
     html("i", { class: "key critical" }, item);
     item.append("between devices");
@@ -113,10 +118,10 @@ class GraphPicture {
   node(branch) {
     const { leaf } = branch;
     const kind = leaf === undefined ? "module" : DATA.nodes[leaf].kind;
-    let label = branch.label;
+    let label = cut(branch.label, 30);
     const layers = branch.leaves.filter((one) => DATA.nodes[one].kind === "layer").length;
-    if (kind === "module") label = `▸ ${shorten(branch.path || "model")} (${layers || branch.leaves.length})`;
-    else if (kind === "layer") label = shorten(branch.path);
+    if (kind === "module") label = `▸ ${cut(branch.path || "model", 30)} (${layers || branch.leaves.length})`;
+    else if (kind === "layer") label = cut(branch.path, 30);
     return { branch, kind, label, width: Math.max(26, label.length * 6.3 + 16), parts: shares(branch.leaves) };
   }
 
@@ -210,11 +215,6 @@ class GraphPicture {
     this.draw();
     return this.shown(shown)[0];
   }
-}
-
-/** The end of a long name. */
-function shorten(name) {
-  return name.length > 30 ? `…${name.slice(name.length - 29)}` : name;
 }
 
 /** By device, its part of the time of some layers; of their number, if they take none. */

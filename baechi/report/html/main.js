@@ -34,17 +34,33 @@ function follow(graph) {
   });
 }
 
+/** Leave out of a legend what there is none of. */
+function legendOf(legend) {
+  const phases = new Set(DATA.timelines.flatMap((one) => one.spans.map((span) => (span[WHERE] ? "transfer" : PHASES[span[PHASE]]))));
+  for (const key of legend.querySelectorAll(".key")) {
+    const what = [...PHASES, "transfer"].find((phase) => key.classList.contains(phase));
+    if (what && !phases.has(what)) key.parentElement.hidden = true;
+  }
+}
+
 function main() {
   const part = (name) => document.querySelector(`#${name} .pictures`);
   if (DATA.timelines.length > 1) document.body.classList.add("measured");
   drawTimelines(part("timeline"));
   drawMemory(part("memory"));
   const graph = part("graph") && new GraphPicture(part("graph"), document.querySelector("#graph .legend"));
+  legendOf(document.querySelector("#timeline .legend"));
   for (const button of document.querySelectorAll("button")) {
-    const { zoom, fold, scale } = button.dataset;
+    const { zoom, fold, scale, all } = button.dataset;
+    if (all) button.hidden = DATA.devices.length <= MANY;
     button.addEventListener("click", () => {
       if (zoom) view.zoom(Number(zoom));
       if (fold) graph.fold(fold);
+      if (all) {
+        view.all = !view.all;
+        button.textContent = view.all ? "fewer devices" : "all devices";
+        view.draw();
+      }
       if (scale) graph.resize(Number(scale));
     });
   }

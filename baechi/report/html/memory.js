@@ -35,7 +35,7 @@ class MemoryPicture {
     this.width = view.paper / 2 || Math.max(240, this.parent.clientWidth);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${HIGH}`);
     this.svg.replaceChildren();
-    const share = this.device.limit ? ` (${((100 * this.peak) / this.device.limit).toFixed(0)} %)` : "";
+    const share = this.device.limit > 0 ? ` (${((100 * this.peak) / this.device.limit).toFixed(0)} %)` : "";
     const title = svg("text", { x: LEFT, y: 12 }, this.svg);
     svg("tspan", { "font-weight": 600 }, title, fit(this.device.name, this.width / 3));
     const what = ` peak ${bytes(this.peak)} of ${bytes(this.device.limit)}${share}`;
@@ -44,7 +44,7 @@ class MemoryPicture {
     svg("path", { class: `area ${deviceClass(this.number)}`, d: this.path() }, this.svg);
     this.scale();
     if (this.device.limit <= this.top) this.level("limit", this.device.limit);
-    else svg("text", { class: "above", x: this.width - 4, y: 32, "text-anchor": "end" }, this.svg, `limit ${bytes(this.device.limit)} ↑`);
+    else svg("text", { class: "soft above", x: this.width - 4, y: 32, "text-anchor": "end" }, this.svg, `limit ${bytes(this.device.limit)} ↑`);
     if (this.measured !== undefined) this.level("measured", this.measured);
     this.cursor = svg("line", { class: "cursor", y1: 22, y2: HIGH - 2, visibility: "hidden" }, this.svg);
   }
@@ -57,7 +57,7 @@ class MemoryPicture {
       const y = this.y(tick * unit);
       if (y < 40) continue; // room for the title
       svg("line", { class: "axis", x1: LEFT, x2: this.width, y1: y, y2: y }, this.svg);
-      svg("text", { class: "soft", x: LEFT + 3, y: y - 2, "font-size": 9 }, this.svg, bytes(tick * unit).replace(/\.0+ /, " "));
+      svg("text", { class: "soft scale", x: LEFT + 3, y: y - 2, "font-size": 9 }, this.svg, bytes(tick * unit).replace(/\.0+ /, " "));
     }
   }
 
@@ -112,9 +112,18 @@ class MemoryPicture {
   }
 }
 
+/** A picture for each device that does or holds something; of many devices, for the fullest. */
 function drawMemory(parent) {
+  const held = DATA.devices.map((_, number) => Math.max(...DATA.timelines.map((one) => one.peaks[number])));
+  const used = new Set(DATA.timelines.flatMap((one) => one.spans.map((span) => one.rows[span[ROW]].device)));
+  const shares = held.map((peak, number) => (used.has(number) ? 1e-9 : 0) + peak / Math.max(1, DATA.devices[number].limit));
+  const shown = most(shares, MANY);
   DATA.devices.forEach((device, number) => {
+    if (!shares[number]) return;
     const picture = new MemoryPicture(number, parent);
-    view.drawers.push(() => picture.draw());
+    view.drawers.push(() => {
+      picture.parent.hidden = !view.all && !shown.has(number);
+      if (!picture.parent.hidden) picture.draw();
+    });
   });
 }

@@ -6,7 +6,7 @@ from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 from baechi.report.facts import Facts
 from baechi.report.html.data import page_data
-from baechi.report.html.parts import Figure, colours, hues_of_devices, page, read
+from baechi.report.html.parts import Figure, colours, hues_of_devices, memory_explained, page, read
 from baechi.report.reading import Bound, Reading
 from baechi.report.tables import tables
 from baechi.report.text import headline
@@ -51,10 +51,17 @@ def to_html(plan: Plan, measured: Timeline | None = None) -> str:
         tables=tables(facts),
         legend=_LEGEND,
         style=colours("d", hues_of_devices(len(plan.cluster))),
+        memory=memory_explained(facts.mode == "training", ahead=_ahead(plan)),
         layers=read("layers.html"),
         data=page_data(facts),
         scripts=SCRIPTS,
     )
+
+
+def _ahead(plan: Plan) -> bool:
+    """Whether memory is counted when the host issues a kernel: in dry runs, and if its times are known."""
+    graph = plan.graph
+    return plan.dry is not None or any(graph.amount(name, "host_forward_s") for name in plan.device_of)
 
 
 def _figures(facts: Facts) -> Iterable[Figure]:
@@ -69,8 +76,8 @@ def _figures(facts: Facts) -> Iterable[Figure]:
         used += f"; as good with {facts.fewest_devices}"
     yield from _against_one(facts)
     yield "devices", str(len(facts.plan.devices_used)), used
-    if facts.lower_bound_s:
-        yield "lower bound", format_seconds(facts.lower_bound_s), "by dependencies"
+    if facts.bound_s:
+        yield "bound", format_seconds(facts.bound_s), "no plan on these devices is faster"
     yield (
         f"fullest, {fullest.name}",
         format_share(fullest.peak_bytes, fullest.limit_bytes),
@@ -93,7 +100,8 @@ def _against_one(facts: Facts) -> Iterable[Figure]:
 
 
 def _readings(facts: Facts) -> Iterable[tuple[str, str]]:
-    yield _reading("", facts.reading)
+    reading = facts.reading
+    yield facts.verdict, f"{reading.why} {reading.fullest} {reading.change}"
     measured = facts.measured_reading
     if measured is not None and (measured.bound, measured.where) == (
         facts.reading.bound,

@@ -7,6 +7,7 @@ from importlib.resources import files
 from string import Template
 
 from baechi.report.tables import Table
+from baechi.report.words import plain, words_of
 
 _HUES = (255, 55, 150, 335, 205, 95, 300, 25)
 _GOLDEN_ANGLE = 137.5
@@ -25,6 +26,7 @@ def page(
     tables: Iterable[Table],
     legend: Mapping[str, str],
     style: str,
+    memory: str,
     layers: str,
     data: object,
     scripts: Sequence[str],
@@ -40,15 +42,17 @@ def page(
         tables: below the pictures.
         legend: of the timeline, by class of its key.
         style: rules beside those of `style.css`.
+        memory: what the pictures of memory show, in a sentence or two.
         layers: the section with the layer graph, as HTML.
         data: what the scripts draw.
         scripts: their files, in order.
     """
     return Template(read("page.html")).substitute(
-        title=escape(title),
+        title=_text(title),
         style=read("style.css") + style,
-        model=escape(model),
-        headline=escape(headline),
+        model=_text(model),
+        headline=_text(headline),
+        memory=_text(memory),
         figures="".join(map(_figure, figures)),
         readings="".join([_reading(*one) for one in readings]),
         tables="".join(map(_table, tables)),
@@ -59,6 +63,23 @@ def page(
         data=_for_script(data),
         script="\n".join(map(read, scripts)),
     )
+
+
+def memory_explained(training: bool, *, ahead: bool) -> str:
+    """What the pictures of memory show.
+
+    Args:
+        training: whether the step has a backward.
+        ahead: whether memory is taken when the host issues a kernel, not when the device runs it.
+    """
+    what = "What each device holds at each moment of the step, as high as its peak"
+    if ahead:
+        return (
+            f"{what}, counted as torch's allocator does: memory is taken when the host issues a kernel, "
+            "ahead of the spans above, and is free again at the next allocation after all streams are "
+            f"through with it.{' The last step is the optimizer.' * training}"
+        )
+    return f"{what}.{' Weights stay; activations pile up in forward and go in backward.' * training}"
 
 
 def read(name: str) -> str:
@@ -100,25 +121,30 @@ def _for_script(data: object) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
+def _text(text: str) -> str:
+    """Text for a page: figures stay with their units, names are at most a line long, all is escaped."""
+    return escape(" ".join([plain(word).replace(" ", "\xa0") for word in words_of(text)]))
+
+
 def _figure(figure: Figure) -> str:
-    name, value, note = map(escape, figure)
+    name, value, note = map(_text, figure)
     return f"<div><dt>{name}</dt><dd>{value} <small>{note}</small></dd></div>"
 
 
 def _reading(why: str, rest: str) -> str:
-    bold = f"<b>{escape(why)}</b> " if why else ""
-    return f'<p class="reading">{bold}{escape(rest)}</p>'
+    bold = f"<b>{_text(why)}</b> " if why else ""
+    return f'<p class="reading">{bold}{_text(rest)}</p>'
 
 
 def _table(table: Table) -> str:
     def row(cells: Iterable[str], tag: str) -> str:
         kinds = ["" if column in table.texts else ' class="figure"' for column in table.columns]
-        parts = [f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)]
+        parts = [f"<{tag}{kind}>{_text(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)]
         return f"<tr>{''.join(parts)}</tr>"
 
     drawn = ""
     if table.rows:
         head, body = row(table.columns, "th"), "".join(row(cells, "td") for cells in table.rows)
         drawn = f'<div class="wide"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
-    note = f"<p class='note'>{escape(table.note)}</p>" if table.note else ""
-    return f"<section><h2>{escape(table.title)}</h2>{drawn}{note}</section>"
+    note = f"<p class='note'>{_text(table.note)}</p>" if table.note else ""
+    return f"<section><h2>{_text(table.title)}</h2>{drawn}{note}</section>"

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 
 from baechi.records.pipeline import Pipeline
+from baechi.records.timeline import Timeline
 from baechi.report.fewer_devices import short_bytes
-from baechi.report.html.parts import Figure, colours, hues_of_devices, page
+from baechi.report.html.parts import Figure, colours, hues_of_devices, memory_explained, page
 from baechi.report.html.pipeline_data import pipeline_data
 from baechi.report.pipeline.facts import PipelineFacts
 from baechi.report.pipeline.text import headline, tables
+from baechi.report.pipeline.verdict import pipeline_verdict
 from baechi.units import format_bytes, format_seconds, format_share
 
 SCRIPTS = ("common.js", "timeline.js", "memory.js", "main.js")
@@ -23,16 +25,17 @@ _LEGEND = {
 }
 
 
-def pipeline_to_html(pipeline: Pipeline) -> str:
+def pipeline_to_html(pipeline: Pipeline, measured: Timeline | None = None) -> str:
     """The report on a pipeline as a page: one text, that needs no other file and no network.
 
     Args:
         pipeline: any; it is simulated if it was not yet.
+        measured: a step of it that was run; the headline has it beside.
 
     Returns:
         HTML.
     """
-    facts = PipelineFacts(pipeline)
+    facts = PipelineFacts(pipeline, measured)
     _, why, change = facts.reading
     number = pipeline.microbatches
     model = str(pipeline.plan.graph.graph.get("model", "model"))
@@ -41,11 +44,12 @@ def pipeline_to_html(pipeline: Pipeline) -> str:
         title=f"{model}: {number} microbatches, {format_seconds(facts.step_s)} a step",
         model=model,
         headline=headline(facts),
-        readings=[(why, change)],
+        readings=[(pipeline_verdict(facts), f"{why} {change}")],
         figures=_figures(facts),
         tables=tables(facts),
         legend=_LEGEND,
         style=colours("d", hues_of_devices(len(pipeline.plan.cluster))) + colours("m", hues),
+        memory=memory_explained(pipeline.plan.graph.training, ahead=True),
         layers="",
         data=pipeline_data(pipeline),
         scripts=SCRIPTS,

@@ -4,6 +4,7 @@ const GUTTER = 128;
 const COMPUTE = 22;
 const LINK = 9;
 const AXIS = 20;
+const MANY = 16; // devices that are shown at first
 const PHASES = ["forward", "backward", "other"];
 const [ROW, NAME, START, END, PHASE, BYTES, CRITICAL, WHERE, CAUSE, WAITS] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 const [COLOUR, LABEL] = [10, 11]; // of a pipeline's spans: what they are told apart by
@@ -16,6 +17,7 @@ const view = {
   to: 0,
   paper: 0, // width of a page while it is printed
   chosen: -1, // the layer that was searched for
+  all: false, // whether devices are shown that do less than others
   drawers: [],
   set(from, to) {
     const width = Math.min(this.end, Math.max(this.end / 1e6, to - from));
@@ -41,18 +43,31 @@ class TimelinePicture {
   constructor(timeline, parent) {
     this.timeline = timeline;
     this.parent = parent;
-    let top = AXIS;
-    this.rows = timeline.rows.map((row, number) => {
-      const height = row.what ? LINK : COMPUTE;
-      const gap = number && (!row.what || row.device < 0) ? 6 : 1;
-      const placed = { ...row, top: top + gap, height, spans: [] };
-      top += gap + height;
-      return placed;
-    });
+    this.rows = timeline.rows.map((row) => ({ ...row, spans: [] }));
     for (const span of timeline.spans) this.rows[span[ROW]].spans.push(span);
-    this.height = top + 4;
     this.svg = svg("svg", { role: "img", "aria-label": `${timeline.name} timeline`, tabindex: 0 }, parent);
     this.follow();
+  }
+
+  /** Put the rows below each other: those of devices that do something, of many devices the busiest. */
+  place() {
+    const busy = DATA.devices.map(() => 0);
+    for (const row of this.rows) {
+      if (row.device >= 0) for (const span of row.spans) busy[row.device] += span[END] - span[START];
+    }
+    const shown = most(busy, view.all || this.timeline.lanes ? Infinity : MANY);
+    let top = AXIS;
+    for (const row of this.rows) {
+      row.hidden = !this.timeline.lanes && row.device >= 0 && !shown.has(row.device);
+      if (row.hidden) {
+        Object.assign(row, { top: -1, height: 0 });
+        continue;
+      }
+      row.height = row.what ? LINK : COMPUTE;
+      row.top = top + (top > AXIS && (!row.what || row.device < 0) ? 6 : 1);
+      top = row.top + row.height;
+    }
+    this.height = top + 4;
   }
 
   x(us) {
@@ -64,11 +79,12 @@ class TimelinePicture {
   }
 
   draw() {
+    this.place();
     this.width = view.paper || Math.max(320, this.parent.clientWidth);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.svg.replaceChildren();
     this.axis();
-    for (const row of this.rows) this.row(row);
+    for (const row of this.rows) if (!row.hidden) this.row(row);
     this.found = svg("rect", { class: "found", visibility: "hidden", rx: 2 }, this.svg);
   }
 
@@ -164,7 +180,7 @@ class TimelinePicture {
 
   /** Draw a frame around a span; around none without one. */
   frame(span) {
-    const shown = span && span[END] > view.from && span[START] < view.to;
+    const shown = span && span[END] > view.from && span[START] < view.to && !this.rows[span[ROW]].hidden;
     this.found.setAttribute("visibility", shown ? "visible" : "hidden");
     if (!shown) return;
     const row = this.rows[span[ROW]];
@@ -239,6 +255,7 @@ function nodeBytes(node) {
 }
 
 function drawTimelines(parent) {
+  for (const lane of DATA.lanes || []) lane.lanes = true; // rows are microbatches
   for (const timeline of [...DATA.timelines, ...(DATA.lanes || [])]) {
     html("h3", {}, parent, `${timeline.name}: ${time(timeline.step)}`);
     const picture = new TimelinePicture(timeline, html("div", {}, parent));

@@ -6,6 +6,5 @@ Start: `facts`, then `text`.
 """
 
 from baechi.report.pipeline.facts import PipelineFacts
-from baechi.report.pipeline.text import pipeline_to_text, render_pipeline
 
-__all__ = ["PipelineFacts", "pipeline_to_text", "render_pipeline"]
+__all__ = ["PipelineFacts"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from baechi.errors import PlanError
 from baechi.records.cluster import HOST
 from baechi.records.pipeline import OrderTried, Pipeline
 from baechi.records.plan import Plan
+from baechi.records.timeline import Timeline
 from baechi.report.fewer_devices import OneDevice
 from baechi.report.pipeline.one_device import on_one_device
 from baechi.units import format_bytes, format_seconds, format_share
@@ -57,20 +57,18 @@ class PipelineFacts:
 
     Args:
         pipeline: any; it is simulated if it was not yet.
-
-    Raises:
-        PlanError: it is a plan, of which others tell.
+        measured: a step that was run, if there was one.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        given: object = pipeline
-        if isinstance(given, Plan):
-            raise PlanError(
-                "this is a plan, and a pipeline is reported on here: of plans tell "
-                "to_text, render and to_html"
-            )
+    def __init__(self, pipeline: Pipeline, measured: Timeline | None = None) -> None:
+        self.measured = measured
         self.pipeline, self.timeline = pipeline, pipeline.timeline
         self.step_s = self.timeline.makespan_s
+
+    @property
+    def plan(self) -> Plan:
+        """Where layers run; its graph has the costs of one microbatch."""
+        return self.pipeline.plan
 
     @cached_property
     def devices(self) -> list[DeviceTime]:

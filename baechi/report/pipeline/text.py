@@ -3,18 +3,24 @@
 from io import StringIO
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table as RichTable
 from rich.text import Text
 
+from baechi.records.device import by_kind
 from baechi.records.pipeline import Pipeline
+from baechi.records.timeline import Timeline
+from baechi.report.measured import measured_beside
 from baechi.report.pipeline.facts import PipelineFacts, fullest
 from baechi.report.pipeline.unsplit import against_unsplit
-from baechi.report.tables import Table
-from baechi.report.text import render_table
+from baechi.report.pipeline.verdict import pipeline_verdict
+from baechi.report.tables import Table, most
+from baechi.report.words import DrawnTable, Words, facts_grid, printable, shortened
 from baechi.units import binary_unit, counted, format_bytes, format_seconds, format_share, in_unit
 
 _PICTURE = 66
 """Columns of the picture of the step."""
+
+_NAME = 13
+"""Columns of a device's name beside it."""
 
 _BAR = 24
 
@@ -22,32 +28,44 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """Microbatches in the picture, again from the beginning after the last."""
 
 
-def render_pipeline(pipeline: Pipeline) -> RenderableType:
+def render_pipeline(pipeline: Pipeline, measured: Timeline | None = None) -> RenderableType:
     """The report on a pipeline, for a `rich` console.
 
     Args:
         pipeline: any; it is simulated if it was not yet.
+        measured: a step of it that was run, to be shown beside.
     """
-    facts = PipelineFacts(pipeline)
+    facts = PipelineFacts(pipeline, measured)
     _, why, change = facts.reading
-    lines = RichTable.grid(padding=(0, 2))
-    lines.add_row("why not faster?", Text(why))
-    lines.add_row("what to change", Text(change))
-    lines.add_row("bubble", Text(_shares(facts)))
-    lines.add_row("one device", Text(_against_one(facts)))
-    parts = [Text(headline(facts), style="bold"), "", lines, "", *map(render_table, tables(facts))]
-    return Group(*parts, Text("The step", style="bold"), Text(picture(facts), no_wrap=True))
+    lines = [
+        ("why not faster?", why),
+        ("what to change", change),
+        ("bubble", _shares(facts)),
+        ("one device", _against_one(facts)),
+    ]
+    verdict = Words(pipeline_verdict(facts), "bold")
+    parts: list[RenderableType] = [
+        verdict,
+        "",
+        Words(headline(facts)),
+        "",
+        facts_grid(lines),
+        "",
+        *map(DrawnTable, tables(facts)),
+    ]
+    return Group(*parts, Words("The step", "bold"), Text(picture(facts), no_wrap=True))
 
 
-def pipeline_to_text(pipeline: Pipeline, *, width: int = 110) -> str:
+def pipeline_to_text(pipeline: Pipeline, measured: Timeline | None = None, *, width: int = 110) -> str:
     """The report on a pipeline as plain text.
 
     Args:
         pipeline: any.
+        measured: a step of it that was run, to be shown beside.
         width: columns.
     """
     file = StringIO()
-    Console(file=file, width=width, color_system=None).print(render_pipeline(pipeline))
+    Console(file=file, width=width, color_system=None).print(render_pipeline(pipeline, measured))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
@@ -61,10 +79,12 @@ def headline(facts: PipelineFacts) -> str:
     number = pipeline.microbatches
     return (
         f"{plan.graph.graph.get('model', 'model')} in {number} microbatch{'es' * (number != 1)} on "
-        f"{len(plan.devices_used)} of {len(plan.cluster)} devices: {counted(pipeline.units.whole, 'stage')}, "
+        f"{len(plan.devices_used)} of {len(plan.cluster)} devices ({by_kind(plan.cluster.devices)}): "
+        f"{counted(pipeline.units.whole, 'stage')}, "
         f"{'their weights apart, ' * bool(pipeline.units.weights_of)}"
         f"placed by {plan.placer}, ordered by {pipeline.rule}. "
         f"Predicted step: {format_seconds(facts.step_s)}."
+        f"{measured_beside(facts.timeline, facts.measured)}"
     )
 
 
@@ -85,13 +105,15 @@ def devices(facts: PipelineFacts) -> Table:
         facts: of a pipeline.
     """
     rows = []
-    for device in facts.devices:
+    shown, rest = most(facts.devices, lambda device: device.busy_s)
+    for device in shown:
         times = (device.busy_s, device.fill_s, device.waiting_s, device.drain_s)
         full = f"{format_bytes(device.peak_bytes)} ({format_share(device.peak_bytes, device.limit_bytes)})"
         shares = [format_share(seconds, facts.step_s) for seconds in times]
         rows.append((device.name, *shares, str(device.in_flight), full))
     columns = ("device", "computes", "fills", "waits", "drains", "in flight", "peak")
-    return Table("Devices", columns, tuple(rows), ("device",))
+    note = f"And {len(rest)} more that compute less." if rest else ""
+    return Table("Devices", columns, tuple(rows), ("device",), note)
 
 
 def orders(facts: PipelineFacts) -> Table:
@@ -136,9 +158,11 @@ def picture(facts: PipelineFacts) -> str:
     Args:
         facts: of a pipeline.
     """
-    width = max([len(device.name) for device in facts.devices], default=0)
+    shown, rest = most(facts.devices, lambda device: device.busy_s)
+    names = [shortened(printable(device.name), _NAME) for device in shown]
+    width = max(map(len, names), default=0)
     lines = []
-    for device in facts.devices:
+    for name, device in zip(names, shown, strict=True):
         row = ["·"] * _PICTURE
         for span in facts.timeline.spans if facts.step_s else ():
             if span.where == device.name and span.kind == "compute":
@@ -147,7 +171,8 @@ def picture(facts: PipelineFacts) -> str:
                 first = int(span.start_s / facts.step_s * _PICTURE)
                 for column in range(first, min(_PICTURE, round(span.end_s / facts.step_s * _PICTURE))):
                     row[column] = letter
-        lines.append(f"{device.name:{width}} {''.join(row)}")
+        lines.append(f"{name:{width}} {''.join(row)}")
+    lines += [f"and {len(rest)} more that compute less"] if rest else []
     return "\n".join(lines)
 
 

@@ -24,14 +24,18 @@ _BOUNDS = {
 
 
 def against_unsplit(facts: PipelineFacts) -> list[Table]:
-    """The pipeline and the plan without microbatches in two columns; nothing if that plan is not known.
+    """The pipeline and the plan without microbatches in two columns, and what they are good for.
 
     Args:
         facts: of a pipeline.
+
+    Returns:
+        One table; none if the plan without microbatches is not known, and there is nothing to say.
     """
     pipeline, plan = facts.pipeline, facts.pipeline.unsplit
+    told = verdict(facts)
     if plan is None:
-        return []
+        return [Table("What the microbatches gain", (), (), (), told)] if told else []
     other, bound = plan.timeline, read(plan, plan.timeline)
     gain = f" ({other.makespan_s / facts.step_s:.2f} ×)" if facts.step_s else ""
     rows = [
@@ -46,8 +50,36 @@ def against_unsplit(facts: PipelineFacts) -> list[Table]:
     columns = ("", f"in {pipeline.microbatches} microbatches", f"without, by {plan.placer}")
     short = [f"{name} is short of {format_bytes(size)}" for name, size in short_bytes(plan).items()]
     lacks = f" The plan does not fit: {', '.join(short)}." if short else ""
-    note = f"Without microbatches, {bound.why[0].lower()}{bound.why[1:]}{lacks}"
+    high = " Simulated peaks are upper bounds." if facts.timeline.source == "simulated" else ""
+    told = f" {told}" if told else ""
+    note = f"Without microbatches, {bound.why[0].lower()}{bound.why[1:]}{lacks}{high}{told}"
     return [Table("Beside the plan without microbatches", columns, tuple(rows), ("",), note)]
+
+
+def verdict(facts: PipelineFacts) -> str:
+    """Where the microbatches gain no time: that, why, and what to do; empty where they gain.
+
+    Args:
+        facts: of a pipeline.
+    """
+    pipeline, plan = facts.pipeline, facts.pipeline.unsplit
+    number = pipeline.microbatches
+    if number == 1:
+        return ""
+    fits = plan is not None and not short_bytes(plan)
+    slower = fits and plan is not None and facts.step_s > plan.timeline.makespan_s
+    alone = len(pipeline.devices_used) == 1
+    if not slower and not alone:
+        return ""
+    gain = "is slower than none" if slower else "saves memory, no time"
+    if alone:
+        why = f"all layers lie on {pipeline.devices_used[0]}, where they run one after the other"
+        if facts.reading[0] == "host":
+            why += ", and the host, which issues each microbatch's kernels, is busy all the time"
+    else:
+        why = facts.reading[1][0].lower() + facts.reading[1][1:].rstrip(".")
+    cure = "; leave microbatches out, or say microbatches='auto'" if fits else ""
+    return f"microbatches={number} {gain}: {why}{cure}."
 
 
 def _computing(plan: Plan, timeline: Timeline) -> str:

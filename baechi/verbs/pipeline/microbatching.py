@@ -1,7 +1,7 @@
 """From a model to one whose steps are split into microbatches: what `distribute(microbatches=...)` does.
 
 the batch in m parts ─▶ profile of one ─▶ place, order ─▶ dry run ─▶ assign
-         for each m that "auto" tries
+         for each m that "auto" tries              beside the plan for the whole batch
 """
 
 import logging
@@ -9,46 +9,45 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import torch
 from torch import nn
 
 from baechi.cost.recompute import recomputed
 from baechi.errors import CaptureError, DryRunError, PlacementError, note
 from baechi.place.evaluated import Effort
-from baechi.place.fullness import recompute_helps, resized
-from baechi.place.pipeline.unsplit import with_unsplit
-from baechi.place.recompute import Recompute
+from baechi.place.fullness import excess_bytes, recompute_helps, resized, without_limits
 from baechi.place.recompute.names import modules_named
 from baechi.progress import progress, say, verbosity
 from baechi.records.cluster import Cluster
-from baechi.records.device import excess_over
+from baechi.records.device import excess_over, shortage
 from baechi.records.device_map import DeviceMap
 from baechi.records.graph import LayerGraph
 from baechi.records.inputs import Inputs
-from baechi.records.pipeline import Pipeline
+from baechi.records.pipeline import Pipeline, units_of
 from baechi.records.plan import Plan
-from baechi.report.summary import pipeline_summary, summary
-from baechi.run import assign, blocks_compiled, restore, tell_uncompiled
+from baechi.records.timeline import Timeline
+from baechi.report.summary import summary
+from baechi.run import assign, blocks_compiled, plan_of, restore, tell_uncompiled
 from baechi.run.dry.dry_run import dry_run
 from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.batch.splitting import Parted, parted, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.pipeline.walking import TARGET, couples_rows
-from baechi.split.spec import Layers
-from baechi.units import format_bytes
 from baechi.verbs.applying import applied, located
-from baechi.verbs.given import Optimizer, Outputs, instance_of, name_of, with_outputs
+from baechi.verbs.given import Optimizer, Outputs, instance_of, with_outputs
 from baechi.verbs.pipeline.asked import Number, Splitting
 from baechi.verbs.pipeline.returned import told_of_returned
 from baechi.verbs.pipelining import pipeline as ordered
 from baechi.verbs.planning import Placer, place, with_optimizer
+from baechi.verbs.refusal import refused
+from baechi.verbs.request import Request, planned
 from baechi.verbs.split.verb import placed_as_split
 
 logger = logging.getLogger(__name__)
 
-_NUMBERS = (1, 2, 4, 8, 16, 32)
-"""What "auto" tries, as far as the batch has rows."""
+_NUMBERS = (2, 4, 8, 16, 32)
+"""What "auto" tries beside one, as far as the batch has rows."""
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -65,32 +64,18 @@ class PipelineRequest:
     """What `distribute` was asked for; kept until the first call if there are no inputs yet.
 
     Args:
-        cluster: the devices, which are here.
+        whole: what is asked for without microbatches; the pipeline is compared with that.
         splitting: how the step is split.
-        profile_with: profiles a model with these examples.
+        profile_with: profiles a model with these examples, for microbatches.
         placer: who places.
         effort: how long `"auto"` searches.
-        device_map: the placement, if it is made by hand.
-        recompute: the modules that run again in backward.
-        optimizer: the optimizer, or its name.
-        compile: what `torch.compile` is given for the repeated blocks; None compiles none.
-        layers: which layers are split; None for none.
-        verify: whether a dry run decides if the plan fits.
-        verbose: whether to show progress.
     """
 
-    cluster: Cluster
+    whole: Request
     splitting: Splitting
     profile_with: Callable[..., LayerGraph]
     placer: Placer
     effort: Effort
-    device_map: DeviceMap | None
-    recompute: Recompute
-    optimizer: Optimizer
-    compile: Mapping[str, Any] | None
-    layers: Layers | None
-    verify: bool
-    verbose: bool | None
 
 
 def here(pipeline: Pipeline, cluster: Cluster | str | Path | None, outputs: Outputs | None) -> Pipeline:
@@ -104,7 +89,8 @@ def here(pipeline: Pipeline, cluster: Cluster | str | Path | None, outputs: Outp
     found = None if cluster is None else located(Cluster.parse(cluster))
     plan = applied(with_outputs(pipeline.plan, outputs), found)
     known = plan.cluster.names == pipeline.plan.cluster.names
-    return replace(pipeline, plan=plan, limits={}, unsplit=pipeline.unsplit if known else None)
+    unsplit, dry = pipeline.unsplit if known else None, pipeline.dry if plan is pipeline.plan else None
+    return replace(pipeline, plan=plan, limits={}, unsplit=unsplit, dry=dry)
 
 
 def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> None:
@@ -119,15 +105,16 @@ def fulfil_pipeline(request: PipelineRequest, model: nn.Module, inputs: Inputs) 
         BaechiError: see `distribute`.
         ValueError: the batch cannot be split.
     """
-    with verbosity(request.verbose), blocks_compiled(model, request.compile):
+    optimizer = request.whole.optimizer
+    with verbosity(request.whole.verbose), blocks_compiled(model, request.whole.compile):
         pipeline = _chosen(request, model, inputs, request.splitting.microbatches)
-        assign_pipeline(model, pipeline, request.splitting, request.optimizer)
+        assign_pipeline(model, pipeline, request.splitting, optimizer)
         if request.splitting.microbatches == "auto" and (how := couples_rows(model, inputs)):
             logger.warning("microbatches='auto' is one, not split, since rows are coupled: %s", how)
             restore(model)
             pipeline = _chosen(request, model, inputs, 1)
-            assign_pipeline(model, pipeline, request.splitting, request.optimizer)
-        say(lambda: summary(pipeline.plan) if pipeline.microbatches == 1 else pipeline_summary(pipeline))
+            assign_pipeline(model, pipeline, request.splitting, optimizer)
+        say(lambda: summary(plan_of(model)))
 
 
 def assign_pipeline(
@@ -154,12 +141,63 @@ def assign_pipeline(
 
 
 def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs, number: Number) -> Pipeline:
-    rows = rows_of(model, _without_target(request, inputs), request.splitting.split or {})
+    """The pipeline that is asked for, beside the plan without microbatches; for "auto" the faster one."""
+    split = request.splitting.split or {}
+    rows = rows_of(model, _without_target(request, inputs), split)
     numbers = [number] if number != "auto" else [n for n in _NUMBERS if n <= max(1, rows or 1)]
-    parts = {n: parted(model, inputs, n, request.splitting.split or {}) for n in numbers}
-    graphs = {n: _graph(request, model, part, n) for n, part in parts.items()}
+    numbers = [n for n in numbers if n > 1]
+    if not numbers:
+        return _in_one(_whole(request, model, inputs))
+    parts = {n: parted(model, inputs, n, split) for n in numbers}
+    graphs = {n: _graph(request, model, part) for n, part in parts.items()}
     fitting = partial(_fitting, request, model, inputs, number)
-    return placed_as_split(graphs, request.layers, request.cluster, fitting)
+    made = None
+    try:
+        made = placed_as_split(graphs, request.whole.layers, request.whole.cluster, fitting)
+    except PlacementError as error:
+        if number != "auto":
+            noted = with_optimizer(graphs[number], request.whole.optimizer_name)
+            raise refused(error, model, inputs, request.whole.cluster, noted) from None
+    if made is None:
+        return _in_one(_whole(request, model, inputs))
+    unsplit = _unsplit(request, model, inputs)
+    if number == "auto" and unsplit is not None and not excess_bytes(unsplit):
+        if unsplit.timeline.makespan_s <= made.timeline.makespan_s:
+            return _in_one(unsplit)
+    return replace(made, unsplit=unsplit)
+
+
+def _in_one(plan: Plan) -> Pipeline:
+    return Pipeline(plan, 1, tuple(units_of(plan).tasks(1)), "one microbatch")
+
+
+def _whole(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> Plan:
+    """The plan that `distribute` makes without microbatches."""
+    examples = [_without_target(request, inputs)]
+    return planned(request.whole, model, examples, request.whole.profile_with(model, examples=examples))
+
+
+def _unsplit(request: PipelineRequest, model: nn.Module, inputs: Inputs) -> Plan | None:
+    """The same where it is known. Where none fits, one that takes more memory than there is."""
+    whole, examples = request.whole, [_without_target(request, inputs)]
+    try:
+        graph = whole.profile_with(model, examples=examples)
+    except (CaptureError, torch.OutOfMemoryError) as error:
+        logger.info("not compared with a plan without microbatches: %s", error)
+        return None
+    roomy = replace(
+        whole,
+        cluster=without_limits(whole.cluster),
+        place_with=partial(whole.place_with, effort=0),
+        layers=whole.layers if isinstance(whole.layers, Mapping) else None,
+        verify=False,
+    )
+    for asked in (whole, roomy):
+        try:
+            return replace(planned(asked, model, examples, graph), cluster=whole.cluster)
+        except PlacementError:
+            continue
+    return None  # not for want of memory
 
 
 def _fitting(
@@ -170,22 +208,22 @@ def _fitting(
     graphs: Mapping[int, LayerGraph],
 ) -> Pipeline:
     """A pipeline that fits: place, run dry, and again with what was too little."""
-    budget = request.cluster
+    budget, verify = request.whole.cluster, request.whole.verify
     for left in reversed(range(_DRY_RUNS)):
         pipeline = _placed(request, graphs, budget, number)
-        if not request.verify or pipeline.microbatches == 1:
+        dry = _dry(request, model, inputs, pipeline) if verify else None
+        if dry is None:
             return pipeline
-        excess = _excess(request, model, inputs, pipeline)
+        excess = excess_over(pipeline.cluster.devices, dry.peak_bytes)
         if not excess:
-            return pipeline
+            return replace(pipeline, dry=dry)
         if left:
             budget = resized(budget, {name: -size for name, size in excess.items()})
-    short = ", ".join(f"{name} by {format_bytes(size)}" for name, size in excess.items())
     returned = told_of_returned(pipeline.plan.graph) if request.splitting.loss is None else ""
     raise PlacementError(
-        f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on {short}: use "
-        f"larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, or a smaller batch"
-        f"{returned}",
+        f"a dry run of {pipeline.microbatches} microbatches needs more memory than there is on "
+        f"{shortage(excess)}: use larger devices, more microbatches{recompute_helps(pipeline.plan.graph)}, "
+        f"or a smaller batch{returned}",
         short_bytes=excess,
     )
 
@@ -193,55 +231,48 @@ def _fitting(
 def _placed(
     request: PipelineRequest, graphs: Mapping[int, LayerGraph], budget: Cluster, number: Number
 ) -> Pipeline:
-    splitting = request.splitting
-    if request.device_map is not None:
-        return _by_hand(request, graphs)
+    whole, splitting = request.whole, request.splitting
+    if whole.device_map is not None:
+        return _by_hand(request, graphs, whole.device_map)
     made = place(
         graphs,
         budget,
         request.placer,
         microbatches=number,
-        optimizer=name_of(request.optimizer),
+        optimizer=whole.optimizer_name,
         effort=request.effort,
-        recompute=request.recompute,
+        recompute=whole.recompute,
     )
-    unsplit = made.unsplit and replace(made.unsplit, cluster=request.cluster)
-    made = replace(made, plan=replace(made.plan, cluster=request.cluster))
-    if splitting.order != "auto" and made.microbatches > 1:
+    made = replace(made, plan=replace(made.plan, cluster=whole.cluster))
+    if splitting.order != "auto":
         made = ordered(made.plan, made.microbatches, splitting.order)
-    return replace(made, split=dict(splitting.split or {}), unsplit=unsplit)
+    return replace(made, split=dict(splitting.split or {}))
 
 
-def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph]) -> Pipeline:
+def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph], device_map: DeviceMap) -> Pipeline:
     """The fastest pipeline of a placement that was made by hand."""
-    assert request.device_map is not None
-    splitting, device_map, recompute = request.splitting, request.device_map, request.recompute
+    whole, splitting, recompute = request.whole, request.splitting, request.whole.recompute
     if recompute == "auto":
         raise ValueError("recompute='auto' places microbatches itself: with a device_map, name the modules")
-
-    def place_on(graph: LayerGraph, cluster: Cluster) -> Plan:
+    made = []
+    for number, graph in graphs.items():
         if recompute is not None:
             graph = recomputed(graph, modules_named(graph, recompute), together=False)
-        return Plan.from_device_map(with_optimizer(graph, name_of(request.optimizer)), cluster, device_map)
-
-    made = [
-        ordered(place_on(graph, request.cluster), number, splitting.order, split=dict(splitting.split or {}))
-        for number, graph in graphs.items()
-    ]
-    best = min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
-    return with_unsplit(best, graphs, request.cluster, place_on)
+        noted = with_optimizer(graph, whole.optimizer_name)
+        plan = Plan.from_device_map(noted, whole.cluster, device_map)
+        made.append(ordered(plan, number, splitting.order, split=dict(splitting.split or {})))
+    return min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
 
 
-def _excess(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline: Pipeline) -> dict[str, int]:
-    """By device, how many bytes a dry run of the pipeline needs more than there are."""
-    devices = pipeline.plan.cluster.devices
-    peaks = pipeline.timeline.peak_bytes
+def _dry(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline: Pipeline) -> Timeline | None:
+    """The simulated step with the peaks of a dry run; None where that is not needed, or not possible."""
+    devices, simulated = pipeline.cluster.devices, pipeline.timeline
     # outputs that a loss takes in parts are joined where the model returns them, which only a dry run sees
-    errs_high = not pipeline.units.weights_of and not pipeline.plan.graph.says("tile")
-    if errs_high and all(peaks[device.name] <= _ROOM * device.memory_bytes for device in devices):
-        return {}
+    errs_high = not pipeline.units.weights_of and not pipeline.graph.says("tile")
+    if errs_high and all(simulated.peak_bytes[one.name] <= _ROOM * one.memory_bytes for one in devices):
+        return None
     microbatches = Microbatches(pipeline, request.splitting.loss, Told("rows"))
-    optimizer = request.optimizer
+    optimizer = request.whole.optimizer
     try:
         with progress("running dry"):
             dry = dry_run(
@@ -249,23 +280,28 @@ def _excess(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline
             )
     except DryRunError as error:
         logger.info("the figures of this plan are estimates: %s", error)
-        return {}
-    return excess_over(devices, dry.peak_bytes)
+        return None
+    return replace(
+        simulated,
+        peak_bytes=dry.peak_bytes,
+        reserved_bytes=dry.reserved_bytes,
+        live_bytes=dry.live_bytes,
+        source=dry.source,
+    )
 
 
-def _graph(request: PipelineRequest, model: nn.Module, parts: Parted, number: int) -> LayerGraph:
+def _graph(request: PipelineRequest, model: nn.Module, parts: Parted) -> LayerGraph:
     """The layer graph of the largest part."""
     try:
         graph = request.profile_with(model, examples=[_without_target(request, parts.parts[0])])
     except CaptureError as error:
-        if number > 1:
-            note(
-                error,
-                f"it was given the first {parts.rows[0]} rows of {', '.join(parts.divided)}; "
-                f"split={{{parts.divided[-1]!r}: None}} gives every microbatch the whole of an input",
-            )
+        note(
+            error,
+            f"it was given the first {parts.rows[0]} rows of {', '.join(parts.divided)}; "
+            f"split={{{parts.divided[-1]!r}: None}} gives every microbatch the whole of an input",
+        )
         raise
-    graph.graph["microbatches"] = number
+    graph.graph["microbatches"] = len(parts.parts)
     return graph
 
 

@@ -15,6 +15,8 @@ from baechi import zoo
 from baechi.capture import capture
 from baechi.records import Inputs, LayerGraph
 
+pytestmark = pytest.mark.default_cases(4)
+
 FAMILIES = (
     "mistral", "gemma2", "falcon", "qwen2_moe", "mamba", "deberta_v2", "albert", "longformer", "led",
     "swin", "resnet", "wav2vec2", "funnel",

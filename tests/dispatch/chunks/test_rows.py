@@ -13,6 +13,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(5)
+
 
 class Calls(nn.Module):
     """A function of any arguments around one layer."""

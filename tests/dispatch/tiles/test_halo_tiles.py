@@ -12,6 +12,8 @@ import baechi
 from baechi import FatalError, HaloTiles, RoundRobin
 from baechi.torchlib.tensors.pytree import tensors_in
 
+pytestmark = pytest.mark.default_cases(4)
+
 DRAW = torch.Generator().manual_seed(3)
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from dispatch.workers import ranked
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.timeout(120)
 def test_two_processes_are_the_whole(tmp_path: Path) -> None:

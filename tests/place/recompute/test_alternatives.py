@@ -14,6 +14,8 @@ from baechi.errors import PlacementError
 from baechi.place.recompute import alternatives
 from baechi.place.recompute.alternatives import Alternative, Alternatives
 
+pytestmark = pytest.mark.default_cases(1)
+
 NUMBERS = (2, 4)
 LINK = Link(0.01, 1e5)
 CHAIN = [("l0", ("x",)), ("l1", ("l0",)), ("l2", ("l1",)), ("l3", ("l2",))]
@@ -81,6 +83,7 @@ def test_nothing_runs_again_where_memory_is_no_limit() -> None:
     assert auto(graphs, Cluster.uniform(2, link=LINK)).plan.recompute == ()
 
 
+@pytest.mark.full
 def test_what_fits_no_other_way() -> None:
     """With 80 bytes nothing fits unless layers run again; with 8 nothing fits at all."""
     graphs = {number: graph_of(CHAIN, number, 2) for number in (2, 8)}

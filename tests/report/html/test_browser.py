@@ -307,3 +307,17 @@ def test_odd_names_are_shown(open_page: Any) -> None:
     assert page.locator("h1").inner_text() == f"Model {ODD}".replace(
         "\u2028", page.locator("h1").inner_text()[-2]
     )
+
+
+def test_many_devices_with_endless_names(open_page: Any) -> None:
+    """Nothing is wider than the window; of forty devices sixteen are shown, and all if they are asked for."""
+    layers = [f"{'m' * 30_000}.{number}" for number in range(40)]
+    graph = graph_of({name: {"forward_s": 1.0, "param_bytes": 9} for name in layers})
+    cluster = cluster_of(*[99] * 40)
+    plan = Plan(graph, cluster, dict(zip(layers, cluster.names, strict=True)))
+    page = open_page(report.to_html(plan), width=800)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 800
+    rows = page.locator("#timeline svg .row")
+    assert rows.count() == page.locator("#memory .pictures > div:visible").count() == 16
+    page.get_by_role("button", name="all devices").click()
+    assert rows.count() == page.locator("#memory .pictures > div:visible").count() == 40

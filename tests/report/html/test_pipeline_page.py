@@ -58,7 +58,7 @@ def test_what_a_span_waits_for() -> None:
 @pytest.mark.parametrize("width", [800, 1400])
 def test_it_is_drawn(open_page: Any, scheme: str, width: int) -> None:
     """Both pictures and memory; labels can be read in all colours; nothing is wider than the window."""
-    page = open_page(report.pipeline_to_html(shown(12)), scheme, width)
+    page = open_page(report.to_html(shown(12)), scheme, width)
     assert page.locator("#timeline svg").count() == 2
     assert page.locator("#memory svg .area").count() == 2
     assert {f"m{n}" for n in range(12)} <= set(
@@ -75,7 +75,7 @@ def test_it_is_drawn(open_page: Any, scheme: str, width: int) -> None:
 @NEEDS_BROWSER
 def test_pointing(open_page: Any) -> None:
     """The tip says the microbatch by device, and the device by microbatch."""
-    page = open_page(report.pipeline_to_html(shown()))
+    page = open_page(report.to_html(shown()))
 
     def said(picture: int) -> str:
         box = page.locator("#timeline svg").nth(picture).locator(".span.forward").first.bounding_box()

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from records.pipeline.chains import chain, equal_chain, over
 
-from baechi.errors import PlanError
 from baechi.records import Cluster, Device, Link, Plan
 from baechi.records.pipeline import Pipeline
-from baechi.report import pipeline_to_html, pipeline_to_text, to_html, to_text, to_trace
+from baechi.report import to_html, to_text, to_trace
 from baechi.report.pipeline import PipelineFacts
 from baechi.report.pipeline.text import picture
 from baechi.report.pipeline.unsplit import against_unsplit
+from baechi.report.summary import summary
 from baechi.simulate.pipeline import ordered
 
 
@@ -24,15 +24,33 @@ def test_where_time_goes() -> None:
     assert facts.host_share == 0
 
 
-def test_plans_and_pipelines_have_reports_of_their_own() -> None:
-    """Each refuses the other, and names what tells of it."""
+def test_a_measured_step_beside() -> None:
+    """It is compared with a step of its kind only."""
     pipeline = ordered(equal_chain(2), 3, "1f1b")
-    for of_plan in (to_text, to_html):
-        with pytest.raises(PlanError, match="pipeline_to_text"):
-            of_plan(pipeline)  # type: ignore[arg-type]
-    for of_pipeline in (pipeline_to_text, pipeline_to_html):
-        with pytest.raises(PlanError, match="to_text, render"):
-            of_pipeline(pipeline.plan)  # type: ignore[arg-type]
+    step = pipeline.timeline
+    forward = replace(step, spans=tuple([span for span in step.spans if span.phase == "forward"]))
+    assert (step.mode, forward.mode) == ("training", "inference")
+    for record in (pipeline, pipeline.plan):
+        for form in (to_text, to_html):
+            assert "Measured: 12.00 s." in " ".join(form(record, step).split())
+            assert "in inference, where training is predicted" in " ".join(form(record, forward).split())
+
+
+@pytest.mark.parametrize(("devices", "whole_s", "told"), [
+    ([0, 1], 24.0, ""),
+    ([0, 1], 9.0, "microbatches=3 is slower than none: the pipeline fills and drains"),
+    ([0, 0], 9.0, "microbatches=3 is slower than none: all layers lie on cpu:0"),
+    ([0, 0], None, "microbatches=3 saves memory, no time: all layers lie on cpu:0"),
+])  # fmt: skip
+def test_what_gains_nothing(devices: list[int], whole_s: float | None, told: str) -> None:
+    """Slower than without, or on one device: the line and the report say so, and why."""
+    made = ordered(over(chain([(1.0, 2.0)] * 2), devices), 3)
+    if whole_s is not None:
+        alone = over(chain([(whole_s / 6, whole_s / 3)] * 2), [0, 0])
+        made = replace(made, unsplit=replace(alone, cluster=made.cluster))
+    for shown in (summary(made), to_text(made, width=1000), to_html(made).replace("&#x27;", "'")):
+        assert told in shown and ("microbatches=3 " in shown) == bool(told)
+        assert (" leave microbatches out" in shown) == (bool(told) and whole_s is not None)
 
 
 def test_the_picture() -> None:
@@ -84,12 +102,12 @@ def test_the_balance_names_the_layers() -> None:
 def test_all_of_it() -> None:
     """The text has the devices, what was tried, the front and the picture; `print` shows it."""
     made = ordered(equal_chain(2), 3)
-    text = pipeline_to_text(made)
-    assert "in 3 microbatches on 2 of 2 devices: 2 stages" in text
+    text = to_text(made)
+    assert "in 3 microbatches on 2 of 2 devices (2 x A100-80GB): 2 stages" in text
     for part in ("why not faster?", "Devices", "Tried", "gpipe", "Memory against time", "cpu:1 ····"):
         assert part in text
     assert "why not faster?" in str(made)
-    assert "Tried" not in pipeline_to_text(ordered(equal_chain(2), 3, "1f1b"))
+    assert "Tried" not in to_text(ordered(equal_chain(2), 3, "1f1b"))
 
 
 def test_beside_the_plan_without_microbatches() -> None:
@@ -107,7 +125,7 @@ def test_beside_the_plan_without_microbatches() -> None:
     )
     assert [row[0] for row in table.rows[3:]] == ["peak of cpu:0", "peak of cpu:1"]
     assert table.note.startswith("Without microbatches, the step is serial")
-    for shown in (pipeline_to_text(known), pipeline_to_html(known)):
+    for shown in (to_text(known), to_html(known)):
         assert "Beside the plan without microbatches" in shown and "filling and draining" in shown
 
 
@@ -135,7 +153,7 @@ def test_one_microbatch() -> None:
     plan = equal_chain(2)
     made = Pipeline(plan, 1, ordered(plan, 1, "gpipe").order)
     assert made.timeline is plan.timeline
-    assert "in 1 microbatch on" in pipeline_to_text(made)
+    assert "in 1 microbatch on" in to_text(made)
 
 
 @pytest.mark.parametrize("devices", [1, 3])

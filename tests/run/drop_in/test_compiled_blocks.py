@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(3)
+
 LAUNCHERS = [False, "host", "threads"]
 
 
@@ -231,6 +233,7 @@ def test_blocks_with_functions_of_their_own() -> None:
     assert backend.compiled == alone and alone
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler, and g++ is not there")
 @pytest.mark.parametrize("reorder", LAUNCHERS)
 def test_inductor(reorder: Any) -> None:

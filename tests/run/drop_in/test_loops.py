@@ -39,6 +39,7 @@ class Sentences(Dataset[dict[str, Tensor]]):
         return {"input_ids": ids, "labels": ids}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recompute", [False, True], ids=["plain", "checkpointed"])
 @every_way
 def test_trainer(way: Way, recompute: bool, tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_trainer(way: Way, recompute: bool, tmp_path: Path) -> None:
     assert len(set(model.hf_device_map.values())) == 3
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("how", HOW, ids=["greedy", "beams", "sampling"])
 @every_way
 def test_generate(way: Way, how: dict[str, Any]) -> None:
@@ -120,6 +122,7 @@ class Module(Rig):
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
 
 
+@pytest.mark.default_cases(1)
 @every_way
 def test_loop_of_lightning(way: Way) -> None:
     """Training and validation steps that are methods of the model, with its optimizer and schedule."""
@@ -147,6 +150,7 @@ def test_loop_of_lightning(way: Way) -> None:
     same(way, run, build=seeded(Module), waits=False)
 
 
+@pytest.mark.full
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """DDP around the model in two processes, on batches of their own, by each launcher; outside of `with`."""
     for printed in run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting", timeout_s=120):

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, OTHERS, OWN, Architecture
-from matrix import in_turn, named
+from matrix import in_turn_by_tier, named
 from run.dry.steps import OPTIMIZERS, ran
 from torch import Tensor, nn
 
 import baechi
 from baechi.cost.optimizers import OPTIMIZERS as OPTIMIZERS_BY_NAME
 from baechi.run.dry.loop import losses_of
+
+pytestmark = pytest.mark.default_cases(4)
 
 KIND = "A100-80GB"
 BY_VALUES = {"experts", "branching"}
@@ -39,7 +41,7 @@ def dry(model: nn.Module, inputs: Any, plan: baechi.Plan, way: str) -> baechi.Ti
 
 @pytest.mark.parametrize(
     ("case", "way"),
-    in_turn(SAMPLE, ["inference", "sgd", "adam, foreach"]),
+    in_turn_by_tier(SAMPLE, ["inference", "sgd", "adam, foreach"]),
     ids=named,
 )
 def test_as_it_runs(case: Architecture, way: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from matrix import pairs
+from matrix import pairs_by_tier
 from run.dry.steps import OPTIMIZERS, ran
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
@@ -95,8 +95,9 @@ ODD: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.default_cases(4)
 @pytest.mark.parametrize(
-    ("name", "way", "reorder"), pairs(list(ODD), ["inference", "sgd", "adam"], ["host", "threads"])
+    ("name", "way", "reorder"), pairs_by_tier(list(ODD), ["inference", "sgd", "adam"], ["host", "threads"])
 )
 def test_as_it_runs(name: str, way: str, reorder: Any) -> None:
     """Steps and peaks are those of the same steps with values."""

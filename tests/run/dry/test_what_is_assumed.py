@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from matrix import pairs
+from matrix import pairs_by_tier
 from run.dry.steps import OPTIMIZERS, ran
 from torch import Tensor, nn
 from torch.nn import functional
@@ -80,7 +80,8 @@ def planned(model: nn.Module) -> baechi.Plan:
     return baechi.place(graph, cluster, "random:1")
 
 
-@pytest.mark.parametrize(("name", "way"), pairs(list(CODE), STEPS))
+@pytest.mark.default_cases(5)
+@pytest.mark.parametrize(("name", "way"), pairs_by_tier(list(CODE), STEPS))
 def test_as_it_runs(name: str, way: str) -> None:
     """Steps and peaks are those of the same steps with values."""
     model = _Asks(CODE[name])

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import baechi
 from baechi.run.binding import binding_of
 
+pytestmark = pytest.mark.default_cases(3)
+
 
 @pytest.mark.parametrize("reorder", EVERY_WAY)
 def test_r1_layers_return_tensors(reorder: Any) -> None:

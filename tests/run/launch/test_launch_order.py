@@ -30,6 +30,7 @@ def shuffled_from_behind(graph: baechi.LayerGraph, cluster: baechi.Cluster) -> b
     return baechi.Plan(graph, cluster, device_of, tuple(order))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", zoo.MODELS)
 def test_zoo(name: str, training: bool) -> None:
@@ -62,6 +63,7 @@ def architecture(name: str) -> Architecture:
     return next(a for a in (*HELD_IN, *OTHERS) if a.name == name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("name", ["t5", "bart", "clip", "whisper"])
 def test_two_towers(name: str, training: bool) -> None:

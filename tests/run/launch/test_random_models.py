@@ -6,6 +6,7 @@ from itertools import cycle, islice
 from random import Random
 from typing import Any
 
+import pytest
 import torch
 from order.drives import random_topological
 from run.launched import launched_on, runtime_of
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 
 import baechi
 from baechi.order import waiting_layers
+
+pytestmark = pytest.mark.full
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import pytest
 from architectures import HELD_IN, OTHERS, OWN, loss_of
 from run.pipeline.by_loop import WithLoss, assert_as_loop, batch_of
 
+pytestmark = pytest.mark.default_cases(4)
+
 ORDERS = ("auto", "gpipe", "1f1b", "interleaved")
 NAMES = (
     "torch_transformer",  # layers called twice, a stack whose functional ops are not seen
@@ -18,6 +20,7 @@ NAMES = (
 BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, *OTHERS)}
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
 def test_as_the_loop(number: int) -> None:
     """Random placements on two to four devices; rows that do not divide; each order twice."""

@@ -17,6 +17,8 @@ from baechi.run.dry.dry_run import dry_run
 from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.microbatches import Microbatches
 
+pytestmark = pytest.mark.default_cases(2)
+
 X, Y = noise(6, 6), noise(6, 6, seed=2)
 COST_S = 1e-3
 
@@ -88,6 +90,7 @@ class Translates(nn.Module):
         return F.cross_entropy(self.model(source, target).flatten(0, -2), labels.flatten())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("flops_per_s", "at_most"), [(1e8, 0.02), (2e9, 0.05)], ids=["compute", "launches"])
 def test_steps_are_as_predicted(flops_per_s: float, at_most: float) -> None:
     """The Transformer of the paper on four devices: within 2 %, or 5 % where launches bound it; peaks too."""
@@ -205,6 +208,7 @@ class Deep(nn.Module):
         return result.square().mean()
 
 
+@pytest.mark.full
 def test_limits_in_flight_are_kept() -> None:
     """With as much memory as is predicted for 1, 2, 4 and 8 in flight, each runs; fewer take less.
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 import baechi
 from baechi.run.pipeline.batch.judge import Judge
 
+pytestmark = pytest.mark.default_cases(2)
+
 X, Y = noise(6, 4), noise(6, 4, seed=2)
 PLACES = ("a", "b", "c", "the code", "backward of a", "backward of b", "backward of c")
 

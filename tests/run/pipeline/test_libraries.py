@@ -4,6 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from accelerate import Accelerator
 from run.pipeline.nets import pipelined, seeded
@@ -11,6 +12,8 @@ from run.pipeline.test_users_loop import gpt2
 from run.two_processes import run_by_two
 from torch import nn
 from transformers import Trainer, TrainingArguments
+
+pytestmark = pytest.mark.full
 
 IDS = torch.randint(3, 50, (12, 9), generator=torch.Generator().manual_seed(1))
 LABELS = IDS.clone()

@@ -9,6 +9,8 @@ import baechi
 from baechi.errors import PlacementError
 from baechi.records import Cluster, Device, LayerGraph, Link
 
+pytestmark = pytest.mark.full
+
 NUMBERS = (1, 4, 8)
 X = noise(256, 16)
 

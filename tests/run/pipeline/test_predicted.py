@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(4)
+
 
 def conv(given: int, made: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(given, made, 3, padding=1), nn.BatchNorm2d(made), nn.ReLU())
@@ -49,6 +51,7 @@ class Scores(nn.Module):
 MODELS = {"u_net": (UNet, (8, 3, 16, 16)), "scores": (Scores, (128, 32))}
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("model", MODELS)
 @RATES
 @ORDERS
@@ -150,6 +153,7 @@ def test_steps(kind: type[nn.Module], rate: float, at_most: float, order: str) -
     assert predicted.makespan_s == pytest.approx(dry.makespan_s, rel=at_most)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "devices", "placer", "order", "microbatches"),
     [

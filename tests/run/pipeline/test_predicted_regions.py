@@ -7,6 +7,8 @@ from run.pipeline.predicted import ORDERS, RATES, timelines
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+pytestmark = pytest.mark.default_cases(4)
+
 
 class Blocks(nn.Module):
     """Blocks that the code checkpoints: the backward of each stage runs a torn one again as a whole."""
@@ -34,6 +36,7 @@ class Dropping(Blocks):
         return [nn.Dropout(0.1)]
 
 
+@pytest.mark.default_cases(2)
 @RATES
 @ORDERS
 @pytest.mark.parametrize("placer", ["random:1", "even"])

@@ -20,6 +20,7 @@ BY_NAME = {architecture.name: architecture for architecture in (*OWN, *HELD_IN, 
 MICROBATCHES = 4
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("name", NAMED)
 def test_gradients_are_those_of_a_pipeline(name: str) -> None:
     """Bit for bit, whatever the order in which tasks of weights run."""
@@ -126,6 +127,7 @@ def test_the_host_is_charged() -> None:
     assert grown_us == pytest.approx(2 * 3 * MICROBATCHES * 1e3, abs=1)
 
 
+@pytest.mark.full
 def test_placed_where_it_is_shorter() -> None:
     """Where the host bounds the step, one more call of the engine for each product is too long."""
     x, found = torch.zeros(256, 64), []

@@ -141,6 +141,7 @@ class Changing(Tables):
         return x.square().mean()
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("order", ["gpipe", "1f1b", "interleaved"])
 @pytest.mark.parametrize("kind", [Tables, Changing])
 def test_as_the_loop(kind: type[nn.Module], order: str) -> None:

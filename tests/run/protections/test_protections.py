@@ -54,6 +54,7 @@ def test_nothing_is_wrong(check: Check) -> None:
     assert not found, found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("check", "row"), REMOVED, ids=[f"{row.name}-{check.name}" for check, row in REMOVED]
 )

@@ -20,6 +20,7 @@ class Large(Tied):
         super().__init__(WORDS, 32)
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("functional", [False, True])
 def test_what_fits_nowhere_is_split(functional: bool) -> None:
     """It is refused whole; split it trains as on one large device, with the peaks that were predicted."""

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 import baechi
 
+pytestmark = pytest.mark.default_cases(4)
+
 
 class Mlp(nn.Module):
     """Two linear layers with something between."""

@@ -12,6 +12,8 @@ from torch.nn import functional
 
 import baechi
 
+pytestmark = pytest.mark.full
+
 WORDS, WIDTH = 17, 6
 DIMS = {
     "embed": ("num_embeddings", "dim"),

@@ -42,6 +42,7 @@ class Wide(Tied):
 SEVERAL: dict[str, Any] = {"embed": {"dim": 2}, "up": 3, "down": {"in": 2}}
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     ("placer", "layers"),
     [("round-robin", SEVERAL), ("auto", {"head": 3}), ("random:4", {"head": 3}), ("random:4", SEVERAL)],
@@ -171,6 +172,7 @@ def test_what_fits_nowhere_is_split() -> None:
     assert isinstance(model.head.weight, SplitTensor)
 
 
+@pytest.mark.full
 def test_data_parallel_processes(tmp_path: Path) -> None:
     """Two processes train a split model, and a pipelined one, by DDP: as the plain model by DDP."""
     for printed in run_by_two(Path(__file__).with_name("ddp_worker.py"), tmp_path / "meeting"):

@@ -28,6 +28,8 @@ import baechi
 from baechi.errors import SplitTensorError
 from baechi.torchlib.split_tensors.tensor import SplitTensor
 
+pytestmark = pytest.mark.default_cases(4)
+
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda p, **k: optim.SGD(p, lr=0.1, momentum=0.9, **k),
     "adam": lambda p, **k: optim.Adam(p, lr=0.1, amsgrad=True, **k),

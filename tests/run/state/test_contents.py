@@ -20,6 +20,8 @@ import baechi
 from baechi import Cluster
 from baechi.run.state.contents import Contents
 
+pytestmark = pytest.mark.default_cases(5)
+
 
 class Total(nn.Module):
     """Adds up all tensors within what it is given, in its order."""

@@ -11,7 +11,7 @@ import torch
 from architectures import OWN, Architecture
 from architectures.base import noise, seeded
 from architectures.of_zoo import ZOO
-from matrix import named, pairs
+from matrix import named, pairs_by_tier
 from run.launched import runtime_of
 from same import Result, assert_same, step
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from baechi.run.runtime import Runtime
 from baechi.run.steady import call_contents
 from baechi.run.steady.functions import function_facts
 from baechi.run.steady.paths import full_path_only
+
+pytestmark = pytest.mark.default_cases(3)
 
 STEPS = 2
 
@@ -55,7 +57,9 @@ SMALL = [architecture for architecture in (*ZOO, *OWN) if "inception" not in arc
 MODES = ("training", "inference")
 
 
-@pytest.mark.parametrize(("architecture", "mode", "reorder"), pairs(SMALL, MODES, [False, "host"]), ids=named)
+@pytest.mark.parametrize(
+    ("architecture", "mode", "reorder"), pairs_by_tier(SMALL, MODES, [False, "host"]), ids=named
+)
 def test_both_paths_do_the_same(architecture: Architecture, mode: str, reorder: Any) -> None:
     """To the bit: outputs, gradients, buffers; what launches when, what is sent, what runs where."""
     training = mode == "training"
@@ -75,7 +79,9 @@ PECULIAR = {"expand_as", "view_as", "to", "ones", "full", "arange"}
 """Functional ops without a short way: those that name devices or shapes, or are given a `torch.device`."""
 
 
-@pytest.mark.parametrize(("architecture", "mode", "reorder"), pairs(ZOO, MODES, [False, "host"]), ids=named)
+@pytest.mark.parametrize(
+    ("architecture", "mode", "reorder"), pairs_by_tier(ZOO, MODES, [False, "host"]), ids=named
+)
 def test_it_is_taken_from_the_third_step_on(architecture: Architecture, mode: str, reorder: Any) -> None:
     """By every layer, whatever the training flag of the capture; by every functional op but peculiar ones."""
     training = mode == "training"

@@ -11,6 +11,8 @@ from order.interleaved import captured_graph, distribute
 from run.worlds import Net, linear
 from torch import Tensor, nn
 
+pytestmark = pytest.mark.default_cases(6)
+
 
 class Tripled(torch.autograd.Function):
     """Returns a view, and has a backward that is no view's."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from architectures import HELD_IN, Architecture, loss_of
-from matrix import pairs
+from matrix import pairs_by_tier
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -24,6 +24,8 @@ from baechi.backend.virtual.machine.streams import Event, Stream
 from baechi.errors import StreamRaceError
 from baechi.run.step import loans
 from baechi.run.step.step import Step
+
+pytestmark = pytest.mark.default_cases(4)
 
 
 class Exchange(nn.Module):
@@ -184,7 +186,7 @@ RACES = {
 
 @pytest.mark.parametrize(
     ("name", "placer", "mode"),
-    pairs(list(MODELS), ["random:0", "random:1", "random:2", "m-topo"], ["training", "no_grad"]),
+    pairs_by_tier(list(MODELS), ["random:0", "random:1", "random:2", "m-topo"], ["training", "no_grad"]),
 )
 def test_nothing_is_missing(name: str, placer: str, mode: str) -> None:
     """As it is, the runtime has no race."""
@@ -202,6 +204,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "phase"), KINDS)
 @pytest.mark.parametrize("name", MODELS)
 def test_each_kind_is_needed(name: str, kind: str, phase: str) -> None:

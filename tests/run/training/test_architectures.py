@@ -8,7 +8,7 @@ import pytest
 import torch
 from architectures import HELD_IN, Architecture, loss_of
 from architectures.of_zoo import our_own
-from matrix import in_turn
+from matrix import in_turn_by_tier
 from run.training.towers import assert_equal
 from same import identical
 from torch import nn
@@ -16,6 +16,8 @@ from torch import nn
 import baechi
 from baechi import zoo
 from baechi.torchlib.tensors.pytree import map_tensors
+
+pytestmark = pytest.mark.default_cases(2)
 
 Parameters = Iterable[nn.Parameter]
 Optimizers = Callable[[Parameters], torch.optim.Optimizer]
@@ -82,7 +84,7 @@ def distributed(
     return baechi.assign(architecture.build(), plan, reorder=reorder), cluster
 
 
-@pytest.mark.parametrize(("name", "optimizer"), in_turn(list(MODELS), list(OPTIMIZERS)))
+@pytest.mark.parametrize(("name", "optimizer"), in_turn_by_tier(list(MODELS), list(OPTIMIZERS)))
 def test_three_devices(name: str, optimizer: str) -> None:
     """Losses, weights and buffers after three steps of an optimizer, half of them with clipping."""
     clipped = list(MODELS).index(name) % 8 < 4

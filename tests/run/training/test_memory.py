@@ -169,6 +169,7 @@ TURNS = dict.fromkeys(
 """Each model by two of the placements."""
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize(("name", "n", "placer"), [(name, *placed) for name, placed in TURNS])
 def test_predicted_peaks_suffice(name: str, n: int, placer: str) -> None:
     """With exactly the predicted peaks as memory, a model trains with Adam; no device goes beyond."""

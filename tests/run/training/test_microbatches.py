@@ -97,6 +97,7 @@ def distributed(model: nn.Module, cluster: Cluster, **more: Any) -> nn.Module:
     return baechi.assign(model, baechi.place(graph, cluster, "even"), **more)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("inputs_on", ["cpu", "cpu:0"])
 @pytest.mark.parametrize("inside", [True, False], ids=["loss-inside", "loss-outside"])
 def test_the_loop_overlaps(inside: bool, inputs_on: str) -> None:

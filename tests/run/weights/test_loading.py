@@ -21,6 +21,8 @@ import baechi
 from baechi.errors import BaechiError, CheckpointError
 from baechi.run.weights import checkpoint
 
+pytestmark = pytest.mark.default_cases(2)
+
 ARCHITECTURES = {row.name: row for row in HELD_IN if row.name in ("llama", "t5")}
 
 

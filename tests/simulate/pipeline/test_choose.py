@@ -24,6 +24,8 @@ from baechi.simulate.pipeline import (
 )
 from baechi.simulate.pipeline.ordering import choose
 
+pytestmark = pytest.mark.default_cases(4)
+
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("devices", "m"), [(2, 8), (4, 8), (4, 16)])

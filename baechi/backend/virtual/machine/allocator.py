@@ -49,6 +49,7 @@ class Allocator:
         self._keys = itertools.count()
         self.fault: BaseException | None = None
         self._names = [device.name for device in devices]
+        self._kinds = [device.kind for device in devices]
         self._index = {name: place for place, name in enumerate(self._names)}
         self._limit_bytes = [device.memory_bytes for device in devices]
         self._live_bytes = [0] * len(devices)
@@ -212,6 +213,7 @@ class Allocator:
             raise DeviceMemoryError(
                 what(),
                 device=self._names[device],
+                kind=self._kinds[device],
                 needed_bytes=size_bytes,
                 live_bytes=live_bytes,
                 memory_bytes=limit_bytes,

@@ -36,7 +36,7 @@ def _compiler() -> Any:
     except ModuleNotFoundError:
         logger.warning(
             "numba is not installed, so the search of 'auto' runs uncompiled: the same plan, much later; "
-            "pip install 'baechi[search]', or place with effort=0, which does not search"
+            "pip install numba, or place with effort=0, which does not search"
         )
         return None
     drop_stale(Path(__file__).parents[1])
@@ -78,6 +78,16 @@ def inlined(function: Function) -> Function:
 
     register_jitable(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return function
+
+
+def is_at_hand(function: object) -> bool:
+    """Whether a `compiled` function needs no compiler now: it ran in this process, or the cache has it."""
+    if _COMPILE is None:
+        return True
+    dispatcher: Any = function
+    folder = dispatcher.stats.cache_path
+    cached = folder is not None and any(Path(folder).glob(f"*.{dispatcher.__name__}-*.nbi"))
+    return cached or bool(dispatcher.signatures)
 
 
 @inlined

@@ -67,7 +67,7 @@ class Unjoined:
         raise BaechiError(
             f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing "
             f"says how these are joined{self._why and f' ({self._why})'}: return tensors with a row for each "
-            "row of the batch, or call the model with microbatches=1"
+            "row of the batch, or distribute the model without microbatches"
         )
 
     @classmethod

@@ -76,7 +76,7 @@ class _NoGradient(torch.autograd.Function):
         raise BaechiError(
             "this output has no gradient any more: the step ran its whole schedule, backward included, for "
             "the loss that the model returned. To differentiate another one, give distribute(..., loss=fn), "
-            "or call the model with microbatches=1"
+            "or distribute the model without microbatches"
         )
 
 

@@ -236,6 +236,9 @@ def test_peaks() -> None:
         assert (live("cpu:0"), peak("cpu:0"), live("cpu:1"), peak("cpu:1")) == (4, 8, 4, 4)
         z = z + 1
         assert (live("cpu:1"), peak("cpu:1")) == (4, 8)
+        small = zeros("cpu:0", 1)  # less than what came back
+        assert (live("cpu:0"), peak("cpu:0")) == (5, 8)
+        del small
         emulator().allocator.restart_peaks()
         assert (peak("cpu:0"), peak("cpu:1")) == (4, 4)
 

@@ -61,6 +61,7 @@ def assert_no_threads(before: set[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.default_cases(1)
 def test_at_each_point(world: Any) -> None:
     """The call ends with the exception, its threads are gone, and the caller's state is as before it."""
     (model, stride), before = world, set(threading.enumerate())

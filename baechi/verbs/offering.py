@@ -56,7 +56,7 @@ def offer(plan: Plan, rows: int | None) -> Offer | None:
     number = next((one for one in _NUMBERS if rows is not None and rows >= one), None)
     if rows is None or number is None or len(plan.cluster) < 2 or len(plan.graph) > _MOST_NODES:
         return None
-    graph = of_rows(plan.graph, ceil(rows / number) / rows)
+    graph = of_rows(plan.graph, ceil(rows / number) / rows, plan.cluster.devices)
     place_one = partial(placed, cluster=plan.cluster, placer="auto", optimizer=None, effort=0)
     try:
         made = pipelined({number: graph}, plan.cluster, place_one, effort=0)

@@ -1,0 +1,18 @@
+"""The README's picture is what its script makes of today's plan."""
+
+import runpy
+from xml.etree import ElementTree
+
+from docs.pages import ROOT
+
+MOST_BYTES = 60 * 1024
+
+
+def test_the_picture_is_todays() -> None:
+    """The same text, small, well formed, for light and dark; run `python docs/picture.py` where it is not."""
+    script = runpy.run_path(str(ROOT / "docs/picture.py"))
+    shown = (ROOT / "docs/report.svg").read_text(encoding="utf-8")
+    facts = script["facts"]()
+    assert shown == script["picture"](facts)
+    assert facts.verdict in ElementTree.fromstring(shown).attrib["aria-label"]
+    assert len(shown) < MOST_BYTES and "prefers-color-scheme: dark" in shown

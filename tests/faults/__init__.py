@@ -1,0 +1,1 @@
+"""Faults that the tests must find: each protection is taken away once. See `test_faults.py`."""
