@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """The whole suite runs by a worker a core, unless `-n` says something else."""
+    os.environ["BAECHI_TIER"] = tier(config)  # which decides how many examples there are (`matrix.py`)
     free = config.getoption("numprocesses", 0) is None and not config.getoption("usepdb")
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS
     if free and whole and not hasattr(config, "workerinput"):  # which a worker has

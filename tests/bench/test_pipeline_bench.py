@@ -36,12 +36,14 @@ def test_every_model_on_every_cluster(rows: list[Row]) -> None:
     assert found == {(*name, number) for name in names for number in (1, 4)}
 
 
+@pytest.mark.full
 def test_never_behind_the_literature(rows: list[Row]) -> None:
     """The choice is as fast as GPipe, 1F1B and interleaved on its stages, and no faster than the bound."""
     assert all(row.over_textbook <= 1 for row in rows)
     assert all(row.over_bound >= 1 - 1e-9 for row in rows)
 
 
+@pytest.mark.full
 def test_table(rows: list[Row]) -> None:
     """A line for each model and cluster, a column for each number."""
     shown = simulated.table(rows)
@@ -85,6 +87,7 @@ def test_apart_where_the_graph_does_not_know_the_host() -> None:
     assert costs_of(plan).host_backward_s == [0.0] * 5
 
 
+@pytest.mark.full
 def test_emulated_table(ran: list[Emulated]) -> None:
     """A line for each row; a way that could not run is a dash."""
     assert emulated.table(ran).row_count == len(ran)

@@ -25,6 +25,7 @@ def test_every_model_by_every_placer(rows: list[Row]) -> None:
     assert all(list(row.cells) == [*quality.PLACERS, "accelerate", "auto"] for row in rows)
 
 
+@pytest.mark.full
 def test_one_device_where_it_holds_the_model(rows: list[Row]) -> None:
     """Roomy devices hold the model alone, tight ones do not; the note says why."""
     for row in rows:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.checker import check
 from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, graph_of, layered
 from place.strategies import clusters, layer_graphs
@@ -132,7 +133,7 @@ def test_refusals_are_candidates() -> None:
 @given(
     layer_graphs(pins=False), clusters(), st.lists(st.randoms(use_true_random=False), min_size=3, max_size=3)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_rehearsal_is_the_simulator(graph: LayerGraph, cluster: Cluster, chances: list[Random]) -> None:
     """The same seconds and bytes for any plan, one after the other, fit or not."""
     rehearse, names = Rehearsal(graph, cluster), cluster.names

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
@@ -82,7 +83,7 @@ def test_chain() -> None:
 
 
 @given(layer_graphs(pins=False), clusters(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_topological(graph: LayerGraph, cluster: Cluster, data: st.DataObject) -> None:
     """Each layer once, behind all it depends on, wherever the groups lie."""
     problem = Problem(graph, cluster)

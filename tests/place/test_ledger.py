@@ -5,6 +5,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 
@@ -27,7 +28,7 @@ def filled_ledger(plan: Plan) -> Ledger:
 
 
 @given(layer_graphs(), clusters(), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_bound(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
     """No simulated peak is above what the ledger says, whatever the plan."""
     plan = any_plan(graph, cluster, Random(seed))

@@ -108,6 +108,7 @@ def test_auto_is_near_the_best() -> None:
     assert near >= 0.95 * WORLDS
 
 
+@pytest.mark.full
 def test_m_etf_within_its_bound() -> None:
     """(2 - 1/n) of the best step without transfers, and the transfers of one path (Hwang et al., 1989)."""
     for seed in PAPERS:

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.checker import check
 from place.every import EVERY, plan_by
 from place.graphs import CLUSTERS, HAND_MADE
@@ -26,7 +27,7 @@ def test_hand_made(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
 
 
 @given(layer_graphs(), clusters(), st.sampled_from(EVERY))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_random(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
     """A plan is a plan; a refusal names a layer of the graph and is short of bytes somewhere."""
     try:
@@ -39,7 +40,7 @@ def test_random(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
 
 
 @given(layer_graphs(), clusters(), st.sampled_from(QUICK), st.sampled_from(["adam", "momentum", "sgd"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_optimizer_counts(graph: LayerGraph, cluster: Cluster, placer: str, optimizer: str) -> None:
     """An optimizer handed in counts as one noted on the graph does."""
     noted = LayerGraph.from_networkx(graph)
@@ -55,7 +56,7 @@ def test_optimizer_counts(graph: LayerGraph, cluster: Cluster, placer: str, opti
 
 
 @given(layer_graphs(), clusters(), st.sampled_from(EVERY[1:]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_one_device_is_enough(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
     """What one device holds, no placer refuses."""
     try:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import FREE, cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 
@@ -22,7 +23,7 @@ def names(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 @given(plans)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_it_is_the_step(plan: Plan) -> None:
     """One begins where the other ends, from the beginning to the end; with no host times nothing waits."""
     path = critical_path(plan, plan.timeline)

@@ -4,6 +4,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import FREE, cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 
@@ -14,7 +15,7 @@ plans = st.builds(any_plan, layer_graphs(), clusters(), st.builds(Random, st.int
 
 
 @given(plans)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_dependencies_alone(plan: Plan) -> None:
     """No step is shorter than its dependencies."""
     assert dependencies_s(plan) <= plan.timeline.makespan_s * (1 + 1e-9)

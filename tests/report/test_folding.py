@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import graph_of
 
 from baechi.report.folding import fold, module_of, prefixes
@@ -56,7 +57,7 @@ def test_glue_is_left_out() -> None:
 
 
 @given(names, st.integers(1, 9), st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_nothing_is_lost(layers: list[str], limit: int, chance: object) -> None:
     """Every layer that is meant is under one fold, the counts are right, and the limit is kept."""
     layers = [name for name in layers if not any(other.startswith(f"{name}.") for other in layers)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 
@@ -60,7 +61,7 @@ def threads(found: list[dict[str, Any]]) -> dict[tuple[str, str], list[dict[str,
 
 
 @given(plans)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_schema(plan: Plan) -> None:
     """Every event has the fields of its phase, of their types; metadata has the one argument that it sets."""
     for event in events(report.to_trace(plan.timeline, plan.timeline)):
@@ -75,7 +76,7 @@ def test_schema(plan: Plan) -> None:
 
 
 @given(plans)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_slices(plan: Plan) -> None:
     """Each layer is on its device's compute thread, each transfer on both ends; none overlap."""
     found = events(report.to_trace(plan.timeline))

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import graph_of
 from records.pipeline.chains import equal_chain
 from rich.cells import cell_len
@@ -159,7 +160,7 @@ def test_control_characters_are_shown() -> None:
 
 
 @given(st.text(max_size=60), st.integers(1, 30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_text_fits(text: str, width: int) -> None:
     """Whatever it is and however narrow the line."""
     for line in [shortened(printable(text), width), *lines_of(text, max(2, width))]:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import BYTE_A_SECOND, FREE, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
@@ -88,7 +89,7 @@ def test_least_peak() -> None:
 
 
 @given(layer_graphs(pins=False), clusters(), st.sampled_from(["m-topo", "m-etf", "chain", "random:1"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_plan_is_below(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
     """Whatever is placed takes as long and is as full."""
     try:
@@ -117,7 +118,7 @@ def test_host() -> None:
     clusters(memory=st.just(10**6)),  # where it is short, placing takes longer than all else here
     st.sampled_from(["single", "m-etf", "random:1", "random:2"]),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_no_host_is_sooner(graph: LayerGraph, cluster: Cluster, placer: str) -> None:
     """The same of a host that takes as long as the devices, or longer; there is room."""
     chance, cluster = Random(0), replace(cluster, launch_s=0.1)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import BYTE_A_SECOND, FREE, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
 
@@ -95,7 +96,7 @@ def noted(draw: st.DrawFn) -> LayerGraph:
     st.sampled_from(["single", "m-etf", "chain", "random:1", "random:2"]),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_plan_is_faster(graph: LayerGraph, cluster: Cluster, placer: str, stay: bool) -> None:
     """Whatever the graph and the placement."""
     cluster = replace(cluster, launch_s=0.25)

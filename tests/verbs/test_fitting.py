@@ -31,6 +31,7 @@ def trains(model: nn.Module, inputs: tuple[Any, ...], cluster: baechi.Cluster) -
     return True
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize(
     ("name", "memory"),
     [
@@ -208,6 +209,7 @@ def test_its_options_are_those_of_the_others() -> None:
         baechi.fits(nn.Linear(64, 64), x, "2xL4", optimizer=adam)
 
 
+@pytest.mark.full
 def test_running_again_makes_room() -> None:
     """A batch that fits only if blocks run again fits with `recompute`, and the largest one grows."""
 

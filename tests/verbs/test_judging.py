@@ -70,10 +70,10 @@ def test_a_device_that_is_too_full_gets_that_much_less() -> None:
     assert judged(cluster, place, Said(100, 50, 0)).timeline.source == "dry run"
     assert place.asked == [1000, 900, 850]
     place = Budgets(graph)
-    with pytest.raises(PlacementError, match=r"cpu:0 by 3 B \(3 bytes\)"):
+    with pytest.raises(PlacementError, match=r"cpu:0 and cpu:1 by 3 B each"):
         judged(cluster, place, Said(1, 2, 3))
     assert place.asked == [1000, 999, 997]
-    with pytest.raises(PlacementError, match=r"cpu:0 by 7 B"):
+    with pytest.raises(PlacementError, match=r"cpu:0 and cpu:1 by 7 B each"):
         judged(cluster, Budgets(graph, False, True), Said(7))
 
 

@@ -147,6 +147,7 @@ def test_costs_of_another_number() -> None:
         baechi.pipeline(plan, 8)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "batch", "least"), [("transformer", 256, 2.8), ("inception-v3", 128, 2.5)])
 def test_gain_at_full_size(name: str, batch: int, least: float) -> None:
     """Predicted on four equal A100s with 8 microbatches, beside one device."""
@@ -154,6 +155,7 @@ def test_gain_at_full_size(name: str, batch: int, least: float) -> None:
     check_gain(model, inputs, least)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("width", "layers", "least"),
     [(768, 12, 2.75), (1024, 24, 2.8)],  # the head of the small one is more than a quarter of its work

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from matrix import examples
 from place.checker import check
 from place.graphs import FREE, branches, cluster_of, graph_of
 from place.graphs import chain as chain_graph
@@ -186,7 +187,7 @@ def test_branches(training: bool) -> None:
 
 
 @given(layer_graphs(), clusters())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_same_again(graph: LayerGraph, cluster: Cluster) -> None:
     """The same input gives the same plan."""
     try:

@@ -3,6 +3,7 @@
 import networkx as nx
 import pytest
 from hypothesis import given, settings
+from matrix import examples
 from place.checker import check
 from place.graphs import BYTE_A_SECOND, FREE, branches, chain, cluster_of, graph_of, late_groups
 from place.placers.naive_etf import NaiveETF
@@ -14,7 +15,7 @@ from baechi.simulate import simulate
 
 
 @given(layer_graphs(pins=False), clusters())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_is_etf(graph: LayerGraph, cluster: Cluster) -> None:
     """With room and without groups it decides as the definition of ETF does, ties included."""
     roomy = Cluster(

@@ -10,6 +10,7 @@ import pulp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.checker import check
 from place.graphs import CLUSTERS, FREE, HAND_MADE, branches, chain, cluster_of, graph_of, late_groups
 from place.listing.timed import TWO, favourite_names, random_dag
@@ -69,7 +70,7 @@ def test_nothing_to_follow() -> None:
 
 
 @given(layer_graphs(pins=False), clusters())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_is_sct(graph: LayerGraph, cluster: Cluster) -> None:
     """With room and without groups it schedules as the definition says, ties included."""
     nx.set_node_attributes(graph, None, "colocate")
@@ -191,7 +192,7 @@ def test_zero_times(training: bool) -> None:
 
 
 @given(layer_graphs(), clusters(), st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_threshold(graph: LayerGraph, cluster: Cluster, threshold: float) -> None:
     """With room for everything a plan is a plan, at any threshold, and the same when made again."""
     roomy = cluster_of(*[10**6] * len(cluster), speeds=[d.speed for d in cluster.devices], link=cluster.link)

@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import given, settings
+from matrix import examples
 from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import layer_graphs
 
@@ -34,7 +35,7 @@ def test_code_order() -> None:
 
 
 @given(layer_graphs(pins=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_cap_suffices(graph: LayerGraph) -> None:
     """With so much memory on each device nothing is left over at the end: the walk never goes back."""
     plan = m_topo(graph, cluster_of(*[10**6] * 3))

@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.checker import check
 from place.graphs import branches, chain, cluster_of, graph_of
 from place.strategies import layer_graphs
@@ -11,7 +12,7 @@ from baechi.records import LayerGraph
 
 
 @given(layer_graphs(), st.integers(1, 5), st.integers(0, 99))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_device_is_used(graph: LayerGraph, devices: int, seed: int) -> None:
     """If there are groups enough that are not pinned."""
     plan = RandomPlacer(seed)(graph, cluster_of(*[10**6] * devices))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.checker import check_devices, check_order
 from place.graphs import BYTE_A_SECOND, FREE, branches, chain, cluster_of, graph_of
 from place.strategies import clusters, layer_graphs
@@ -48,7 +49,7 @@ def random_start(graph: LayerGraph, cluster: Cluster, chance: Random) -> list[in
 
 
 @given(layer_graphs(), clusters(), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_never_worse(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
     """What is found is a plan, keeps memory, takes no longer than the start, and is found again."""
     try:

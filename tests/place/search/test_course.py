@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import BYTE_A_SECOND, cluster_of, graph_of
 from place.search.test_estimate import uneven
 from place.strategies import clusters, layer_graphs
@@ -88,7 +89,7 @@ class Walk:
     st.sampled_from((1.001, 1.1, NEVER)),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_small_graphs(graph: LayerGraph, cluster: Cluster, chance: Random, part: float, host: bool) -> None:
     """Of any kind, with a busy host or without one; changes are accepted or not."""
     graph = uneven(graph, chance, host=host)

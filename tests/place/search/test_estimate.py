@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import branches, cluster_of
 from place.strategies import clusters, layer_graphs
 
@@ -62,7 +63,7 @@ def both(
 
 
 @given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_estimate_is_the_simulation(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
     """Every layer once, each after those it depends on, and the same seconds, training or not."""
     inputs = sum([graph.nodes[name].get("kind") == "input" for name in graph])
@@ -74,7 +75,7 @@ def test_estimate_is_the_simulation(graph: LayerGraph, cluster: Cluster, chance:
 
 
 @given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_in_the_code_s_order(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
     """Layers by number, and the same seconds as the simulator's for that order."""
     inputs = sum([graph.nodes[name].get("kind") == "input" for name in graph])
@@ -86,7 +87,7 @@ def test_in_the_code_s_order(graph: LayerGraph, cluster: Cluster, chance: Random
 
 
 @given(layer_graphs(pins=False), clusters(), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_busy_host(graph: LayerGraph, cluster: Cluster, chance: Random) -> None:
     """A host that takes its time; on one device, where it is late with no transfer, it is the simulation."""
     inputs = sum([graph.nodes[name].get("kind") == "input" for name in graph])
@@ -105,7 +106,7 @@ def test_a_busy_host(graph: LayerGraph, cluster: Cluster, chance: Random) -> Non
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_limit(
     graph: LayerGraph, cluster: Cluster, chance: Random, part: float, host: bool, in_turn: bool
 ) -> None:

@@ -4,6 +4,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 from place.tight.heavy import indexed_plan
@@ -15,7 +16,7 @@ from baechi.simulate import simulate
 
 
 @given(layer_graphs(), clusters(), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_least_bytes(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
     """No simulated peak is below what proofs and programs count on, whatever the plan."""
     plan, problem = any_plan(graph, cluster, Random(seed)), Problem(graph, cluster)

@@ -3,6 +3,7 @@
 import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from records.pipeline.chains import chain, over
 
 from baechi.records import LayerGraph
@@ -17,7 +18,7 @@ def placed_graphs(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[int]]:
     return sorted(edges), draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(placed_graphs())
 def test_stages_have_no_circle(case: tuple[list[tuple[int, int]], list[int]]) -> None:
     """The quotient of any graph by its stages is acyclic, and so is the one by its runs."""

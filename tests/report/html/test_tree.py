@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import graph_of
 
 from baechi.records import LayerGraph
@@ -33,7 +34,7 @@ def shown(branch: Branch) -> list[str]:
 
 
 @given(names, st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_every_layer_is_a_leaf_once(layers: list[str], chance: object) -> None:
     """Folding loses nothing and doubles nothing, and many layers are never all shown at first."""
     device_of = {name: chance.choice(["d0", "d1"]) for name in layers}  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ def t5() -> nn.Module:
     return T5ForConditionalGeneration(config)
 
 
-@pytest.mark.default_cases(1)
+@pytest.mark.full
 def test_five_steps_with_ignored_labels() -> None:
     """AdamW on GPT-2 and T5: as the whole batch, though a mean of means would be another loss."""
     ids = torch.randint(3, 50, (6, 9), generator=torch.Generator().manual_seed(1))

@@ -110,6 +110,7 @@ def test_mistakes(split: object, fault: str) -> None:
         baechi.distribute(model, (words(2, 5), words(2, 5)), split=split)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_the_page_runs() -> None:
     """The programs of the user's page do what it says."""
     page = (Path(__file__).parents[3] / "docs/split.md").read_text()

@@ -35,6 +35,7 @@ def most_kept(model: Any, rows: range) -> int:
     return most
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reorder", [False, "host", "threads"])
 def test_neither_steps_nor_shapes_are_kept(reorder: Any) -> None:
     """After many shapes there are as many objects as after a few. Outcomes were kept for 20,000 calls."""

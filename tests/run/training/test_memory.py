@@ -77,7 +77,7 @@ def test_training_by_hand_runs_out_of_memory() -> None:
 def test_moving_by_hand_runs_out_of_memory() -> None:
     """A model whose weights alone do not fit raises when it is moved."""
     model = stack()
-    message = "16,384 bytes, 49,152 of 49,152 are in use"
+    message = r"16,384 bytes, 49,152 of 49,152 \(of A100-80GB\) are in use"
     with baechi.Cluster.virtual(1, memory=3 * WEIGHT_BYTES):
         with pytest.raises(baechi.DeviceMemoryError, match=message):
             model.to("cpu:0")
@@ -99,7 +99,7 @@ def test_distribute_refuses_one_device() -> None:
 
 def test_a_device_map_beyond_memory_is_refused() -> None:
     """A placement by hand keeps the devices' memory, or is refused with the device and the bytes."""
-    with pytest.raises(baechi.PlacementError, match=r"cpu:1 by 173\.52 KiB \(177680 bytes\)") as caught:
+    with pytest.raises(baechi.PlacementError, match=r"cpu:1 by 173\.52 KiB") as caught:
         baechi.distribute(
             stack(), batch(), cluster=small(2), device_map={"": 1}, optimizer="adam", verify=False
         )

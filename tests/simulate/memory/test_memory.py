@@ -4,6 +4,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 from simulate.oracle import peaks_from_spans
@@ -23,7 +24,7 @@ def peaks(graph: LayerGraph, devices: int = 1, optimizer: str | None = None, **d
     st.integers(0, 10**6),
     st.sampled_from([None, "momentum", "Adam", "adagrad"]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_as_the_rules_read(graph: LayerGraph, cluster: Cluster, seed: int, optimizer: str | None) -> None:
     """The peaks are those that the rules give when applied to the spans, one interval each."""
     graph.graph["optimizer"] = optimizer
@@ -33,7 +34,7 @@ def test_as_the_rules_read(graph: LayerGraph, cluster: Cluster, seed: int, optim
 
 
 @given(layer_graphs(), clusters(), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_time(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
     """Where things take no time, the peaks are not below what has to be there."""
     plan = any_plan(graph, cluster, Random(seed))

@@ -6,6 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.graphs import cluster_of, graph_of
 from place.strategies import any_plan, clusters, layer_graphs
 from simulate.oracle import Oracle
@@ -17,7 +18,7 @@ chances = st.integers(0, 10**6)
 
 
 @given(layer_graphs(positive_times=True, tensors=False), clusters(), chances)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_as_the_rules_read(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
     """Between any two changes a device holds what the intervals of the rules add up to."""
     plan = any_plan(graph, cluster, Random(seed))
@@ -35,7 +36,7 @@ def test_as_the_rules_read(graph: LayerGraph, cluster: Cluster, seed: int) -> No
 
 
 @given(layer_graphs(), clusters(), chances)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_most_is_the_peak(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
     """Every device has a curve in order of time, whose highest point is its peak; files keep it."""
     timeline = simulate(any_plan(graph, cluster, Random(seed)))

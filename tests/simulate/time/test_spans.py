@@ -6,6 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matrix import examples
 from place.strategies import any_plan, clusters, layer_graphs
 from simulate.times import check_times
 
@@ -22,7 +23,7 @@ def one_after_the_other(spans: Iterable[Span]) -> bool:
 
 
 @given(plans)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_devices(plan: Plan) -> None:
     """A device runs each of its layers once, in the plan's order, in backward in reverse."""
     spans = [span for span in simulate(plan).spans if span.kind == "compute"]
@@ -35,7 +36,7 @@ def test_devices(plan: Plan) -> None:
 
 
 @given(plans)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_channels(plan: Plan) -> None:
     """A link carries one transfer at a time; with serial reception a device receives one at a time."""
     transfers = [span for span in simulate(plan).spans if span.kind == "transfer"]
@@ -46,7 +47,7 @@ def test_channels(plan: Plan) -> None:
 
 
 @given(plans, chances, st.booleans())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_as_the_rules_read(plan: Plan, chance: Random, host: bool) -> None:
     """Everything runs as soon as the rules let it, and lasts as long; later only where the host is late."""
     for name in plan.graph if host else ():
@@ -56,7 +57,7 @@ def test_as_the_rules_read(plan: Plan, chance: Random, host: bool) -> None:
 
 
 @given(plans)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_totals(plan: Plan) -> None:
     """The step ends with its last span, backward begins when forward is over, no bound is beaten.
 
@@ -75,7 +76,7 @@ def test_totals(plan: Plan) -> None:
 
 
 @given(layer_graphs(), clusters(), st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_same_again(graph: LayerGraph, cluster: Cluster, seed: int) -> None:
     """The same plan gives the same timeline, also when it comes from a file."""
     plan = any_plan(graph, cluster, Random(seed))
