@@ -13,9 +13,9 @@ PUBLIC = {
     "BatchTuning", "SimpleScheduler", "WorkerError", "tune_batch_size",
     "reordering", "check", "compare", "dry_run", "fits", "load",
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Timeline", "Inputs",
-    "AggregateError", "BaechiError", "CaptureError", "CheckpointError", "DeviceMemoryError", "DryRunError",
-    "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError", "StreamRaceError",
-    "SplitTensorError",
+    "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",
+    "DryRunError", "FatalError", "PlacementError", "PlanError", "RecordError", "RecoverableError",
+    "StreamRaceError", "SplitTensorError",
 }  # fmt: skip
 
 
