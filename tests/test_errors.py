@@ -12,6 +12,7 @@ import baechi
 from baechi.errors import (
     AggregateError,
     BaechiError,
+    BatchCoupled,
     CaptureError,
     CheckpointError,
     DryRunError,
@@ -32,6 +33,7 @@ EXAMPLES = [
     FatalError("it cannot work"),
     RecoverableError("a smaller chunk may work"),
     CaptureError("the model does not run"),
+    BatchCoupled("the loss", "2.5", "2.25", 4, "split={'scale': None}"),
     DryRunError("the model decides by values"),
     RecordError("the graph is malformed:", FAULTS),
     PlanError("the plan is malformed:", FAULTS),

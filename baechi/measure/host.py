@@ -207,7 +207,7 @@ def _pipelined(cluster: Cluster, model: nn.Module, far: Iterable[bool], *, apart
     """
     plan = _plan(cluster, model, far, None, weights_apart=apart)
     split = Pipeline(plan, _PARTS, tuple(units_of(plan).tasks(_PARTS)))
-    microbatches = lazy_import("microbatches")(split, weigh=lambda parts: [1.0] * len(parts.rows))
+    microbatches = lazy_import("microbatches")(split)
     made: nn.Module = lazy_import("assign")(model, plan, reorder=False, microbatches=microbatches)
     return made
 

@@ -20,6 +20,7 @@ def same(ours: list[torch.Tensor], plain: list[torch.Tensor]) -> bool:
     return all(torch.equal(one.cpu(), other.cpu()) for one, other in zip(ours, plain, strict=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reorder", [False, "host", "threads"])
 def test_one_compilation_for_each_device(toy: ToyMachine, reorder: Any) -> None:
     """Of the first block, whose input requires no gradient; of the others there; of those elsewhere."""

@@ -158,6 +158,7 @@ def test_p12_work_for_each_layer(placer: str, monkeypatch: pytest.MonkeyPatch) -
     assert for_each[1] <= 4 * 4  # devices
 
 
+@pytest.mark.full
 def test_p13_never_worse_than_one_device() -> None:
     """With transfers five times as long as layers, list schedules used to end after one device would."""
     cluster, worse = cluster_of(*[10**9] * 4), 0

@@ -49,6 +49,7 @@ def run_on(architecture: Architecture, graph: baechi.LayerGraph, n: int, placer:
         return step(model, architecture.inputs(), training=graph.training)
 
 
+@pytest.mark.default_cases(2)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 @pytest.mark.parametrize("architecture", [*ZOO, *HELD_IN], ids=lambda a: a.name)
 @pytest.mark.parametrize("placements", ["in turn", pytest.param("all", marks=pytest.mark.nightly)])
@@ -98,6 +99,7 @@ DOUBLE = [a for a in (*ZOO, *HELD_IN) if a.name != "mixtral"]
 """Torch multiplies groups of matrices in single precision only."""
 
 
+@pytest.mark.default_cases(3)
 @pytest.mark.parametrize(
     ("architecture", "placer"),
     in_turn_by_tier(DOUBLE, ["random:0", "random:1"]),

@@ -31,6 +31,9 @@ backward_hooks: Callable[[nn.Module], Any] = attribute(
 backward_pre_hooks: Callable[[nn.Module], Any] = attribute(
     _module, "_backward_pre_hooks", "let hooks on a module see tensors that are computed"
 )
+_flat_names: Callable[[nn.Module], list[str]] = attribute(
+    nn.RNN(1, 1), "_flat_weights_names", "put other weights in the place of a recurrent layer's"
+)
 loaded_hooks: Callable[[nn.Module], _Table] = attribute(
     _module, "_load_state_dict_post_hooks", "take hooks on loading off again"
 )
@@ -46,6 +49,8 @@ parse_to: Callable[..., tuple[Any, ...]] = named(
     "torch._C._nn._parse_to", "refuse to move a distributed model to one device"
 )
 is_tracing: Callable[[], bool] = named("torch._C._is_tracing", "refuse to be traced")
+
+_FLAT = "_flat_weights"
 
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 """Tables beside those of forward hooks, by the same keys."""
@@ -63,6 +68,15 @@ def remove_forward_hooks(module: nn.Module, functions: Collection[Callable[..., 
             del hooks[key]
             for flags in _FLAGS:
                 getattr(module, flags, {}).pop(key, None)
+
+
+def renew_flat_weights(module: nn.RNNBase) -> None:
+    """Let a recurrent layer compute with the weights that it has now: it keeps a list of them.
+
+    Args:
+        module: the layer.
+    """
+    setattr(module, _FLAT, [getattr(module, name, None) for name in _flat_names(module)])
 
 
 def has_forward(module: nn.Module) -> bool:

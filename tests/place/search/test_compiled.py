@@ -6,6 +6,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from baechi.place.search.estimating.compiled import compiled, inlined
 from baechi.place.search.estimating.stale import drop_stale
 
@@ -77,6 +79,7 @@ print(plan.to_json())
 """
 
 
+@pytest.mark.full
 def test_without_the_compiler() -> None:
     """Where numba is not installed, the search finds the same plan, and says once what it lacks."""
     found = {}

@@ -100,6 +100,7 @@ def test_one_device_by_the_simulator() -> None:
     assert place(graph, cluster_of(50, 40)).placer == "auto (single)"
 
 
+@pytest.mark.full
 def test_note_and_repeat() -> None:
     """A plan made by memory alone says so, and is the same again."""
     graph, cluster = heavy(40, 2, training=True), kept_with_slack(2, 1.15)

@@ -60,6 +60,7 @@ def settings() -> list[Any]:
     ]
 
 
+@pytest.mark.default_cases(1)
 @pytest.mark.parametrize("emulated", [True, False])
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_at_each_point(emulated: bool, microbatches: int) -> None:

@@ -17,7 +17,7 @@ import baechi
 from baechi import zoo
 from baechi.torchlib.tensors.pytree import map_tensors
 
-pytestmark = pytest.mark.default_cases(2)
+pytestmark = pytest.mark.default_cases(1)
 
 Parameters = Iterable[nn.Parameter]
 Optimizers = Callable[[Parameters], torch.optim.Optimizer]

@@ -29,7 +29,13 @@ from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import Keeper, left_as_found
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
 from baechi.torchlib.private.modes import without_dispatch_modes
-from baechi.torchlib.private.modules import buffer_table, parameter_table
+from baechi.torchlib.private.modules import (
+    buffer_table,
+    forward_hooks,
+    forward_pre_hooks,
+    parameter_table,
+    renew_flat_weights,
+)
 from baechi.torchlib.private.tensors import write_count
 from baechi.torchlib.private.transforms import is_wrapped
 from baechi.torchlib.split_tensors.tensor import SplitTensor
@@ -197,7 +203,7 @@ class Looker:
                     if tensor is not None:
                         table[name] = made[id(tensor)]
             if isinstance(module, nn.RNNBase):
-                module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+                renew_flat_weights(module)
 
         def change(inputs: Inputs) -> Inputs:
             args, kwargs = map_tensors(_precise, (inputs.args, inputs.kwargs))
@@ -283,7 +289,7 @@ def _hooks_kept(model: nn.Module) -> Iterator[None]:
     """Put back what the user's hooks count and collect: they run in looks, too."""
     noted: dict[int, tuple[Any, Any]] = {}
     for module in model.modules():
-        for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
+        for hook in [*forward_hooks(module).values(), *forward_pre_hooks(module).values()]:
             owner, function = getattr(hook, "__self__", hook), getattr(hook, "__func__", hook)
             own = [] if isinstance(owner, nn.Module) else [getattr(owner, "__dict__", {})]
             for table in [*(getattr(function, "__closure__", None) or ()), *own]:
