@@ -1,6 +1,7 @@
 """Which kernels torch takes: how to ask, and how to set (`sdpa_kernel` and the like)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -50,3 +51,24 @@ KERNEL_CHOICES = _choices()
 
 MORE_KERNEL_CHOICES = _more_choices()
 """Others, which code sets less often. To ask takes time, so layers that wait do without."""
+
+_PRECISIONS = _pairs(
+    [
+        ("_get_cudnn_allow_tf32", "_set_cudnn_allow_tf32"),
+        ("_get_float32_matmul_precision", "_set_float32_matmul_precision"),
+    ],
+    "look at a model in full precision",
+)
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Within this context no product and no convolution rounds what it reads (TF32 does)."""
+    before = [ask() for ask, _ in _PRECISIONS]
+    try:
+        for (_, choose), wanted in zip(_PRECISIONS, (False, "highest"), strict=False):
+            choose(wanted)
+        yield
+    finally:
+        for (_, choose), value in zip(_PRECISIONS, before, strict=True):
+            choose(value)

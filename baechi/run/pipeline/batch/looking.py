@@ -28,6 +28,7 @@ from baechi.torchlib.autocast import autocast_types
 from baechi.torchlib.fakes.valueless import is_valueless
 from baechi.torchlib.modules.as_found import Keeper, left_as_found
 from baechi.torchlib.modules.tables import content_of, differ, items_of, refill
+from baechi.torchlib.private.kernels import full_precision
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.private.modules import (
     buffer_table,
@@ -185,7 +186,7 @@ class Looker:
                     if torch.is_autocast_enabled(kind):
                         stack.enter_context(torch.autocast(kind, enabled=False))
                 if torch.accelerator.is_available():
-                    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+                    stack.enter_context(full_precision())
             change = self._made_precise() if setting.precise else _same
             if setting.perturbed:
                 stack.enter_context(self._perturbed())
