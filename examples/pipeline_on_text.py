@@ -1,7 +1,6 @@
 """A chain that learns to write like the licence: on one emulated device, and as a pipeline over four."""
 
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import nn
@@ -49,7 +48,7 @@ def batches() -> list[torch.Tensor]:
 
 
 def trained(cluster: baechi.Cluster, microbatches: int) -> tuple[float, float, float]:
-    """The median of the steps' seconds, the first loss and the last one."""
+    """The last step's seconds, the first loss and the last one."""
     torch.manual_seed(0)
     model = Writer()
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
@@ -65,7 +64,7 @@ def trained(cluster: baechi.Cluster, microbatches: int) -> tuple[float, float, f
             optimizer.step()
             losses.append(loss.item())  # waits for the devices
             seconds.append(cluster.emulation.now_s - begun)
-    return median(seconds), losses[0], losses[-1]
+    return seconds[-1], losses[0], losses[-1]  # steps 1, 2 and 4 also compare parts with the whole batch
 
 
 def main() -> None:

@@ -403,7 +403,7 @@ PIPELINE = (
         "baechi.run.pipeline.batch.shares",
         "            counts.append((counted != ignored).sum().to(_precise(counted)))\n",
         "            counts.append((counted == counted).sum().to(_precise(counted)))\n",
-        default=(f"{LOOP}::test_five_steps_with_ignored_labels",),
+        full=(f"{LOOP}::test_five_steps_with_ignored_labels",),
     ),
     Fault(
         "a second gradient replaces the first",
