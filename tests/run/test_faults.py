@@ -28,7 +28,7 @@ from baechi.run.binding import binding_of
 from baechi.run.deferred.tensor import Deferred
 from baechi.run.runtime import Runtime
 
-pytestmark = pytest.mark.default_cases(3)
+pytestmark = pytest.mark.default_cases(1)
 
 MEMORY_BYTES = 64 * 2**20
 

@@ -18,7 +18,7 @@ from baechi.records.cluster import HOST
 from baechi.records.datasheet import datasheet
 from baechi.records.timeline import Span
 
-pytestmark = pytest.mark.default_cases(4)
+pytestmark = pytest.mark.default_cases(2)
 
 CARD, CPU = "cpu:0", "cpu:1"
 

@@ -12,7 +12,7 @@ from same import ROUNDING, Result, assert_same, step
 import baechi
 from baechi.torchlib.tensors.pytree import map_tensors
 
-pytestmark = pytest.mark.default_cases(6)
+pytestmark = pytest.mark.default_cases(4)
 
 PLACERS = ("m-topo", "m-etf", "random:0", "random:1", "random:2")
 PLACED = (

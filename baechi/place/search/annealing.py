@@ -29,8 +29,8 @@ _SHORTER, _ROOMY = 0.99, 0.96
 _EAGER = 40_000
 """After simulating this many layers, a search also needs `_SHORTER` against the last simulated estimate."""
 
-_PORTION = 4096
-"""Estimates in one compiled call; Ctrl-C takes effect between calls."""
+_PORTION, _UNCOMPILED = 4096, 64
+"""Estimates in one compiled call, between which Ctrl-C takes effect; in one by Python, which is slower."""
 
 
 class Annealing:
@@ -79,7 +79,8 @@ class Annealing:
             return self.best
         while self.tried < most and self.best.step_s > enough_s:
             before, wanted_s = self.tried, self._wanted_s()
-            portion = Portion(wanted_s, min(most, before + _PORTION), most)
+            until = before + (_PORTION if anneal.is_at_hand else _UNCOMPILED)
+            portion = Portion(wanted_s, min(most, until), most)
             self._now = anneal(
                 self._tables,
                 self._course,

@@ -29,8 +29,8 @@ _LARGEST = 8
 _FURTHEST = 0.1
 """The largest change of a priority by a turn, as a fraction of the step."""
 
-_IDLE = 20
-"""A search gives up after this many impossible draws per estimate."""
+_IDLE = 80_000
+"""A search gives up where this many draws hold no possible change."""
 
 
 class Groups(NamedTuple):
@@ -143,7 +143,7 @@ def anneal(
     leave, come = np.empty(_LARGEST, np.int64), np.empty(_LARGEST, np.int64)
     turns = 0.0 if tables.in_turn else _TURNS if len(groups.free) else 1.0
     length = follow(tables, course, state.on, state.order, critical)
-    for _ in range(_IDLE * (portion.until - tried)):
+    for _ in range(_IDLE):
         if tried >= portion.until:
             break
         heat_s = step_s * _HOTTEST * (_COLDEST / _HOTTEST) ** (tried / portion.most)

@@ -5,7 +5,6 @@ round 1     other bands     annealing from the best of all, and from the best th
  ...        until effort is spent, or long rounds gain nothing
 """
 
-import logging
 from collections.abc import Sequence
 from itertools import count, islice
 
@@ -16,16 +15,11 @@ from baechi.place.evaluated import IN_TURN, Attempt, Check, Effort
 from baechi.place.problem import Problem
 from baechi.place.search.annealing import Annealing
 from baechi.place.search.bands import partitions
-from baechi.place.search.changes import anneal
-from baechi.place.search.estimating.compiled import is_at_hand
 from baechi.place.search.estimating.course import NEVER, Course
 from baechi.place.search.estimating.differences import anew
 from baechi.place.search.estimating.estimate import estimate
 from baechi.place.search.estimating.tables import Tables
 from baechi.place.search.room import unseen_bytes
-from baechi.progress import progress
-
-logger = logging.getLogger(__name__)
 
 ESTIMATES, LAYERS, TRAINED = 2400, 140, 100
 """Estimates per layer in a round of annealing, for up to this many layers; for up to the last number in
@@ -99,8 +93,6 @@ class Rounds:
         Returns:
             What was found.
         """
-        if effort and not is_at_hand(anneal):
-            self._compile()
         idle, fewer = 0, 1 if effort == "max" else self._fewer()
         for number in count() if effort == "max" else range(effort):
             before_s = self._best().step_s
@@ -112,17 +104,6 @@ class Rounds:
             if idle == IDLE:
                 break
         return self.found
-
-    def _compile(self) -> None:
-        """Compile the search on its own, and say so: it is most of the first minute on a new machine."""
-        logger.warning(
-            "compiling the search of 'auto', once on this machine: up to a minute of processor time; "
-            "effort=0 places without it"
-        )
-        with progress("compiling the search"):
-            start = self._best().found
-            next(partitions(self._problem, start.device_of, 0), None)
-            Annealing(self._problem, self._tables, self._check, start).run(1)
 
     def _best(self) -> Attempt:
         return min([*self._known, *self.found], key=lambda one: one.step_s)

@@ -4,24 +4,53 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from baechi.place.search.estimating import compiled as module
 from baechi.place.search.estimating.compiled import compiled, inlined
 from baechi.place.search.estimating.stale import drop_stale
 
 
-def test_without_a_place_to_keep_it() -> None:
-    """A function of no file cannot be kept: it is compiled all the same."""
-    scope: dict[str, object] = {}
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has run once as Python is compiled."""
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+
+
+def test_without_a_place_to_keep_it(hasty: None, caplog: pytest.LogCaptureFixture) -> None:
+    """A function of no file cannot be kept: it is compiled all the same, and said once."""
+    scope: dict[str, Callable[[int], int]] = {}
     exec("def double(number):\n    return 2 * number", scope)
-    double = compiled(scope["double"])  # type: ignore[type-var]
-    assert double(21) == 42
-    assert double.signatures  # by the compiler, not by Python
+    double = compiled(scope["double"])
+    assert (double(20), double.is_at_hand) == (40, False)  # by Python
+    assert (double(21), double.is_at_hand, double(22)) == (42, True, 44)  # by the compiler
+    assert caplog.text.count("compiling the search") == 1
 
 
-def test_called_from_python_and_from_within() -> None:
+def test_little_is_not_compiled() -> None:
+    """What takes Python no time stays Python: the compiler takes half a minute."""
+    double = compiled(lambda number: 2 * number)
+    assert [double(number) for number in range(100)] == [2 * number for number in range(100)]
+    assert not double.is_at_hand
+
+
+def test_one_process_compiles(hasty: None) -> None:
+    """While another process compiles, Python goes on; when it is done, this one may."""
+
+    @compiled
+    def triple(number: float) -> float:
+        return 3 * number
+
+    triple(1.0)
+    with triple._turn():
+        assert (triple(2.0), triple.is_at_hand) == (6, False)
+    assert (triple(3.0), triple.is_at_hand) == (9, True)
+
+
+def test_called_from_python_and_from_within(hasty: None) -> None:
     """A part of a compiled function is compiled there; Python that calls it runs it as it is written."""
 
     @inlined
@@ -32,7 +61,7 @@ def test_called_from_python_and_from_within() -> None:
     def twice(number: float) -> float:
         return double(double(number))
 
-    assert twice(5.5) == 22
+    assert (twice(5.5), twice(5.5), twice.is_at_hand) == (22, 22, True)
     assert (double(5.5), double([1])) == (11, [1, 1])  # type: ignore[arg-type]
 
 
@@ -66,9 +95,11 @@ if sys.argv[1] == "without":
 from place.graphs import branches, cluster_of
 import baechi
 from baechi.place.search import rounds
+from baechi.place.search.estimating import compiled
 from baechi.records import Link
 
 rounds.ESTIMATES, rounds.MOVES = 30, 30  # less of everything, with the compiler and without it
+compiled.PATIENCE_S = 0.0
 graph = branches(5, 4, training=True)
 for number, name in enumerate(graph):  # layers of many lengths
     graph.nodes[name]["forward_s"] = 1 + number * 7 % 5

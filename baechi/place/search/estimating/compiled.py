@@ -5,21 +5,30 @@ Such a function takes numbers, arrays and named tuples of arrays, and calls only
     Python ─▶ compiled ─▶ inlined ─▶ inlined       one way in; what lies within has none of its own,
                                                    which halves the time that the compiler takes
 
-The machine code is cached beside the source, or in the user's cache folder, for the next process. Without the
-compiler (numba, the extra `search`) Python runs these functions: the same search with the same plan, slower.
+The compiler (numba, the extra `search`) takes half a minute, which most searches do not. So Python runs these
+functions until they have taken some seconds; then they are compiled, and cached for the next process beside
+the source or in the user's cache folder. What the cache has runs compiled from the start. Either way it is
+the same search with the same plan.
 """
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from time import thread_time
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock, Timeout
 
 from baechi.place.search.estimating.stale import drop_stale
+from baechi.progress import progress
 
 logger = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0
+"""Processor time in Python after which a function is compiled: most searches of small models end before."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -27,6 +36,8 @@ Bools = npt.NDArray[np.bool_]
 
 Numbers = TypeVar("Numbers", Floats, Ints)
 Function = TypeVar("Function", bound=Callable[..., object])
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def _compiler() -> Any:
@@ -46,21 +57,57 @@ def _compiler() -> Any:
 _COMPILE = _compiler()  # asked once: when the first search of a process begins
 
 
-def compiled(function: Function) -> Function:
-    """Compile a function that Python calls, when it is first called.
+class Compiled(Generic[Arguments, Result]):
+    """A function that Python calls, which becomes machine code once that is at hand or worth its time.
 
     Args:
         function: a function of the kind described above.
-
-    Returns:
-        The same function, many times as fast; the function itself without numba.
     """
-    if _COMPILE is None:
-        return function
-    try:
-        return cast(Function, _COMPILE(function, cache=True))
-    except RuntimeError:  # no folder can be written: every process compiles for itself
-        return cast(Function, _COMPILE(function))
+
+    def __init__(self, function: Callable[Arguments, Result]) -> None:
+        self._python, self._python_s = function, 0.0
+        self._machine: Any = None
+        if _COMPILE is not None:
+            try:
+                self._machine = _COMPILE(function, cache=True)
+            except RuntimeError:  # no folder can be written: every process compiles for itself
+                self._machine = _COMPILE(function)
+
+    def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        if self.is_at_hand:
+            return cast(Result, self._machine(*arguments, **named))
+        if self._machine is not None and self._python_s > PATIENCE_S:
+            with suppress(Timeout), self._turn(), progress("compiling the search"):
+                logger.warning(
+                    "compiling the search of 'auto', once on this machine: up to a minute of processor time; "
+                    "effort=0 places without it"
+                )
+                return cast(Result, self._machine(*arguments, **named))
+        begun_s = thread_time()
+        try:
+            return self._python(*arguments, **named)
+        finally:
+            self._python_s += thread_time() - begun_s
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether machine code is there: compiled in this process, or cached by one before."""
+        if self._machine is None or self._machine.signatures:
+            return self._machine is not None
+        folder = self._machine.stats.cache_path
+        return folder is not None and any(Path(folder).glob(f"*.{self._python.__name__}-*.nbi"))
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """One process compiles; meanwhile Python goes on in the others (`Timeout`), then all use its cache."""
+        folder = self._machine.stats.cache_path
+        if folder is None:
+            return nullcontext()
+        return FileLock(Path(folder) / f"{self._python.__name__}.lock", blocking=False)
+
+
+def compiled(function: Callable[Arguments, Result]) -> Compiled[Arguments, Result]:
+    """Let a function that Python calls be compiled when that is worth its time; see `Compiled`."""
+    return Compiled(function)
 
 
 def inlined(function: Function) -> Function:
@@ -78,16 +125,6 @@ def inlined(function: Function) -> Function:
 
     register_jitable(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
     return function
-
-
-def is_at_hand(function: object) -> bool:
-    """Whether a `compiled` function needs no compiler now: it ran in this process, or the cache has it."""
-    if _COMPILE is None:
-        return True
-    dispatcher: Any = function
-    folder = dispatcher.stats.cache_path
-    cached = folder is not None and any(Path(folder).glob(f"*.{dispatcher.__name__}-*.nbi"))
-    return cached or bool(dispatcher.signatures)
 
 
 @inlined

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled, inlined
+from baechi.place.search.estimating.compiled import Floats, Ints, inlined
 from baechi.place.search.estimating.tables import Tables
 
 KEPT = 12
@@ -199,7 +199,7 @@ def restore(course: Course, number: int) -> None:
     course.reached[0] = number
 
 
-@compiled
+@inlined
 def accept(tables: Tables, course: Course, begun: int, device_of: Ints, order: Ints) -> None:
     """Let what the newest forward has kept count from now on.
 

@@ -9,7 +9,7 @@ longer than the limit to issue all kernels and transfers.
 
 import numpy as np
 
-from baechi.place.search.estimating.compiled import Floats, Ints, compiled, inlined
+from baechi.place.search.estimating.compiled import Floats, Ints, inlined
 from baechi.place.search.estimating.course import NEVER, Course
 from baechi.place.search.estimating.differences import Change
 from baechi.place.search.estimating.dispatch import dispatch
@@ -21,7 +21,7 @@ _ROUNDED = 1 - 1e-9
 """A tolerance: floating-point sums differ in their last digits with the order of addition."""
 
 
-@compiled
+@inlined
 def estimate(
     tables: Tables,
     course: Course,
