@@ -98,7 +98,7 @@ class Compiled(Generic[Arguments, Result]):
         return folder is not None and any(Path(folder).glob(f"*.{self._python.__name__}-*.nbi"))
 
     def _turn(self) -> AbstractContextManager[object]:
-        """One process compiles; meanwhile Python goes on in the others (`Timeout`), then all use its cache."""
+        """One process compiles; meanwhile Python goes on in others (`Timeout`); then all use its cache."""
         folder = self._machine.stats.cache_path
         if folder is None:
             return nullcontext()
