@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from baechi.split.spec import Layers
+from baechi.records.pipeline.pipeline import ITEMS
+from baechi.run.pipeline.batch.splitting import Split
+from baechi.split.spec import BatchSpec, Layers
 
 
-def asked_to_split(
-    split: Any, model: nn.Module, *, microbatches: bool
-) -> tuple[Layers | None, Mapping[str, int | None] | None]:
+def asked_to_split(split: Any, model: nn.Module, *, microbatches: bool) -> tuple[Layers | None, Split | None]:
     """What `distribute(split=)` asks for: layers in tiles, or inputs in microbatches.
 
     Args:
@@ -20,7 +20,7 @@ def asked_to_split(
         microbatches: whether a step is split into microbatches.
 
     Returns:
-        Layers and how they are split, then inputs and their dimensions; None for each that is not asked for.
+        Layers and how they are split, then inputs and how; None for each that is not asked for.
 
     Raises:
         ValueError: a name is of no layer, or it is something else.
@@ -32,8 +32,8 @@ def asked_to_split(
     modules = [name for name, _ in model.named_modules(remove_duplicate=False)]
     unknown = [name for name in split if name not in modules]
     if microbatches:
-        layers = {name: how for name, how in split.items() if name in modules}
-        inputs = {name: how for name, how in split.items() if name not in modules}
+        layers = {name: how for name, how in split.items() if name in modules and not _is_of_input(how)}
+        inputs = {name: how for name, how in split.items() if name not in layers}
         return layers or None, inputs if inputs or not layers else None
     if not split:
         return None, split
@@ -42,6 +42,12 @@ def asked_to_split(
     close = get_close_matches(str(unknown[0]), modules, n=1)
     hint = f": is it {close[0]!r}?" if close else "; inputs are split with microbatches: say how many"
     raise ValueError(f"split names {unknown[0]!r}, which is no layer of this {type(model).__name__}{hint}")
+
+
+def _is_of_input(how: Any) -> bool:
+    """Whether that can be said of inputs only."""
+    parts = isinstance(how, (list, tuple)) and not all(isinstance(one, BatchSpec) for one in how)
+    return how is None or how == ITEMS or callable(how) or parts
 
 
 def refuse_layers_with(layers: Layers | None, *, plan: object) -> None:
