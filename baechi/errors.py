@@ -117,6 +117,10 @@ def note(error: BaseException, what: str) -> None:
     error.add_note(what)
 
 
+UNSPLIT_CURE = "call it within `with baechi.unsplit(model):`, as one step, or leave microbatches out"
+"""What to do about a call that microbatches cannot follow."""
+
+
 def note_microbatch(error: BaseException, microbatch: int, cure: str = "") -> None:
     """Add to an error's notes which microbatch it happened in.
 

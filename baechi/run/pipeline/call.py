@@ -8,7 +8,7 @@ Where there is no loss to begin with, the call runs the forwards only, and `back
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from baechi.backend.sends import wait_for_all_sends
+from baechi.errors import UNSPLIT_CURE
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline, Task
 from baechi.run.pipeline.batch.handed import Written, unwritten_if_failed
@@ -86,9 +87,10 @@ def call_pipelined(
             refuse_unsplittable(model, inputs, microbatches)
             return _in_parts(model, runtime, microbatches, inputs)
         except (Unfollowed, Unsplittable, Written) as error:
-            why = str(error)
+            why = str(error).partition(f": {UNSPLIT_CURE}")[0]
             if isinstance(error, Written):
                 microbatches.writing.add(kind)
+                why = why.partition(". ")[0]
         _tell_unsplit(microbatches, why)
         return whole()
 
@@ -194,7 +196,7 @@ class _Call:
         Returns:
             What the model returns for the whole batch.
         """
-        with self._adding(), self._kept.own.open():
+        with self._adding(), self._kept.own.open(), self._in_parts():
             try:
                 for lane, code in zip(self._lanes, self._codes, strict=True):
                     lane.start(code)
@@ -211,6 +213,15 @@ class _Call:
     def _adding(self) -> AbstractContextManager[None]:
         """Another thread may train the model while this one evaluates it: gradients are left alone then."""
         return self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
+
+    @contextmanager
+    def _in_parts(self) -> Iterator[None]:
+        """Within this context, what backward goes through is of lanes."""
+        before, self._runtime.goes_back_in_parts = self._runtime.goes_back_in_parts, True
+        try:
+            yield
+        finally:
+            self._runtime.goes_back_in_parts = before
 
     def _home_of(self, inputs: Inputs) -> str | None:
         first = next(tensors_in(inputs.args, inputs.kwargs), None)
@@ -317,7 +328,7 @@ class _Call:
 
     def _run_later(self) -> None:
         """Run the backwards that waited for `backward()`."""
-        with self._waiting.adding(), self._kept.own.open():
+        with self._waiting.adding(), self._kept.own.open(), self._in_parts():
             self._executor.run(self._later, lambda microbatch: None)
             self._executor.finish(range(len(self._lanes)))
             edges, grads = given_at(self._backend, self._returned)

@@ -4,12 +4,11 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.records.inputs import Inputs
 from baechi.run.pipeline.batch.handed import may_be_written
 from baechi.run.pipeline.batch.splitting import Unsplittable, handed_objects, rows_of
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.unsplit import CURE
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import tensors_in
@@ -48,7 +47,7 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
 
 
 def _refuse(why: str) -> None:
-    raise Unfollowed(f"the model is called {why}: {CURE}")
+    raise Unfollowed(f"the model is called {why}: {UNSPLIT_CURE}")
 
 
 def refuse_unsplittable(model: nn.Module, inputs: Inputs, microbatches: Microbatches) -> None:
@@ -78,5 +77,5 @@ def _refuse_half_precision(model: nn.Module) -> None:
     if model.training and any(on and dtype is torch.float16 for on, dtype in casts):
         raise Unfollowed(
             "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
-            f"microbatches runs backward inside the call: use bfloat16, or {CURE}"
+            f"microbatches runs backward inside the call: use bfloat16, or {UNSPLIT_CURE}"
         )

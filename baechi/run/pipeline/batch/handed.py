@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.records.inputs import Inputs
-from baechi.run.pipeline.unsplit import CURE
 from baechi.torchlib.modules.as_found import Keeper
 from baechi.torchlib.modules.tables import content_of, differ, items_of
 from baechi.torchlib.tensors.pytree import map_tensors
@@ -151,7 +150,7 @@ class Handed:
                     raise Written(
                         f"forward writes to {name}, a {type(value).__name__} that the call was given. Each "
                         "microbatch has one of its own, and what it writes would be lost: return it, keep it "
-                        f"in the model, or {CURE}"
+                        f"in the model, or {UNSPLIT_CURE}"
                     )
 
 

@@ -9,6 +9,7 @@ weights hide it, so weights that are all equal are something else meanwhile.
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -568,11 +569,13 @@ class Judge:
         inputs = named_values(case.looker.model, case.inputs)
         for split in otherwise(inputs, case.parts, case.split):
             judge = Judge(self._told, tells=False, advises=False)
-            try:
-                other = case.split_as(split)
-                seen = other.seen(setting)
-            except (torch.OutOfMemoryError, Fails, ValueError):
-                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what torch says of a wrong way to split is no matter
+                try:
+                    other = case.split_as(split)
+                    seen = other.seen(setting)
+                except (torch.OutOfMemoryError, Fails, ValueError):
+                    continue
             hearing = judge._hearing(other, seen, setting)
             if hearing.gives and not hearing.wrong and hearing.divides:
                 return f"split={dict(split)!r}", True

@@ -79,11 +79,15 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
     """
     named = list(_named(model, inputs))
     _check(named, split)
-    given = {name: _by_function(name, value, split[name], microbatches) for name, value in _own(named, split)}
+    own = _own(named, split)
+    given = {name: _by_function(name, value, split[name], microbatches) for name, value in own}
     rows = _rows(named, split)
-    own = next(filter(None, map(_lengths, given.values())), [1] * microbatches if given else None)
-    if own is not None and rows in (None, sum(own)):
-        return _divided(model, inputs, own, split, given)
+    for name, value in own:
+        lengths = _lengths(given[name])
+        if lengths is not None and sum(lengths) in (rows, *[size.rows for size in _sizes(value)]):
+            return _divided(model, inputs, lengths, split, given)
+    if own and rows is None:
+        return _divided(model, inputs, _lengths(given[own[0][0]]) or [1] * microbatches, split, given)
     if rows is None or rows < microbatches:
         found = "no tensor with rows" if rows is None else f"{rows} rows"
         raise Unsplittable(
@@ -534,7 +538,7 @@ def rows_of(model: nn.Module, inputs: Inputs, split: Split) -> int | None:
         split: see `parted`.
     """
     named = list(_named(model, inputs))
-    return _rows(named, split) or _rows(named, {name: how for name, how in split.items() if not is_own(how)})
+    return _rows(named, {name: how for name, how in split.items() if not is_own(how)})
 
 
 def some_rows(model: nn.Module, inputs: Inputs, rows: Sequence[int], split: Split) -> Inputs:
