@@ -53,7 +53,7 @@ def twins(
     """A model in microbatches, the same one plain, and the cluster."""
     model = seeded(build)
     plain = copy.deepcopy(model)
-    options = {"device_map": WHERE, **options}
+    options = {"device_map": WHERE, "order": "1f1b", **options}
     return model, plain, pipelined(model, batch(rows), microbatches=microbatches, **options)
 
 
@@ -255,14 +255,15 @@ def test_with_gradients_what_is_given_is_not_written() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        {"order": "1f1b"},
+        {"order": "auto"},
         {"order": "gpipe"},
         {"order": "interleaved", "device_map": None, "placer": "round-robin"},
-        {"weights_apart": True, "device_map": None, "placer": "even"},
+        {"weights_apart": True, "order": "auto", "device_map": None, "placer": "even"},
         {"device_map": None, "split": {"b": 2}},
         {"recompute": ["m"]},
     ],
-    ids=["auto", "gpipe", "interleaved", "weights apart", "tiles", "recomputed"],
+    ids=["1f1b", "auto", "gpipe", "interleaved", "weights apart", "tiles", "recomputed"],
 )
 def test_fewer_rows_than_microbatches(options: dict[str, Any]) -> None:
     """One for each row, with the numbers of the plain model; then a whole batch again."""

@@ -37,7 +37,7 @@ def stepped(code: Callable[..., Tensor], inputs: Inputs, microbatches: int = 4, 
     """A step in microbatches has the loss and the gradients of the whole."""
     model = seeded(lambda: Net(code))
     plain = copy.deepcopy(model)
-    options = {"device_map": WHERE, **options}
+    options = {"device_map": WHERE, "order": "1f1b", **options}
     with pipelined(model, inputs, microbatches=microbatches, **options):
         found = model(*inputs.args, **inputs.kwargs)
         found.backward()
@@ -137,7 +137,9 @@ def test_a_value_in_a_batch(made: Callable[..., Any]) -> None:
 def test_a_later_batch_has_that_size() -> None:
     """Eight rows fit, and six do not: the step says so, and how inputs are to be divided."""
     model = seeded(lambda: Net(scaled))
-    with pipelined(model, Inputs(noise(8, 6), noise(6), noise(8, 6)), microbatches=2, device_map=WHERE):
+    with pipelined(
+        model, Inputs(noise(8, 6), noise(6), noise(8, 6)), microbatches=2, device_map=WHERE, order="1f1b"
+    ):
         model(noise(8, 6), noise(6), noise(8, 6)).backward()
         with pytest.raises(ValueError, match=r"split={'more': None} gives the same as the whole batch"):
             model(noise(6, 6), noise(6), noise(6, 6))
@@ -215,7 +217,7 @@ def test_gradients_of_items() -> None:
         batch = Inputs([*given, given[0]], labels=LABELS[:4])
         model = seeded(lambda: Net(of_each))
         if divide:
-            pipelined(model, batch, microbatches=4, device_map=WHERE)
+            pipelined(model, batch, microbatches=4, device_map=WHERE, order="1f1b")
         model(*batch.args, **batch.kwargs).backward()
         grads.append([one.grad for one in given])
     torch.testing.assert_close(*grads)
@@ -244,7 +246,9 @@ def test_a_function_divides() -> None:
     model = seeded(lambda: Net(scaled))
     plain = copy.deepcopy(model)
     batch = noise(8, 6), noise(1, 6), noise(8, 6, seed=4)
-    cluster = pipelined(model, Inputs(*batch), microbatches=4, device_map=WHERE, split={"x": each_own})
+    cluster = pipelined(
+        model, Inputs(*batch), microbatches=4, device_map=WHERE, order="1f1b", split={"x": each_own}
+    )
     for rows in (8, 3):
         for network, where in ((model, cluster), (plain, nullcontext())):
             network.zero_grad()
