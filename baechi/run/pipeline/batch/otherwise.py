@@ -54,7 +54,7 @@ def _ways(inputs: Mapping[str, Any], parts: Parted, split: Split) -> Iterator[tu
         for dim in range(_DIMS):
             if dim != now and _sizes_at(value, dim) == {rows}:
                 yield name, dim
-        if now != ITEMS and any(len(one) == rows for one in lists_in(value)):
+        if now != ITEMS and any(len(one) >= len(parts.rows) for one in lists_in(value)):
             yield name, ITEMS
 
 

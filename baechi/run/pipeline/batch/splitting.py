@@ -92,7 +92,7 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
         found = "no tensor with rows" if rows is None else f"{rows} rows"
         raise Unsplittable(
             f"the batch has {found}, and is split into {microbatches} microbatches: each needs a row at "
-            "least. Use a larger batch, fewer microbatches, or say split={'name': a dimension, or 'items'}"
+            f"least. Use a larger batch, or fewer microbatches{_hint(named, split, rows, microbatches)}"
         )
     few, more = divmod(rows, microbatches)
     sizes = [few + (number < more) for number in range(microbatches)]
@@ -418,6 +418,23 @@ def _rows(named: list[tuple[str, Any]], split: Split) -> int | None:
     # a list of tensors of one size may have an item a row: other inputs tell
     is_by_items = first.items is not None and counts.count(first.items) > counts.count(first.rows) - 1
     return first.items if is_by_items else first.rows
+
+
+def _hint(named: list[tuple[str, Any]], split: Split, rows: int | None, microbatches: int) -> str:
+    """What is taken for the rows of the batch, where others may be."""
+    sizes = [
+        (name, value, size.rows)
+        for name, value in _opened(named)
+        for size in _sizes(value)
+        if _how(split, name) == _AUTO
+    ]
+    name, first = next(((name, value) for name, value, size in sizes if size == rows), ("", None))
+    other = next((size for _, _, size in sizes if size >= microbatches), None)
+    if not name or other is None:
+        return ""
+    shape = first.shape if isinstance(first, torch.Tensor) else ()
+    dim = shape.index(other) if other in shape else None
+    return f". These are the rows of {name}: if {other} are those of the batch, say split={{{name!r}: {dim}}}"
 
 
 @dataclass(frozen=True)

@@ -224,12 +224,21 @@ def test_gradients_of_items() -> None:
 
 
 def test_items_by_accident() -> None:
-    """Four sequences of four: the error says that items are rows."""
-    inputs = Inputs([noise(4, 6, seed=seed) for seed in range(4)], labels=LABELS[:4])
-    with pytest.raises(CaptureError) as caught:
-        stepped(of_each, inputs, 2)
-    assert "split={'x': 'items'} gives the same" in told(caught.value)
-    stepped(of_each, inputs, 2, split={"x": "items"})
+    """Four sequences of four, or of eight alone: the error says that items are rows."""
+    four, eight = ([noise(length, 6, seed=seed) for seed in range(4)] for length in (4, 8))
+    for inputs in (Inputs(four, labels=LABELS[:4]), Inputs(eight)):
+        with pytest.raises((CaptureError, BatchCoupled)) as caught:
+            stepped(of_each, inputs, 2)
+        assert "split={'x': 'items'} gives the same" in told(caught.value)
+        stepped(of_each, inputs, 2, split={"x": "items"})
+
+
+def test_what_is_taken_for_the_rows_is_named() -> None:
+    """Where the first input has fewer than there are microbatches, and others have more."""
+    with pytest.raises(ValueError, match=r"These are the rows of x: if 8 .* say split={'x': 1}"):
+        stepped(placed, Inputs(noise(3, 8, 6), noise(8, 6), noise(8, 6)))
+    with pytest.raises(ValueError, match=r"the batch has 3 rows.*fewer microbatches$"):
+        stepped(scaled, Inputs(noise(3, 6), noise(1, 6), noise(3, 6)))
 
 
 # --- what the user divides
@@ -302,7 +311,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no way": ({"x": "rows"}, "split says 'rows' of the input 'x'"),
     "no input": ({"mor": None}, "no layer and no input of this Net: is it 'more'"),
     "another dimension": ({"x": 1, "more": 0}, "split says dimension 0 of more, which has 1 entries"),
-    "items": ({"more": "items"}, "ok"),
 }
 
 
@@ -311,9 +319,6 @@ def test_mistakes(case: str) -> None:
     """What is said of inputs and cannot be is told when the model is distributed."""
     split, text = MISTAKES[case]
     inputs = Inputs(noise(8, 6), noise(1, 6), noise(8, 6))
-    if text == "ok":  # items of a tensor are its rows
-        stepped(scaled, inputs, split=split)
-        return
     with pytest.raises(ValueError, match=text):
         stepped(scaled, inputs, split=split)
 
