@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from baechi.records import Cluster, Device, HostCosts, Inputs, LayerGraph, Link, Plan, Timeline
     from baechi.records.pipeline import Pipeline
-    from baechi.run import last_step, load, plan_of, reordering, restore
+    from baechi.run import last_step, load, plan_of, reordering, restore, unsplit
     from baechi.split.dimension import SplitDimension
     from baechi.split.spec import BatchSpec
     from baechi.verbs.checking import check
@@ -57,7 +57,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "baechi.verbs.distribute": ("assign", "distribute"),
-    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore"),
+    "baechi.run": ("last_step", "load", "plan_of", "reordering", "restore", "unsplit"),
     "baechi.split.dimension": ("SplitDimension",),
     "baechi.split.spec": ("BatchSpec",),
     "baechi.verbs.split.verb": ("register_split",),
@@ -147,6 +147,7 @@ __all__ = [
     "simulate",
     "split",
     "tune_batch_size",
+    "unsplit",
 ]
 
 

@@ -117,6 +117,10 @@ def note(error: BaseException, what: str) -> None:
     error.add_note(what)
 
 
+UNSPLIT_CURE = "call it within `with baechi.unsplit(model):`, as one step, or leave microbatches out"
+"""What to do about a call that microbatches cannot follow."""
+
+
 def note_microbatch(error: BaseException, microbatch: int, cure: str = "") -> None:
     """Add to an error's notes which microbatch it happened in.
 
@@ -157,7 +161,8 @@ class BatchCoupled(FatalError):
         first = f"{cure} gives the same as the whole batch. Else use" if cure else "Use"
         super().__init__(
             f"{what} is {whole} of the whole batch, and {parts} from {microbatches} microbatches: its rows "
-            f"know each other, or inputs are split where they must not be. {first} microbatches=1; say what "
+            f"know each other, or inputs are split where they must not be. {first} no microbatches (for one "
+            "call: `with baechi.unsplit(model):`); say what "
             'the loss of each part counts with loss_weights="rows", "sum", "labels" or a function; say what '
             'is split with split={"name": dimension or None}; or accept that parts train something else with '
             'coupled="accept"'

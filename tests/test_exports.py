@@ -11,6 +11,7 @@ PUBLIC = {
     "dispatch", "Dispatched", "HaloTiles", "HybridScheduler", "RankScheduler", "RoundRobin", "Rows",
     "BatchSpec", "SplitDimension", "register_split", "split",
     "BatchTuning", "SimpleScheduler", "WorkerError", "tune_batch_size",
+    "unsplit",
     "reordering", "check", "compare", "dry_run", "fits", "load",
     "Cluster", "Device", "HostCosts", "Link", "LayerGraph", "Plan", "Pipeline", "Timeline", "Inputs",
     "AggregateError", "BaechiError", "BatchCoupled", "CaptureError", "CheckpointError", "DeviceMemoryError",

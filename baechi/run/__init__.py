@@ -17,6 +17,7 @@ from baechi.run.assign import (
 from baechi.run.compiled import blocks_compiled, tell_uncompiled
 from baechi.run.first_call import plan_at_first_call
 from baechi.run.load import load
+from baechi.run.pipeline.unsplit import unsplit
 
 __all__ = [
     "assign",
@@ -30,4 +31,5 @@ __all__ = [
     "restore",
     "runtime_of",
     "tell_uncompiled",
+    "unsplit",
 ]

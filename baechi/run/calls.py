@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from baechi.records.device_map import ROOT
+from baechi.records.inputs import Inputs
 from baechi.run.binding import BINDING, Binding, binding_of
 from baechi.run.deferred.tensor import force_all
 from baechi.run.guards.refusal import refuse_tracing, tell_compiled
 from baechi.run.layers import run_layer
 from baechi.run.pipeline.call import call_pipelined
+from baechi.run.pipeline.walking import with_loss
 from baechi.run.runtime import Runtime
 from baechi.run.shares import Seat, shares_of
 from baechi.run.state.thread_as_found import left_as_before
@@ -165,10 +167,14 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     settled(module, _binding(module))
     if _binding(module).name == ROOT:
         meet_replicas(module, runtime)
-    if runtime.microbatches is not None and _binding(module).name == ROOT:
-        piped = functools.partial(call_pipelined, module, runtime, runtime.microbatches, args, kwargs)
-        return left_as_before(piped)
-    return left_as_before(functools.partial(_in_new_step, module, runtime, run, args, kwargs))
+    split = runtime.microbatches if _binding(module).name == ROOT else None
+    if split is not None:
+        run = functools.partial(with_loss, run, split.loss)
+    plain = functools.partial(_in_new_step, module, runtime, run, args, kwargs)
+    if split is None:
+        return left_as_before(plain)
+    inputs = Inputs(*args, **kwargs)
+    return left_as_before(functools.partial(call_pipelined, module, runtime, split, plain, inputs))
 
 
 def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:

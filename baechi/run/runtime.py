@@ -83,6 +83,8 @@ class Runtime:
         """The modules that `distribute` compiled."""
         self.microbatches: Any = None
         """How a step is split into microbatches (`run.pipeline`); None if it is not."""
+        self.goes_back_in_parts = False
+        """Whether microbatches go backward now; else a step that ran whole does."""
         self.weight_owners: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
         """By weight in pieces, the layer that ran with it, where functional ops read it, too."""
         self.replicas: Any = None
@@ -244,7 +246,7 @@ class Runtime:
         """
         if self.glue is None:
             step = Step(self.backend, self)
-            if self.microbatches is not None:  # what runs again saves what lanes have saved
+            if self.goes_back_in_parts:  # what runs again saves what lanes have saved
                 step.pieces_of = leaves_of
             self._thread.glue = GlueMode(step)
             self._thread.backward = current_graph_task_id()

@@ -121,8 +121,10 @@ def distribute(
         split: layers to split over several devices, by name: a number of tiles, a dimension with one
             (`{"head": {"out": 4}}`), or a `BatchSpec`; `"auto"` splits what fits nowhere, else
             the heaviest layer where steps get at least 3 % shorter. With `microbatches`, names that are no
-            layer's are inputs': the dimension that is split, or None for one that goes whole; others are
-            split along the leading one if they share the batch's size.
+            layer's are inputs' (`"batch.mask"`: what is in one): the dimension of their rows, `"items"` if
+            items of a list are rows, None for what goes whole, a function `(name, value, microbatches)` that
+            returns what each microbatch gets, or a list of that. Others are split along the leading
+            dimension, or by items, if they have as many as the batch has rows.
         loss_weights: with `microbatches`, what the loss of each counts: `"rows"`, `"sum"`, `"labels"` (those
             that are not ignored), or a function of their inputs; unless given, the whole batch tells.
         order: with `microbatches`, the order of their tasks; see `pipeline`.
@@ -154,7 +156,8 @@ def distribute(
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
     trained, options = instance_of(optimizer), compile_options(compile)
-    layers, inputs_split = asked_to_split(split, model, microbatches=microbatches is not None)
+    in_parts = microbatches is not None or isinstance(plan, Pipeline)
+    layers, inputs_split = asked_to_split(split, model, microbatches=in_parts)
     splitting = splitting_of(microbatches, plan, loss, inputs_split, loss_weights, order, coupled)
     refuse_apart(weights_apart, splitting, plan, recompute)
     refuse_layers_with(layers, plan=plan)

@@ -52,7 +52,7 @@ def pipeline(
     order: OrderLike = "auto",
     *,
     limits: Mapping[str, int] | None = None,
-    split: Mapping[str, int | None] | None = None,
+    split: Mapping[str, int | str | None] | None = None,
 ) -> Pipeline:
     """Order the microbatches of a step on a plan's devices.
 
@@ -62,7 +62,8 @@ def pipeline(
         order: `"auto"` simulates many and takes the fastest that fits; `"gpipe"`, `"1f1b"` or
             `"interleaved"`; a list of tasks for the host; or lists of tasks by device.
         limits: by device's name, the most microbatches in flight.
-        split: by input's name, the dimension that is split, or None for an input that goes whole.
+        split: by input's name, the dimension that is split, `"items"` if items of lists are rows, or None for
+            an input that goes whole.
 
     Returns:
         A pipeline, checked; `timeline` predicts its step.

@@ -18,6 +18,9 @@ from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, task
 from baechi.records.plan import Plan
 from baechi.records.timeline import Timeline
 
+ITEMS = "items"
+"""In place of a dimension: the items of lists are rows."""
+
 
 @dataclass(frozen=True)
 class OrderTried:
@@ -52,8 +55,8 @@ class Pipeline(AbstractRecord):
             restricted to its tasks.
         rule: who made the order.
         limits: by device, the most microbatches in flight there; a device that is not named has no limit.
-        split: by input's name, the dimension that is split, or None for an input that goes whole. Inputs that
-            are not named are split along the leading dimension if they share its size with the batch.
+        split: by input's name, the dimension that is split, `"items"` if items of lists are rows, or None for
+            an input that goes whole. Inputs that are not named are split where they have the batch's rows.
         tried: what else was tried.
         unsplit: the plan without microbatches that it was compared with, if any; its graph has the costs of
             the whole batch. It need not fit.
@@ -71,7 +74,7 @@ class Pipeline(AbstractRecord):
     order: tuple[Task, ...]
     rule: str = "hand"
     limits: Mapping[str, int] = field(default_factory=dict)
-    split: Mapping[str, int | None] = field(default_factory=dict)
+    split: Mapping[str, int | str | None] = field(default_factory=dict)
     tried: tuple[OrderTried, ...] = ()
     unsplit: Plan | None = None
     dry: Timeline | None = None
@@ -94,9 +97,9 @@ class Pipeline(AbstractRecord):
             if name not in names
         ]
         faults += [
-            f"input {name!r} is split along {dim!r}: a dimension's number, or None"
+            f"input {name!r} is split along {dim!r}: a dimension's number, {ITEMS!r}, or None"
             for name, dim in self.split.items()
-            if not (dim is None or isinstance(dim, int))
+            if not (dim is None or dim == ITEMS or isinstance(dim, int))
         ]
         faults = faults or list(order_faults(self.units, names, self.microbatches, self.order))
         faults = faults or limit_faults(self.units, names, self.order, self.limits)

@@ -6,8 +6,9 @@
 Where there is no loss to begin with, the call runs the forwards only, and `backward()` the backwards.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,14 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from baechi.backend.sends import wait_for_all_sends
+from baechi.errors import UNSPLIT_CURE
 from baechi.records.inputs import Inputs
-from baechi.records.pipeline import Task
-from baechi.run.pipeline.batch.handed import unwritten_if_failed
+from baechi.records.pipeline import Pipeline, Task
+from baechi.run.pipeline.batch.handed import Written, unwritten_if_failed
 from baechi.run.pipeline.batch.joining import loss_in, loss_name
 from baechi.run.pipeline.batch.judge import Verdict
 from baechi.run.pipeline.batch.results import Joiner, Joint, hand_in, share_at
-from baechi.run.pipeline.batch.splitting import Parted, joined_gradient, parted
+from baechi.run.pipeline.batch.splitting import Parted, Unsplittable, joined_gradient, parted, rows_of
 from baechi.run.pipeline.ending import Ending
 from baechi.run.pipeline.executor import Executor, given_at
 from baechi.run.pipeline.graph.gradients import Waiting, scaled
@@ -36,24 +38,33 @@ from baechi.run.pipeline.lanes.random_states import RandomStates
 from baechi.run.pipeline.lanes.settings_apart import SettingsApart
 from baechi.run.pipeline.lanes.weights_elsewhere import WeightsElsewhere
 from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.refusals import refuse_call
+from baechi.run.pipeline.refusals import Unfollowed, refuse_call, refuse_unsplittable
+from baechi.run.pipeline.unsplit import runs_unsplit
 from baechi.run.pipeline.walking import verdict_of, walk
 from baechi.run.runtime import Runtime
 from baechi.torchlib.streams import streams_now
 from baechi.torchlib.tensors.pytree import map_tensors, tensors_in
 
+logger = logging.getLogger(__name__)
+
 
 def call_pipelined(
-    model: nn.Module, runtime: Runtime, microbatches: Microbatches, args: Any, kwargs: Any
+    model: nn.Module,
+    runtime: Runtime,
+    microbatches: Microbatches,
+    whole: Callable[[], Any],
+    inputs: Inputs,
 ) -> Any:
     """Call a model whose step is split into microbatches.
+
+    Without gradients nothing needs microbatches: a call that cannot be split runs whole, which is said once.
 
     Args:
         model: the model.
         runtime: its runtime.
         microbatches: how its step is split.
-        args: positional arguments.
-        kwargs: keyword arguments; `target` is for the loss, if it is computed here.
+        whole: calls the model in one step.
+        inputs: what it is called with; `target` is for the loss, if it is computed here.
 
     Returns:
         What the model returns for the whole batch.
@@ -62,16 +73,54 @@ def call_pipelined(
         ValueError: the batch cannot be split.
         BaechiError: it is called in a way that microbatches cannot follow; see `refusals`.
     """
-    inputs, pipeline = Inputs(*args, **kwargs), microbatches.pipeline
-    refuse_call(model, inputs)
     with microbatches.alone:
-        parts = parted(model, inputs, pipeline.microbatches, pipeline.split)
-        verdict = verdict_of(model, runtime, microbatches, inputs, parts)
-        runtime.forced, runtime.launched, runtime.full = [], [], []
-        runtime.counts = {"microbatches": pipeline.microbatches}
-        with runtime.backend.step() as runtime.measure, unwritten_if_failed(inputs):
-            call = _Call(model, runtime, microbatches, inputs, parts, verdict)
-            return call.ending.after(call.run)
+        if runs_unsplit(model):
+            return whole()
+        if torch.is_grad_enabled():
+            refuse_call(model, inputs)
+            return _in_parts(model, runtime, microbatches, inputs)
+        kind = _kind(inputs)
+        if kind in microbatches.writing:
+            return whole()
+        try:
+            refuse_call(model, inputs)
+            refuse_unsplittable(model, inputs, microbatches)
+            return _in_parts(model, runtime, microbatches, inputs)
+        except (Unfollowed, Unsplittable, Written) as error:
+            why = str(error).partition(f": {UNSPLIT_CURE}")[0]
+            if isinstance(error, Written):
+                microbatches.writing.add(kind)
+                why = why.partition(". ")[0]
+        _tell_unsplit(microbatches, why)
+        return whole()
+
+
+def _in_parts(model: nn.Module, runtime: Runtime, microbatches: Microbatches, inputs: Inputs) -> Any:
+    pipeline = microbatches.pipeline_for(model, rows_of(model, inputs, microbatches.split))
+    parts = parted(model, inputs, pipeline.microbatches, microbatches.split)
+    microbatches.most_rows = max(microbatches.most_rows, *parts.rows)
+    verdict = verdict_of(model, runtime, microbatches, inputs, parts)
+    runtime.forced, runtime.launched, runtime.full = [], [], []
+    runtime.counts = {"microbatches": pipeline.microbatches}
+    with runtime.backend.step() as runtime.measure, unwritten_if_failed(inputs):
+        call = _Call(model, runtime, microbatches, pipeline, inputs, parts, verdict)
+        return call.ending.after(call.run)
+
+
+def _kind(inputs: Inputs) -> Hashable:
+    """What calls have in common, of which one was seen to write what it is given."""
+    return tuple(map(type, inputs.args)), tuple(
+        [(name, type(value)) for name, value in inputs.kwargs.items()]
+    )
+
+
+def _tell_unsplit(microbatches: Microbatches, why: str) -> None:
+    """Say it loudly once."""
+    level = logging.DEBUG if microbatches.tells_no_more else logging.WARNING
+    microbatches.tells_no_more = True
+    logger.log(
+        level, "a call without gradients runs whole on the plan's devices, not in microbatches: %s", why
+    )
 
 
 class _Call:
@@ -81,6 +130,7 @@ class _Call:
         model: the model.
         runtime: its runtime.
         microbatches: how its step is split.
+        pipeline: the list of tasks for this batch.
         inputs: what the caller gave.
         parts: the same in parts.
         verdict: what the loss of each part counts, and how outputs are joined.
@@ -94,11 +144,12 @@ class _Call:
         model: nn.Module,
         runtime: Runtime,
         microbatches: Microbatches,
+        pipeline: Pipeline,
         inputs: Inputs,
         parts: Parted,
         verdict: Verdict,
     ) -> None:
-        pipeline = microbatches.pipeline
+        self._split = microbatches.split
         self._runtime, self._backend = runtime, runtime.backend
         self._pipeline = pipeline
         self._parted, self._verdict = parts, verdict
@@ -145,7 +196,7 @@ class _Call:
         Returns:
             What the model returns for the whole batch.
         """
-        with self._adding(), self._kept.own.open():
+        with self._adding(), self._kept.own.open(), self._in_parts():
             try:
                 for lane, code in zip(self._lanes, self._codes, strict=True):
                     lane.start(code)
@@ -162,6 +213,15 @@ class _Call:
     def _adding(self) -> AbstractContextManager[None]:
         """Another thread may train the model while this one evaluates it: gradients are left alone then."""
         return self._waiting.adding() if torch.is_grad_enabled() else nullcontext()
+
+    @contextmanager
+    def _in_parts(self) -> Iterator[None]:
+        """Within this context, what backward goes through is of lanes."""
+        before, self._runtime.goes_back_in_parts = self._runtime.goes_back_in_parts, True
+        try:
+            yield
+        finally:
+            self._runtime.goes_back_in_parts = before
 
     def _home_of(self, inputs: Inputs) -> str | None:
         first = next(tensors_in(inputs.args, inputs.kwargs), None)
@@ -211,7 +271,7 @@ class _Call:
     # --- results
 
     def _joiner(self, root: Callable[[int, torch.Tensor], Any] | None) -> Joiner:
-        dims = [dim for dim in self._pipeline.split.values() if dim is not None]
+        dims = [dim for dim in self._split.values() if isinstance(dim, int)]
         rows, verdict = self._parted.rows, self._verdict
         return Joiner(self._backend, rows, verdict, [*dims, 0], self._home, root)
 
@@ -268,7 +328,7 @@ class _Call:
 
     def _run_later(self) -> None:
         """Run the backwards that waited for `backward()`."""
-        with self._waiting.adding(), self._kept.own.open():
+        with self._waiting.adding(), self._kept.own.open(), self._in_parts():
             self._executor.run(self._later, lambda microbatch: None)
             self._executor.finish(range(len(self._lanes)))
             edges, grads = given_at(self._backend, self._returned)

@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 from baechi.backend import AbstractBackend
 from baechi.backend.transfer import receive, send, takes_two_nodes, transfer
 from baechi.backend.way import Way
-from baechi.errors import BaechiError, note_microbatch
+from baechi.errors import UNSPLIT_CURE, BaechiError, note_microbatch
 from baechi.records.pipeline import Task
 from baechi.records.pipeline.pipeline import Pipeline
 from baechi.run.pipeline.graph.apart import go_to_cuts, go_to_weights
@@ -26,7 +26,7 @@ from baechi.torchlib.split_tensors.gradients import is_piece
 
 _CURE = (
     "a later microbatch may have written what this one keeps for backward (a buffer that a layer reads after "
-    "it wrote it, memory that the model's code frees): assign new tensors instead, or use microbatches=1"
+    f"it wrote it, memory that the model's code frees): assign new tensors instead, or {UNSPLIT_CURE}"
 )
 
 AHEAD = 3
@@ -212,7 +212,7 @@ def hand_on(backend: AbstractBackend, cuts: list[Cut]) -> None:
         if cut.exit.is_closed:
             raise BaechiError(
                 f"a gradient on {cut.place} comes after the backward that needs it, on {cut.exit.place}: the "
-                "model's code took a way that microbatches cannot follow; use microbatches=1"
+                f"model's code took a way that microbatches cannot follow: {UNSPLIT_CURE}"
             )
         backend.claim(grad, cut.place)  # autograd made it there, but the backend has no mark of it
         here, home = backend.place_of(grad), cut.exit.place

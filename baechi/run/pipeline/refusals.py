@@ -4,11 +4,18 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.records.inputs import Inputs
+from baechi.run.pipeline.batch.handed import may_be_written
+from baechi.run.pipeline.batch.splitting import Unsplittable, handed_objects, rows_of
+from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.state.caller_state import CallerState
 from baechi.torchlib.private.transforms import current_transform, forward_ad_level
 from baechi.torchlib.tensors.pytree import tensors_in
+
+
+class Unfollowed(BaechiError):
+    """A call is of a kind that microbatches cannot follow."""
 
 
 def refuse_call(model: nn.Module, inputs: Inputs) -> None:
@@ -19,7 +26,7 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
         inputs: what it is called with.
 
     Raises:
-        BaechiError: it is called inside of a transform of `torch.func`, with dual numbers, with computed
+        Unfollowed: it is called inside of a transform of `torch.func`, with dual numbers, with computed
             weights, or to train under an autocast to half precision.
     """
     if current_transform() is not None:
@@ -40,7 +47,27 @@ def refuse_call(model: nn.Module, inputs: Inputs) -> None:
 
 
 def _refuse(why: str) -> None:
-    raise BaechiError(f"the model is called {why}: use microbatches=1")
+    raise Unfollowed(f"the model is called {why}: {UNSPLIT_CURE}")
+
+
+def refuse_unsplittable(model: nn.Module, inputs: Inputs, microbatches: Microbatches) -> None:
+    """Raise if a call that needs no microbatches cannot be split.
+
+    Args:
+        model: the model that is called.
+        inputs: what it is called with.
+        microbatches: how its step is split.
+
+    Raises:
+        Unsplittable: it has fewer rows than there are microbatches, or an object that its code may write (a
+            cache), which would be written from all of them.
+    """
+    rows, number = rows_of(model, inputs, microbatches.split), microbatches.pipeline.microbatches
+    if rows is not None and rows < number:
+        raise Unsplittable(f"the batch has {rows} rows, and there are {number} microbatches")
+    for name, item in handed_objects(model, inputs, microbatches.split):
+        if may_be_written(item):
+            raise Unsplittable(f"{name} is a {type(item).__name__}, which its code may write")
 
 
 def _refuse_half_precision(model: nn.Module) -> None:
@@ -48,7 +75,7 @@ def _refuse_half_precision(model: nn.Module) -> None:
     state = CallerState.now()
     casts = zip(state.autocast, state.cast_to, strict=True)
     if model.training and any(on and dtype is torch.float16 for on, dtype in casts):
-        raise BaechiError(
+        raise Unfollowed(
             "under autocast to float16 a GradScaler has to scale the loss before backward, and a step in "
-            "microbatches runs backward inside the call: use bfloat16, or microbatches=1"
+            f"microbatches runs backward inside the call: use bfloat16, or {UNSPLIT_CURE}"
         )

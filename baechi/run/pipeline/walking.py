@@ -1,5 +1,6 @@
 """The model's own code, walked by one microbatch in its lane, or by the whole batch in a plain step."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,10 @@ from baechi.records.inputs import Inputs
 from baechi.run.binding import binding_of
 from baechi.run.pipeline.batch.beginning import Beginning
 from baechi.run.pipeline.batch.handed import Handed
-from baechi.run.pipeline.batch.judge import Case, Found, Judge, Verdict
+from baechi.run.pipeline.batch.judge import GIVES, RUNS, Case, Found, Judge, Verdict
 from baechi.run.pipeline.batch.looking import Looker, Setting, Way
 from baechi.run.pipeline.batch.shares import ROWS
-from baechi.run.pipeline.batch.splitting import Parted, named_inputs, parted, rows_of
+from baechi.run.pipeline.batch.splitting import Parted, Split, named_inputs, parted, rows_of
 from baechi.run.pipeline.lanes.lane_glue import LaneGlue
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.pipeline.microbatches import Loss, Microbatches
@@ -50,13 +51,10 @@ def walk(
     """
     handed = Handed(named_inputs(model, inputs))
     args, kwargs = map_tensors(Beginning(), (inputs.args, dict(inputs.kwargs)))
-    target = kwargs.pop(TARGET, None) if loss is not None else None
     glue = LaneGlue(step)
     try:
         with runtime.opened(glue):
-            result = original_forward(model)(*args, **kwargs)
-            if loss is not None and target is not None:
-                result = loss(result, target)
+            result = with_loss(original_forward(model), loss, *args, **kwargs)
             if runtime.leaves_parts:
                 result = glue.joined(result)
     finally:
@@ -84,7 +82,7 @@ def verdict_of(
     if not _has_values(model, inputs):
         return Verdict(Found(), {}, rule.weigh(parts), parts.rows)
     looker = Looker(model, partial(_whole, model, runtime, microbatches.loss), runtime.backend)
-    return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.pipeline.split))
+    return microbatches.judge.verdict(Case(looker, inputs, parts, microbatches.split))
 
 
 def couples_rows(model: nn.Module, inputs: Inputs) -> str:
@@ -101,7 +99,7 @@ def couples_rows(model: nn.Module, inputs: Inputs) -> str:
     split: Microbatches | None = None if binding is None else binding.runtime.microbatches
     if binding is None or split is None or split.accepts:
         return ""
-    parts = parted(model, inputs, split.pipeline.microbatches, split.pipeline.split)
+    parts = parted(model, inputs, split.pipeline.microbatches, split.split)
     try:
         verdict_of(model, binding.runtime, split.anew(), inputs, parts)
     except BatchCoupled as error:
@@ -134,6 +132,29 @@ def keeps_rows_apart(model: nn.Module, inputs: Inputs) -> bool:
     return judge.judgements > 0
 
 
+def split_that_helps(model: nn.Module, loss: Loss | None, inputs: Inputs, parts: Parted, split: Split) -> str:
+    """How inputs are to be split, where a model that is not distributed yet fails on a part of a batch.
+
+    Args:
+        model: the model.
+        loss: computes the loss; None if the model returns it.
+        inputs: the batch.
+        parts: the same in parts.
+        split: what was said of it.
+
+    Returns:
+        What to give `distribute`, and what that does; empty where nothing is found, or asked: weights are
+        not there yet.
+    """
+    if not _has_values(model, inputs):
+        return ""
+    looker = Looker(model, lambda given: with_loss(model, loss, *given.args, **given.kwargs), None)
+    case, judge = Case(looker, inputs, parts, split), Judge(tells=False)
+    setting = Setting(Way.STILL, precise=False, perturbed=True)
+    cure, helps = judge.cure(case, setting) if case.runs_whole(setting) else ("", False)
+    return cure and f"{cure} {GIVES if helps else RUNS}"
+
+
 def _has_values(model: nn.Module, inputs: Inputs) -> bool:
     given = [*model.parameters(), *model.buffers(), *tensors_in(inputs.args, inputs.kwargs)]
     return not any(tensor.is_meta or is_valueless(tensor) for tensor in given)
@@ -141,8 +162,19 @@ def _has_values(model: nn.Module, inputs: Inputs) -> bool:
 
 def _whole(model: nn.Module, runtime: Runtime, loss: Loss | None, inputs: Inputs) -> Any:
     """Call the model with a batch as it is, in a plain step."""
-    args, kwargs = inputs.args, dict(inputs.kwargs)
-    target = kwargs.pop(TARGET, None) if loss is not None else None
     with runtime.step(model):
-        result = original_forward(model)(*args, **kwargs)
-        return result if loss is None or target is None else loss(result, target)
+        return with_loss(original_forward(model), loss, *inputs.args, **inputs.kwargs)
+
+
+def with_loss(forward: Callable[..., Any], loss: Loss | None, /, *args: Any, **kwargs: Any) -> Any:
+    """Run a model's code, and compute the loss of what it returns, if that is asked for.
+
+    Args:
+        forward: the code.
+        loss: computes the loss; None if the model returns it.
+        *args: positional arguments.
+        **kwargs: keyword arguments; `target` is for the loss.
+    """
+    target = kwargs.pop(TARGET, None) if loss is not None else None
+    result = forward(*args, **kwargs)
+    return result if loss is None or target is None else loss(result, target)

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from baechi.records.inputs import Inputs
 from baechi.records.pipeline import Pipeline
+from baechi.records.pipeline.pipeline import ITEMS
 from baechi.run.pipeline.batch.shares import Told
-from baechi.run.pipeline.batch.splitting import Split
+from baechi.run.pipeline.batch.splitting import Split, is_own
 from baechi.run.pipeline.microbatches import Loss, Microbatches
 from baechi.simulate.pipeline import OrderLike
 from baechi.verbs.given import refuse_apart_again
@@ -28,7 +29,7 @@ class Splitting:
     Args:
         microbatches: into how many parts, or `"auto"`.
         loss: computes the loss from what the model returns and the call's `target`.
-        split: by input's name, the dimension that is split, or None for an input that goes whole.
+        split: by input's name, how it is divided; see `distribute`.
         loss_weights: what the loss of each part counts; None finds out.
         order: the order of the tasks.
         coupled: what to do if the parts train something else than the whole batch.
@@ -48,8 +49,24 @@ class Splitting:
         known = self.loss_weights in (None, "rows", "sum", "labels") or callable(self.loss_weights)
         if not known:
             raise ValueError(f"loss_weights is {self.loss_weights!r}: 'rows', 'sum', 'labels', or a function")
+        for name, how in (self.split or {}).items():
+            if not (how is None or how == ITEMS or isinstance(how, int) or is_own(how)):
+                raise ValueError(
+                    f"split says {how!r} of the input {name!r}: a dimension, 'items', None for what goes "
+                    "whole, a function (name, value, microbatches) that returns what each gets, or a list "
+                    "of that"
+                )
         if self.coupled not in ("refuse", "accept"):
             raise ValueError(f"coupled is {self.coupled!r}: 'refuse' or 'accept'")
+
+    @property
+    def kept_split(self) -> dict[str, int | str | None]:
+        """What of `split` a pipeline, and its file, holds: no functions."""
+        return {
+            name: how
+            for name, how in (self.split or {}).items()
+            if how is None or isinstance(how, (int, str))
+        }
 
     def microbatches_of(self, pipeline: Pipeline) -> Microbatches:
         """What the runtime needs.
@@ -58,7 +75,8 @@ class Splitting:
             pipeline: the chosen pipeline.
         """
         told = None if self.loss_weights is None else Told(self.loss_weights)
-        return Microbatches(pipeline, self.loss, told, self.coupled == "accept")
+        own = {name: how for name, how in (self.split or {}).items() if is_own(how)}
+        return Microbatches(pipeline, self.loss, told, self.coupled == "accept", own)
 
 
 def splitting_of(
@@ -81,11 +99,15 @@ def splitting_of(
         ValueError: the arguments do not go together.
     """
     if isinstance(plan, Pipeline):
-        if microbatches not in (None, plan.microbatches) or split is not None or order != "auto":
+        said = [name for name, how in (split or {}).items() if not is_own(how)]
+        if microbatches not in (None, plan.microbatches) or said or order != "auto":
             raise ValueError(
-                "a pipeline says how many microbatches there are, how inputs are split, and the order"
+                "a pipeline says how many microbatches there are, how inputs are split, and the order; only "
+                "functions that divide inputs can be given with it"
             )
-        return Splitting(plan.microbatches, loss, dict(plan.split), loss_weights, coupled=coupled)
+        return Splitting(
+            plan.microbatches, loss, {**plan.split, **(split or {})}, loss_weights, coupled=coupled
+        )
     if microbatches is None:
         given = [one is not None for one in (loss, split, loss_weights)]
         if any(given) or order != "auto" or coupled != "refuse":

@@ -30,10 +30,8 @@ from baechi.records.timeline import Timeline
 from baechi.report.summary import summary
 from baechi.run import assign, blocks_compiled, plan_of, restore, tell_uncompiled
 from baechi.run.dry.dry_run import dry_run
-from baechi.run.pipeline.batch.shares import Told
 from baechi.run.pipeline.batch.splitting import Parted, parted, rows_of
-from baechi.run.pipeline.microbatches import Microbatches
-from baechi.run.pipeline.walking import TARGET, couples_rows
+from baechi.run.pipeline.walking import TARGET, couples_rows, split_that_helps
 from baechi.verbs.applying import applied, located
 from baechi.verbs.given import Optimizer, Outputs, instance_of, with_outputs
 from baechi.verbs.pipeline.asked import Number, Splitting
@@ -149,7 +147,7 @@ def _chosen(request: PipelineRequest, model: nn.Module, inputs: Inputs, number: 
     if not numbers:
         return _in_one(_whole(request, model, inputs))
     parts = {n: parted(model, inputs, n, split) for n in numbers}
-    graphs = {n: _graph(request, model, part) for n, part in parts.items()}
+    graphs = {n: _graph(request, model, inputs, part) for n, part in parts.items()}
     fitting = partial(_fitting, request, model, inputs, number)
     made = None
     try:
@@ -246,7 +244,7 @@ def _placed(
     made = replace(made, plan=replace(made.plan, cluster=whole.cluster))
     if splitting.order != "auto":
         made = ordered(made.plan, made.microbatches, splitting.order)
-    return replace(made, split=dict(splitting.split or {}))
+    return replace(made, split=splitting.kept_split)
 
 
 def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph], device_map: DeviceMap) -> Pipeline:
@@ -260,7 +258,7 @@ def _by_hand(request: PipelineRequest, graphs: Mapping[int, LayerGraph], device_
             graph = recomputed(graph, modules_named(graph, recompute), together=False)
         noted = with_optimizer(graph, whole.optimizer_name)
         plan = Plan.from_device_map(noted, whole.cluster, device_map)
-        made.append(ordered(plan, number, splitting.order, split=dict(splitting.split or {})))
+        made.append(ordered(plan, number, splitting.order, split=splitting.kept_split))
     return min(made, key=lambda one: (one.timeline.makespan_s, one.microbatches))
 
 
@@ -271,7 +269,7 @@ def _dry(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline: P
     errs_high = not pipeline.units.weights_of and not pipeline.graph.says("tile")
     if errs_high and all(simulated.peak_bytes[one.name] <= _ROOM * one.memory_bytes for one in devices):
         return None
-    microbatches = Microbatches(pipeline, request.splitting.loss, Told("rows"))
+    microbatches = replace(request.splitting, loss_weights="rows").microbatches_of(pipeline)
     optimizer = request.whole.optimizer
     try:
         with progress("running dry"):
@@ -290,15 +288,20 @@ def _dry(request: PipelineRequest, model: nn.Module, inputs: Inputs, pipeline: P
     )
 
 
-def _graph(request: PipelineRequest, model: nn.Module, parts: Parted) -> LayerGraph:
-    """The layer graph of the largest part."""
+def _graph(request: PipelineRequest, model: nn.Module, inputs: Inputs, parts: Parted) -> LayerGraph:
+    """The layer graph of the first part, which has most rows."""
     try:
         graph = request.profile_with(model, examples=[_without_target(request, parts.parts[0])])
     except CaptureError as error:
+        given = f"it was given the first {parts.rows[0]} rows of {', '.join(parts.divided)}"
+        given += f", and the whole of {', '.join(parts.whole)}" if parts.whole else ""
+        splitting = request.splitting
+        cure = split_that_helps(model, splitting.loss, inputs, parts, splitting.split or {})
         note(
             error,
-            f"it was given the first {parts.rows[0]} rows of {', '.join(parts.divided)}; "
-            f"split={{{parts.divided[-1]!r}: None}} gives every microbatch the whole of an input",
+            f"{given}. {cure}"
+            if cure
+            else f"{given}: split={{'name': how}} says how an input is divided, if that is wrong",
         )
         raise
     graph.graph["microbatches"] = len(parts.parts)

@@ -168,7 +168,7 @@ def test_the_note_on_what_was_written(written: bool) -> None:
     error = RuntimeError if written else baechi.DeviceMemoryError
     with cluster, pytest.raises(error) as caught:
         model(X, Y)
-    assert any("use microbatches=1" in note for note in caught.value.__notes__) == written
+    assert any("with baechi.unsplit" in note for note in caught.value.__notes__) == written
     assert any("in microbatch" in note for note in caught.value.__notes__)
 
 

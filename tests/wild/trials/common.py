@@ -21,7 +21,7 @@ Report = Callable[[str], None]
 Judge = Callable[[nn.Module, baechi.Inputs], Verdict]
 """From a model, of which only copies are trained, and a batch, what came out."""
 
-_CURE = "use microbatches=1"
+_CURE = "with baechi.unsplit"
 """What a note says that baechi adds to an error of torch."""
 
 

@@ -103,12 +103,14 @@ def _has_unknown(each: Sequence[torch.Tensor]) -> bool:
 
 
 def _split_tensors(parts: Parted) -> dict[str, list[torch.Tensor]]:
-    """By name, what each part has of the tensors that are split."""
+    """By name, what each part has of the tensors that are split along a dimension."""
     each = [tensors_of(part) for part in parts.parts]
     return {
         name: [one[name] for one in each]
         for name, tensor in each[0].items()
-        if _is_plain(tensor) and not any(one.get(name, tensor) is tensor for one in each[1:])
+        if _is_plain(tensor)
+        and id(tensor) not in parts.items
+        and not any(one.get(name, tensor) is tensor for one in each[1:])
     }
 
 

@@ -10,12 +10,13 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import nn
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.records.inputs import Inputs
 from baechi.torchlib.modules.as_found import Keeper
 from baechi.torchlib.modules.tables import content_of, differ, items_of
@@ -47,12 +48,26 @@ def tensors_behind(item: Any) -> list[torch.Tensor]:
     return [one for one in keeper.seen.values() if isinstance(one, torch.Tensor)]
 
 
-def own_of(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+def may_be_written(item: Any) -> bool:
+    """Whether an object has attributes or containers that a model's code may write.
+
+    Args:
+        item: any object.
+    """
+    keeper = Keeper("none")
+    keeper.keep(item)
+    return not isinstance(item, Enum) and bool(keeper.containers)
+
+
+def own_of(
+    inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor], cut: Mapping[int, Any] | None = None
+) -> Inputs:
     """Inputs with other tensors, and with containers of their own; other objects are the same.
 
     Args:
         inputs: what a call is handed.
         change: from a tensor, the one in its place.
+        cut: by `id`, lists with some of their items, and arrays with some of their rows.
     """
     memo: dict[int, Any] = {}
 
@@ -69,6 +84,8 @@ def own_of(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> In
         args, kwargs = map_tensors(change, values)
         return Inputs(*args, **kwargs)
     map_tensors(changed, values, other=note)
+    for key, some in (cut or {}).items():
+        memo[key] = copy.deepcopy(some, memo) if isinstance(some, (list, tuple)) else some
     args, kwargs = copy.deepcopy(values, memo)
     return Inputs(*args, **kwargs)
 
@@ -102,6 +119,10 @@ def unwritten_if_failed(inputs: Inputs) -> Iterator[None]:
         raise
 
 
+class Written(BaechiError):
+    """Forward put something into a container or an object that the call was given."""
+
+
 class Handed:
     """The containers and objects that a microbatch is handed, as they are before its forward.
 
@@ -120,16 +141,16 @@ class Handed:
         """Forward is over.
 
         Raises:
-            BaechiError: it put something into a container or an object.
+            Written: it put something into a container or an object.
         """
         for name, (value, tables) in self._tables.items():
             for table, before in tables:
                 now = content_of(table)
                 if differ(now, before) and _has_more(now, before):
-                    raise BaechiError(
+                    raise Written(
                         f"forward writes to {name}, a {type(value).__name__} that the call was given. Each "
                         "microbatch has one of its own, and what it writes would be lost: return it, keep it "
-                        "in the model, or use microbatches=1"
+                        f"in the model, or {UNSPLIT_CURE}"
                     )
 
 

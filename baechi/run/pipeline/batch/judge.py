@@ -9,6 +9,7 @@ weights hide it, so weights that are all equal are something else meanwhile.
 """
 
 import logging
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,14 +25,26 @@ from baechi.run.pipeline.batch.candidates import rules_for
 from baechi.run.pipeline.batch.evidence import Evidence, Figures, Heard, heard
 from baechi.run.pipeline.batch.joining import is_loss_at, leaves, loss_in, loss_name
 from baechi.run.pipeline.batch.looking import Looker, Seen, Setting, Way
+from baechi.run.pipeline.batch.otherwise import otherwise
 from baechi.run.pipeline.batch.rounding import Rounding
 from baechi.run.pipeline.batch.shares import ROWS, Rule, Told
 from baechi.run.pipeline.batch.signalled import says_nothing_of_rows
-from baechi.run.pipeline.batch.splitting import Parted, Split, divided, named_inputs, parted, some_rows
+from baechi.run.pipeline.batch.splitting import (
+    Parted,
+    Split,
+    Unsplittable,
+    divided,
+    named_values,
+    parted,
+    some_rows,
+)
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.tensors.pytree import tensors_in
 
 logger = logging.getLogger(__name__)
+
+GIVES, RUNS = "gives the same as the whole batch", "lets them run"
+"""What a way to split inputs does."""
 
 _STRANGE = "the model draws random numbers that are no matter of rows"
 _NOTHING = "the loss of the whole batch is no number"
@@ -87,6 +100,18 @@ class Case:
         number = len(self.parts.rows)
         return replace(self, split=split, parts=parted(self.looker.model, self.inputs, number, split))
 
+    def runs_whole(self, setting: Setting) -> bool:
+        """Whether the model runs with the whole batch, where parts may make it fail.
+
+        Args:
+            setting: how it is set.
+        """
+        try:
+            replace(self, parts=Parted((), (), ())).seen(setting)
+        except (torch.OutOfMemoryError, Fails):
+            return False
+        return True
+
     def seen(self, setting: Setting) -> Seen:
         """What the model gives.
 
@@ -94,7 +119,7 @@ class Case:
             setting: how it is set.
 
         Raises:
-            _Fails: the model's code raised an error.
+            Fails: the model's code raised an error.
         """
         try:
             return self.looker.seen(setting, self.inputs, self.parts.parts, self.parts.rows)
@@ -104,10 +129,10 @@ class Case:
             if says_nothing_of_rows(error):
                 raise
             logger.debug("a look fails (%s): %s: %s", setting, type(error).__name__, error)
-            raise _Fails(f"it fails in a look ({type(error).__name__}: {str(error)[:200]})") from error
+            raise Fails(f"it fails in a look ({type(error).__name__}: {str(error)[:200]})") from error
 
 
-class _Fails(Exception):
+class Fails(Exception):
     """The model's code raised an error in a look."""
 
 
@@ -340,6 +365,8 @@ class Judge:
             BatchCoupled: the parts give something else than the whole.
             Exception: ours, or the handler of a signal raised it.
         """
+        if len(case.parts.rows) == 1:  # it is the whole
+            return Verdict(Found(), {}, [1.0], case.parts.rows)
         self._calls += 1
         self._candidates_now = None
         rules = self._rules(case.parts)
@@ -409,7 +436,7 @@ class Judge:
             except torch.OutOfMemoryError:
                 short = True
                 continue
-            except _Fails as failed:
+            except Fails as failed:
                 why = str(failed)
                 continue
             if told is None:
@@ -424,11 +451,24 @@ class Judge:
         if why is _NOTHING:
             self._asks_again = True
             return
+        if not short and why is not _STRANGE and self._advises:
+            self._refuse_failing(case, settings[1 % len(settings)], why)
         self._say(
             "parts of the batch were not judged beside the whole, since %s: if its rows know each other, "
             "microbatches train something else",
             why or "it does not fit",
         )
+
+    def _refuse_failing(self, case: Case, setting: Setting, why: str) -> None:
+        """Raise if parts fail where the whole batch does not, and another way to divide inputs helps."""
+        if len(case.parts.rows) < 2 or not case.runs_whole(setting):
+            return
+        cure, helps = self.cure(case, setting)
+        if cure:
+            raise Unsplittable(
+                f"the model runs with the whole batch and not with its parts, which have rows of "
+                f"{', '.join(case.parts.divided)}: {why}. {cure} {GIVES if helps else RUNS}"
+            )
 
     def _is_judged_in_part(self, case: Case, setting: Setting) -> bool:
         """Judge the largest union of unequal parts that fits, in place of the whole."""
@@ -437,7 +477,7 @@ class Judge:
             try:
                 if self._heard(case.of_rows(sizes), setting, case.kind) is None:
                     return True
-            except (torch.OutOfMemoryError, _Fails):
+            except (torch.OutOfMemoryError, Fails, Unsplittable):
                 continue
         return False
 
@@ -495,7 +535,8 @@ class Judge:
                 for number in wrong.keys() & hearing.told.keys():
                     self._numbers[number].accept(hearing.told[number])
             elif name == objective or (objective is None and not hearing.gives):
-                cure = self._cure(case, setting) if self._advises else ""
+                cure, helps = self.cure(case, setting) if self._advises else ("", False)
+                cure *= helps
                 raise BatchCoupled(_in_words(name), first.whole, first.given, len(case.parts.rows), cure)
             else:
                 apart |= {key: f"it is {one.whole}, {one.given} from parts" for key, one in wrong.items()}
@@ -515,19 +556,33 @@ class Judge:
         why = {name: f"several rules give it: {told.rule.name}, say" for name, told in doubts.items()}
         self._found[kind] = replace(found, apart={**why, **found.apart})
 
-    def _cure(self, case: Case, setting: Setting) -> str:
-        """How inputs are to be split, if that is what is wrong."""
-        for split in _otherwise(case):
+    def cure(self, case: Case, setting: Setting) -> tuple[str, bool]:
+        """How inputs are to be split, so that parts give what the whole batch gives.
+
+        Args:
+            case: the batch, divided in a way that does not.
+            setting: how the model is set.
+
+        Returns:
+            What to give `distribute`, and whether parts give the same then, or only run; empty if nothing is
+            found that helps.
+        """
+        runs = ""
+        inputs = named_values(case.looker.model, case.inputs)
+        for split in otherwise(inputs, case.parts, case.split):
             judge = Judge(self._told, tells=False, advises=False)
-            try:
-                other = case.split_as(split)
-                seen = other.seen(setting)
-            except (torch.OutOfMemoryError, _Fails, ValueError):
-                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what torch says of a wrong way to split is no matter
+                try:
+                    other = case.split_as(split)
+                    seen = other.seen(setting)
+                except (torch.OutOfMemoryError, Fails, ValueError):
+                    continue
             hearing = judge._hearing(other, seen, setting)
             if hearing.gives and not hearing.wrong and hearing.divides:
-                return f"split={dict(split)!r}"
-        return ""
+                return f"split={dict(split)!r}", True
+            runs = runs or f"split={dict(split)!r}"
+        return runs, False
 
     def _say(self, text: str, *values: object) -> None:
         """Log it: loudly once, as it may be so in each step."""
@@ -542,20 +597,6 @@ def _unions(rows: Sequence[int]) -> Iterator[list[int]]:
         yield [rows[0], rows[1], max(1, rows[2] // 2)]
     few = rows[0] + rows[1] - rows[1] // 2
     yield [rows[0], few - rows[0]] if rows[0] > 1 else [1, 1]
-
-
-def _otherwise(case: Case) -> Iterator[dict[str, int | None]]:
-    """Other ways to split inputs: one of them whole, or all along the second dimension."""
-    said = dict(case.split)
-    inputs = named_inputs(case.looker.model, case.inputs)
-    small_first = sorted(
-        case.parts.divided, key=lambda name: sum(t.numel() for t in tensors_in(inputs[name]))
-    )
-    for name in small_first if len(small_first) > 1 else ():
-        yield {**said, name: None}
-    seconds = [name for name in case.parts.divided if all(t.dim() > 1 for t in tensors_in(inputs[name]))]
-    if seconds and not said:
-        yield dict.fromkeys(seconds, 1)
 
 
 def _in_words(name: str) -> str:
@@ -577,10 +618,10 @@ def _measured(case: Case, seen: Seen, setting: Setting, name: str) -> float:
     """By how much a number of the last part changes if each of its rows is there twice."""
     rows = case.parts.rows
     last = list(range(sum(rows[:-1]), sum(rows)))
-    twice = some_rows(case.looker.model, case.inputs, [*last, *last], case.split)
     try:
+        twice = some_rows(case.looker.model, case.inputs, [*last, *last], case.split)
         found = replace(case, inputs=twice, parts=Parted((), (), ())).seen(setting)
-    except (torch.OutOfMemoryError, _Fails):
+    except (torch.OutOfMemoryError, Fails, Unsplittable):
         return inf
     once, again = (
         dict((key, float(each[0])) for key, each in leaves([result]) if key == name)[name]

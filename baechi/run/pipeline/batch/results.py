@@ -82,6 +82,9 @@ class Joiner(AbstractJoiner):
 
     def join(self, tensors: Sequence[torch.Tensor], name: str) -> Any:
         """See `AbstractJoiner`."""
+        if len(tensors) == 1:
+            value = self._cat(tensors, 0) if tensors[0].dim() else self._sum(tensors, [1.0])
+            return self._noted(value, tensors, None, [1.0])
         if all(one is tensors[0] for one in tensors):
             return tensors[0]
         if self._verdict.is_number(name, tensors):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 
 Gradients = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
@@ -60,7 +60,7 @@ class _Outer(torch.autograd.Function):
         if torch.is_grad_enabled():  # only then: `once_differentiable` would say it too late, or never
             raise BaechiError(
                 "create_graph=True through a step in microbatches: its gradients have no history, so what is "
-                "computed of them (a gradient penalty) would train nothing. Use microbatches=1"
+                f"computed of them (a gradient penalty) would train nothing: {UNSPLIT_CURE}"
             )
         ctx.box.incoming = grads
         return _token(), None, None

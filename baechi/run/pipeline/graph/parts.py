@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from baechi.backend import AbstractBackend
+from baechi.errors import UNSPLIT_CURE
 from baechi.run.pipeline.graph.part import Cut, Part, Stretch
 from baechi.run.step.aliases import base_of, is_custom
 from baechi.torchlib.autograd_nodes import required_node_of
@@ -26,7 +27,7 @@ from baechi.torchlib.tensors.weak_table import WeakTable
 
 _CURE = (
     "parts of the batch, and what goes from one device to another, are views: where the model's code "
-    "returns such a tensor as it is and writes it, clone it first, or use microbatches=1"
+    f"returns such a tensor as it is and writes it, clone it first, or {UNSPLIT_CURE}"
 )
 
 

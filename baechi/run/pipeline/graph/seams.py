@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.run.pipeline.graph.part import Part
 from baechi.run.pipeline.graph.parts import Parts
 from baechi.torchlib.private.autograd import LEAF_NUMBER, sequence_number
@@ -68,7 +68,7 @@ def _walk(parts: Parts, part: Part, said: Callable[[Part], str], meets: Meets) -
                 raise BaechiError(
                     f"{said(part)} reads a tensor ({type(node).__name__}) that {said(found)} made, in a way "
                     "that is not seen: not as an argument, nor in one. Pass it as an argument, let the two "
-                    "lie in one layer (no_split_module_classes), or use microbatches=1"
+                    f"lie in one layer (no_split_module_classes), or {UNSPLIT_CURE}"
                 )
             waiting.append(node)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.run.pipeline.lanes.lane_step import LaneStep
 from baechi.run.steady.functions import FunctionFacts
 from baechi.run.step.glue import GlueMode
@@ -27,7 +27,7 @@ class LaneGlue(GlueMode):
             raise BaechiError(
                 f"the model's code calls torch.autograd.{func.__name__} between its layers, and a step in "
                 "microbatches cuts its history between stages: call it inside of one layer "
-                "(no_split_module_classes makes a module one), or use microbatches=1"
+                f"(no_split_module_classes makes a module one), or {UNSPLIT_CURE}"
             )
         return super().__torch_function__(func, types, args, kwargs)
 

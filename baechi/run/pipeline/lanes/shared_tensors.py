@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from baechi.errors import BaechiError
+from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.torchlib.modules.tables import content_of
 from baechi.torchlib.private.modules import buffer_table, forward_pre_hooks, parameter_table
 from baechi.torchlib.private.tensors import write_count
@@ -184,7 +184,7 @@ class SharedTensors:
             raise BaechiError(
                 f"{entry.name} is written when backward runs a checkpoint's code again: microbatches would "
                 "read it in another order. Use recompute= in place of the model's own checkpoints, or "
-                "microbatches=1"
+                f"{UNSPLIT_CURE}"
             )
         if run != entry.owner.run:
             raise _refusal(entry, "is written in forward, and not in the one stretch of code of its layer")
@@ -204,7 +204,7 @@ def _refusal(entry: _Entry, what: str) -> BaechiError:
             "parametrizations.spectral_norm does), or place the layer on the device of the one before"
         )
     return BaechiError(
-        f"{entry.name} {what}: microbatches would read each other's. {cure}, or use microbatches=1"
+        f"{entry.name} {what}: microbatches would read each other's. {cure}, or {UNSPLIT_CURE}"
     )
 
 

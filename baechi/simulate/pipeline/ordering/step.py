@@ -38,7 +38,7 @@ def ordered(
     order: OrderLike = "auto",
     *,
     limits: Mapping[str, int] | None = None,
-    split: Mapping[str, int | None] | None = None,
+    split: Mapping[str, int | str | None] | None = None,
 ) -> Pipeline:
     """Order the tasks of a plan's microbatches.
 
@@ -77,7 +77,7 @@ def pipeline_of(
     chosen: Tried,
     found: Sequence[Tried],
     limits: Mapping[str, int] | None = None,
-    split: Mapping[str, int | None] | None = None,
+    split: Mapping[str, int | str | None] | None = None,
 ) -> Pipeline:
     """A pipeline from an order that was tried.
 
