@@ -11,9 +11,6 @@ from baechi.records.device_map import ROOT
 from baechi.run.binding import binding_of
 from baechi.torchlib.modules.intercept import is_replaced
 
-CURE = "call it within `with baechi.unsplit(model):`, where the batch is one step, or leave microbatches out"
-"""What to do about a call that microbatches cannot follow."""
-
 _unsplit: ContextVar[tuple[nn.Module, ...]] = ContextVar("_unsplit", default=())
 
 
@@ -28,8 +25,11 @@ def unsplit(model: nn.Module) -> Iterator[None]:
         model: a distributed model, or a module around one.
 
     Raises:
+        TypeError: it is no module.
         BaechiError: no part of it is distributed.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"unsplit takes a distributed module, not {type(model).__name__}")
     roots = tuple([module for module in model.modules() if _is_root(module)])
     if not roots:
         raise BaechiError(f"this {type(model).__name__} is not distributed: there is nothing to run unsplit")

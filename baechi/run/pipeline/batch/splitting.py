@@ -89,7 +89,7 @@ def parted(model: nn.Module, inputs: Inputs, microbatches: int, split: Split) ->
     if own and rows is None:
         return _divided(model, inputs, _lengths(given[own[0][0]]) or [1] * microbatches, split, given)
     if rows is None or rows < microbatches:
-        found = "no tensor with rows" if rows is None else f"{rows} rows"
+        found = "no tensor with rows" if rows is None else "1 row" if rows == 1 else f"{rows} rows"
         raise Unsplittable(
             f"the batch has {found}, and is split into {microbatches} microbatches: each needs a row at "
             f"least. Use a larger batch, or fewer microbatches{_hint(named, split, rows, microbatches)}"
