@@ -173,6 +173,8 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
 
 def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     with runtime.step(module) as step:
+        first = next(tensors_in(args, kwargs), None)
+        step.home = None if first is None else runtime.backend.place_of(first)
         result = run(*args, **kwargs)
         if step.schedule is not None:
             step.schedule.finish()

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from baechi.run.binding import binding_of
+from baechi.run.guards.refusal import refuse_scripting, refuse_tracing
 from baechi.run.step.loans import Loans
 from baechi.run.step.step import Step
 from baechi.run.weights.settle import settled
@@ -28,6 +29,7 @@ def hook(model: nn.Module) -> None:
     """
     model.register_forward_pre_hook(_open, with_kwargs=True)
     model.register_forward_hook(_close, with_kwargs=True, always_call=True)
+    refuse_scripting(model)
 
 
 def unhook(model: nn.Module) -> None:
@@ -58,6 +60,7 @@ def call_in_forward(model: nn.Module, args: Any, kwargs: Any) -> Any:
 def _open(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     binding = binding_of(module)
     assert binding is not None
+    refuse_tracing(module)
     runtime = settled(module, binding)
     used = runtime.plan.devices_used
     step = Step(runtime.backend)

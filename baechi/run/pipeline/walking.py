@@ -51,7 +51,8 @@ def walk(
     handed = Handed(named_inputs(model, inputs))
     args, kwargs = map_tensors(Beginning(), (inputs.args, dict(inputs.kwargs)))
     target = kwargs.pop(TARGET, None) if loss is not None else None
-    glue = LaneGlue(step)
+    glue, first = LaneGlue(step), next(tensors_in(args, kwargs), None)
+    step.home = None if first is None else runtime.backend.place_of(first)
     try:
         with runtime.opened(glue):
             result = original_forward(model)(*args, **kwargs)

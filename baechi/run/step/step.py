@@ -39,6 +39,8 @@ class Step:
         self.backend = backend
         self.runtime = runtime
         self.schedule: Schedule | None = None
+        self.home: str | None = None
+        """Where the first input lies; None if there is none."""
         self.inside: str | None = None
         """The device of the layer that runs now; None between layers."""
         self.short = short_way_is_open()
