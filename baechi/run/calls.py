@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.run.binding import BINDING, Binding, binding_of
 from baechi.run.deferred.tensor import force_all
@@ -23,7 +24,7 @@ from baechi.run.tiled import run_tiles
 from baechi.run.unjoined.value import Unjoined, joined
 from baechi.run.unjoined.value import settled as in_parts
 from baechi.run.weights.replicated import meet_replicas
-from baechi.run.weights.settle import settled
+from baechi.run.weights.settle import settled, why_elsewhere
 from baechi.split.piecewise import LAYERS
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
@@ -166,9 +167,16 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     if _binding(module).name == ROOT:
         meet_replicas(module, runtime)
     if runtime.microbatches is not None and _binding(module).name == ROOT:
-        piped = functools.partial(call_pipelined, module, runtime, runtime.microbatches, args, kwargs)
-        return left_as_before(piped)
-    return left_as_before(functools.partial(_in_new_step, module, runtime, run, args, kwargs))
+        called = functools.partial(call_pipelined, module, runtime, runtime.microbatches, args, kwargs)
+    else:
+        called = functools.partial(_in_new_step, module, runtime, run, args, kwargs)
+    try:
+        return left_as_before(called)
+    except RuntimeError as error:
+        why = "" if isinstance(error, BaechiError) else why_elsewhere(module, _binding(module))
+        if why:
+            raise BaechiError(f"{why}. (The call failed: {error})") from error
+        raise
 
 
 def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:

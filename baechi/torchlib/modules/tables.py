@@ -98,13 +98,16 @@ def tables_of(item: Any) -> list[Any]:
     return tables
 
 
+_WRITTEN_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
 @cache
 def _attributes_reader(kind: Any) -> Callable[[Any], Any] | None:
     """What reads the `__dict__` of the objects of a class; None if it has none, or one by code of its own."""
     for one in kind.__mro__:
         if "__dict__" in vars(one):
             member = vars(one)["__dict__"]
-            return member.__get__ if isinstance(member, types.GetSetDescriptorType) else None
+            return member.__get__ if isinstance(member, _WRITTEN_IN_C) else None
     return None
 
 
