@@ -181,6 +181,8 @@ class Identity:
             if target is None or target.index is None or current.at_work() is not self._emulator:
                 return function(*args, device=device, **kwargs)
             made = function(*args, device="cpu", **kwargs)
+            if not made.numel():  # as caches begin with: there is nothing to send
+                return torch.empty_like(made, device=target, requires_grad=made.requires_grad)
             return made.detach().to(target).requires_grad_(made.requires_grad)
 
         return make
