@@ -95,7 +95,7 @@ class Contents:
                 if differ(present, found):
                     refill(table, present)
 
-    def _look_into(self, item: Any, kind: type) -> Iterable[Any]:
+    def _look_into(self, item: Any, kind: Any) -> Iterable[Any]:
         """Note one object; returns the objects that it refers to."""
         if issubclass(kind, torch.Tensor):
             self.tensors.append(item)

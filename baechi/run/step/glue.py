@@ -120,9 +120,9 @@ class GlueMode(RemovableMode):
         if not self.step.one_device:
             return true
         place = self.step.backend.place_of(args[0])
-        known = self._answers.get(place)
+        known = None if true.type == "meta" else self._answers.get(place)
         if known is not None or true.type == "meta":
-            return true if true.type == "meta" else known
+            return known or true
         home = self._home()
         if home is None or (true != _HOST and not self._is_ours(true)):
             return true

@@ -33,10 +33,10 @@ class WeakTable(Generic[_Value]):
         table = weakref.ref(self)
 
         def forget(entry: Any) -> None:
-            here = table()
+            here, key = table(), entry.key
             # a tensor that got this id may have an entry of its own by now
-            if here is not None and here._entries.get(entry.key) is entry:
-                here._entries.pop(entry.key, None)
+            if here is not None and here._entries.get(key) is entry:
+                here._entries.pop(key, None)
 
         self._forget = forget
 

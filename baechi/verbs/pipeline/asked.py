@@ -1,6 +1,6 @@
 """How a user asks for a step to be split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,6 +48,10 @@ class Splitting:
         known = self.loss_weights in (None, "rows", "sum", "labels") or callable(self.loss_weights)
         if not known:
             raise ValueError(f"loss_weights is {self.loss_weights!r}: 'rows', 'sum', 'labels', or a function")
+        if self.loss is not None and not callable(self.loss):
+            raise ValueError(f"loss is {self.loss!r}: a function of what the model returns and of the target")
+        if not isinstance(self.order, (str, Sequence, Mapping)):
+            raise ValueError(f"order is {self.order!r}: 'auto', a textbook's name, or tasks in their order")
         if self.coupled not in ("refuse", "accept"):
             raise ValueError(f"coupled is {self.coupled!r}: 'refuse' or 'accept'")
 
