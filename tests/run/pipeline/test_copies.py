@@ -1,4 +1,4 @@
-"""A step in microbatches makes as many copies as its plan says, also with an object of tensors handed along."""
+"""A step in microbatches makes as many copies as its plan says, also where a cache is handed along."""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import baechi
 from baechi.backend.virtual.devices import VirtualDevices
 
-MICROBATCHES = 4
+MICROBATCHES = 2
 IDS = torch.arange(8 * 12).reshape(8, 12) % 60 + 2
 IMAGES = torch.linspace(-1, 1, 8 * 3 * 16 * 16).reshape(8, 3, 16, 16)
 SMALL = dict(hidden_size=16, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2)
@@ -46,11 +46,11 @@ class Block(nn.Module):
 
 
 class Own(nn.Module):
-    """Six blocks, and a cache object or a dict."""
+    """Four blocks, and a cache object or a dict."""
 
     def __init__(self, kind: type) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(6)])
+        self.blocks = nn.ModuleList([Block() for _ in range(4)])
         self.head, self.kind = nn.Linear(16, 4), kind
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -92,7 +92,7 @@ def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
         return transformers.GPT2LMHeadModel(config), ids
     if name == "t5":
         config = transformers.T5Config(
-            64, 16, 8, 32, 2, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
+            vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0
         )
         return transformers.T5ForConditionalGeneration(config), ids
     if name == "llama":
@@ -105,10 +105,10 @@ def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     return transformers.ViTForImageClassification(config), {"pixel_values": IMAGES, "labels": labels}
 
 
-@pytest.mark.default_cases(3)
-@pytest.mark.parametrize("name", ["own cache", "own dict", "gpt2", "t5", "llama", "bert", "clip", "vit"])
+@pytest.mark.default_cases(1)
+@pytest.mark.parametrize("name", ["own dict", "own cache", "gpt2", "t5", "llama", "bert", "clip", "vit"])
 def test_as_many_copies_as_the_plan_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forward a copy for each edge of the plan, and for inputs; backward one gradient for each at most."""
+    """A copy for each edge of the plan, and inputs to each device; backward at most a gradient for each."""
     torch.manual_seed(0)
     model, batch = built(name)
     cluster = baechi.Cluster.virtual(2)
@@ -127,10 +127,10 @@ def test_as_many_copies_as_the_plan_says(name: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(VirtualDevices, "copy", counted)
     for emulated in (False, True):
         with cluster if emulated else nullcontext():
-            for _ in range(3):
+            for _ in range(3):  # the first two are judged beside the whole batch
                 made.clear()
                 model(**batch)["loss"].backward()
         home = 3  # for all microbatches together: the loss, and gradients of inputs, go back to the host
-        assert made["forward"] <= MICROBATCHES * len(crossing) + home
+        assert made["forward"] <= MICROBATCHES * (len(crossing) + len(batch)) + home
         assert made["gradient"] <= MICROBATCHES * len(crossing)
         assert made["from the host"] <= MICROBATCHES * 2 * len(batch) + home
