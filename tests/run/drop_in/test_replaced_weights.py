@@ -100,3 +100,15 @@ def test_right_or_the_cure(change: Callable[[Any], None], right: bool, right_on_
             model(X)
     said = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
     assert "lies on the host, not on cpu:" in said and "baechi.restore(model)" in said
+
+
+def test_merging_over_devices_says_the_cure() -> None:
+    """Between calls nothing is moved: an adapter on another device than its layer is merged after `restore`."""
+    cluster = baechi.Cluster.virtual(2)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
+    baechi.distribute(model, X, cluster=cluster, device_map={"0": 0, "1": 1})
+    with cluster:
+        model(X)
+        with pytest.raises(RuntimeError, match=r"nothing is moved.*baechi\.restore\(model\)"):
+            model[0].weight.data += model[1].weight.data
