@@ -103,7 +103,7 @@ def test_right_or_the_cure(change: Callable[[Any], None], right: bool, right_on_
 
 
 def test_merging_over_devices_says_the_cure() -> None:
-    """Between calls nothing is moved: an adapter on another device than its layer is merged after `restore`."""
+    """Between calls nothing is moved: an adapter on another device is merged after `restore`."""
     cluster = baechi.Cluster.virtual(2)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
