@@ -37,7 +37,14 @@ from baechi.backend.way import Departed, Way
 from baechi.records.device import HostWork
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
 from baechi.torchlib.private.tensors import TensorBase
-from baechi.torchlib.private.transforms import forward_ad_level, is_wrapped, without_transforms
+from baechi.torchlib.private.transforms import (
+    as_batch,
+    forward_ad_level,
+    is_batch,
+    is_wrapped,
+    rebatched,
+    without_transforms,
+)
 from baechi.torchlib.tensors.references import is_last_reference
 
 
@@ -99,6 +106,9 @@ def transfer(
     Returns:
         A copy with the same values and layout, differentiable (twice, too) if the tensor is.
     """
+    batch = as_batch(tensor)
+    if batch is not None:  # of gradients: what is behind it travels
+        return rebatched(transfer(batch[0], backend, target, beside=beside), batch[1])
     if _is_dual(tensor):
         primal, tangent = forward_ad.unpack_dual(tensor)
         primal, tangent = (transfer(one, backend, target, beside=beside) for one in (primal, tangent))
@@ -117,12 +127,13 @@ def transfer(
 def takes_two_nodes(tensor: torch.Tensor) -> bool:
     """Whether autograd can record a tensor's transfer as two nodes, which `depart` and `arrive` need.
 
-    Duals (of forward-mode differentiation), functorch's wrappers and sparse tensors take one.
+    Duals (of forward-mode differentiation), functorch's wrappers, batches of gradients and sparse tensors
+    take one.
 
     Args:
         tensor: any tensor.
     """
-    if tensor.layout is not torch.strided or is_wrapped(tensor):
+    if tensor.layout is not torch.strided or is_wrapped(tensor) or is_batch(tensor):
         return False
     return forward_ad_level() < 0 or not _is_dual(tensor)
 

@@ -2,6 +2,7 @@
 
 one chunk failed        its own error, with notes of chunk, device and layer
 several failed          an AggregateError, in the order of the chunks, not of the time
+all refuse the same     that error, once: one that says what cannot be done at all (`FatalError`)
 the caller's own part   (the iterator of inputs, joining the results) comes first
 """
 
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from baechi.errors import AggregateError, note
+from baechi.errors import AggregateError, FatalError, note
 
 Kinds = tuple[type[BaseException], ...]
 
@@ -52,5 +53,7 @@ def failure_of(errors: Sequence[BaseException], chunks: int) -> BaseException:
     for error in errors:
         if not isinstance(error, Exception):  # Ctrl-C, exit: no group of exceptions holds these
             return error
+    if all(isinstance(error, FatalError) and str(error) == str(errors[0]) for error in errors):
+        return errors[0]
     plain = [error for error in errors if isinstance(error, Exception)]
     return AggregateError(f"{len(errors)} of {chunks} chunks failed", plain)

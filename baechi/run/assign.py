@@ -29,6 +29,7 @@ from baechi.run.calls import (
 from baechi.run.compiled import set_compiled_aside, uncompile, watch_compile
 from baechi.run.first_call import forget_first_call
 from baechi.run.guards.checkpointed import keep_generators
+from baechi.run.guards.models import refuse_foreign
 from baechi.run.guards.refusal import allow_moves, refuse_moves
 from baechi.run.pipeline.microbatches import Microbatches
 from baechi.run.recompute import call_recomputed, wrap_recomputed
@@ -220,17 +221,16 @@ def runtime_of(model: nn.Module) -> Runtime:
 
 
 def refuse_distributed(model: Any) -> None:
-    """Raise if a model, or a part of it, is distributed.
+    """Raise if a model, or a part of it, is distributed, or cannot be.
 
     Args:
         model: any model.
 
     Raises:
-        BaechiError: it is.
+        BaechiError: it is, or it is scripted, parallel, sharded or lazy; see `refuse_foreign`.
         TypeError: it is no module.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is of type {type(model).__name__}: it has to be a torch.nn.Module")
+    refuse_foreign(model)
     for name, module in model.named_modules():
         plain = shares_of(module) is not None or not is_replaced(module)
         if binding_of(module) is not None or not plain:

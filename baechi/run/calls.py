@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi.errors import BaechiError
 from baechi.records.device_map import ROOT
 from baechi.records.inputs import Inputs
 from baechi.run.binding import BINDING, Binding, binding_of
@@ -25,7 +26,7 @@ from baechi.run.tiled import run_tiles
 from baechi.run.unjoined.value import Unjoined, joined
 from baechi.run.unjoined.value import settled as in_parts
 from baechi.run.weights.replicated import meet_replicas
-from baechi.run.weights.settle import settled
+from baechi.run.weights.settle import settled, why_elsewhere
 from baechi.split.piecewise import LAYERS
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, original_forward
@@ -170,15 +171,23 @@ def _call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) ->
     split = runtime.microbatches if _binding(module).name == ROOT else None
     if split is not None:
         run = functools.partial(with_loss, run, split.loss)
-    plain = functools.partial(_in_new_step, module, runtime, run, args, kwargs)
-    if split is None:
-        return left_as_before(plain)
-    inputs = Inputs(*args, **kwargs)
-    return left_as_before(functools.partial(call_pipelined, module, runtime, split, plain, inputs))
+    called = functools.partial(_in_new_step, module, runtime, run, args, kwargs)
+    if split is not None:
+        inputs = Inputs(*args, **kwargs)
+        called = functools.partial(call_pipelined, module, runtime, split, called, inputs)
+    try:
+        return left_as_before(called)
+    except RuntimeError as error:
+        why = "" if isinstance(error, BaechiError) else why_elsewhere(module, _binding(module))
+        if why:
+            raise BaechiError(f"{why}. (The call failed: {error})") from error
+        raise
 
 
 def _in_new_step(module: nn.Module, runtime: Runtime, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     with runtime.step(module) as step:
+        first = next(tensors_in(args, kwargs), None)
+        step.home = None if first is None else runtime.backend.place_of(first)
         result = run(*args, **kwargs)
         if step.schedule is not None:
             step.schedule.finish()

@@ -25,6 +25,7 @@ from baechi.run.guards.entrances import force_seen
 from baechi.torchlib.dynamo import uncompiled
 from baechi.torchlib.modules.intercept import forward_to_run, is_replaced, replace_forward
 from baechi.torchlib.private.autograd import CHECKPOINT_CHECKS
+from baechi.torchlib.private.modes import without_torch_function
 from baechi.torchlib.private.modules import buffer_table
 
 _WITHOUT_DEVICE = "baechi: without device"
@@ -47,8 +48,15 @@ def _shape_and_dtype(tensor: torch.Tensor) -> dict[str, Any]:
     return {"shape": tensor.shape, "dtype": tensor.dtype}
 
 
+def _as_it_is(check: Callable[[torch.Tensor], Any], tensor: torch.Tensor) -> Any:
+    """What torch compares, unseen by modes: to the model's own code all tensors lie on one device."""
+    with without_torch_function():
+        return check(tensor)
+
+
 if CHECKPOINT_CHECKS:
     CHECKPOINT_CHECKS[_WITHOUT_DEVICE] = _shape_and_dtype
+    CHECKPOINT_CHECKS["default"] = functools.partial(_as_it_is, CHECKPOINT_CHECKS["default"])
 
 
 @uncompiled

@@ -246,6 +246,7 @@ class Runtime:
         """
         if self.glue is None:
             step = Step(self.backend, self)
+            step.one_device = False
             if self.goes_back_in_parts:  # what runs again saves what lanes have saved
                 step.pieces_of = leaves_of
             self._thread.glue = GlueMode(step)

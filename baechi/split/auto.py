@@ -1,13 +1,16 @@
 """Split what fits nowhere, as little as needed.
 
-    no placement ──▶ the layer whose tiles are largest gets one tile more ──▶ placed? ──▶ the plan
-                            ▲                                                   │ no
-                            └───────────────────────────────────────────────────┘
+    no placement ──▶ the layer that the refusal names, else the one    ──▶ placed? ──▶ the plan
+                     whose tiles are largest, gets more tiles                 │ no
+                            ▲                                                 │
+                            └─────────────────────────────────────────────────┘
 
-A layer larger than every device begins with as many tiles as its bytes ask for. Nothing here needs torch.
+A layer larger than every device begins with as many tiles as its bytes ask for. Where the same is short as
+before, the next layer is one that is whole yet. Nothing here needs torch.
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -22,7 +25,13 @@ logger = logging.getLogger(__name__)
 
 _READ_ELSEWHERE = "other code reads its weight (a layer that shares it, such as nn.Linear, is split with it)"
 
-_ATTEMPTS = 6
+_TILE = re.compile(r"(?P<layer>[^\[]*)(\[\d+\])?")
+"""A layer, or one of its tiles; a join is neither: more tiles make it no smaller."""
+
+_STEEPEST = 8
+"""A layer gets at most so many times as many tiles at once: what a tile needs does not all shrink."""
+
+_ATTEMPTS = 8
 """Maximum number of ways to split that are placed."""
 
 
@@ -48,21 +57,25 @@ def split_as_needed(
         refused = error
     largest_bytes = max([device.memory_bytes for device in cluster.devices], default=0)
     sizes = dict(_splittable(next(iter(graphs.values()))))
-    numbers, whole = dict[str, int](), dict[str, str]()
+    numbers, whole, same, made = dict[str, int](), dict[str, str](), False, graphs
     for _ in range(_ATTEMPTS if largest_bytes else 0):
-        tile_bytes = {name: size / numbers.get(name, 1) for name, size in sizes.items()}
-        name = max(tile_bytes, key=lambda layer: tile_bytes[layer], default=None)
+        name = _to_blame(next(iter(made.values())), refused.layer, sizes)
+        needed_bytes = largest_bytes + min(refused.short_bytes.values(), default=0)
         if name is None:
-            break
-        least = -(-int(sizes[name]) // largest_bytes)
-        numbers[name] = numbers[name] + 1 if name in numbers else max(2, least)
+            tile_bytes = {one: size / numbers.get(one, 1) for one, size in sizes.items()}
+            left = [one for one in sizes if not (same and one in numbers)]
+            if not left:
+                break  # what is too large is no tile
+            name = max(left, key=lambda one: tile_bytes[one])
+            needed_bytes = int(tile_bytes[name])
+        so_far = numbers.get(name, 1)
+        numbers[name] = max(so_far + 1, min(-(-so_far * needed_bytes // largest_bytes), _STEEPEST * so_far))
         try:
-            plan = plan_for({number: split(graph, numbers) for number, graph in graphs.items()})
+            made = {number: split(graph, numbers) for number, graph in graphs.items()}
+            plan = plan_for(made)
         except PlacementError as error:
             same = (error.layer, error.short_bytes) == (refused.layer, refused.short_bytes)
             refused = error
-            if same:
-                break  # what is too large is no tile
             continue
         except (SplitTensorError, ValueError) as error:
             whole[name] = _READ_ELSEWHERE if isinstance(error, SplitTensorError) else str(error)
@@ -75,6 +88,19 @@ def split_as_needed(
     for name, why in whole.items():
         note(refused, f"split='auto' leaves {name} whole: {why}")
     raise refused
+
+
+def _to_blame(graph: LayerGraph, named: str | None, sizes: Mapping[str, float]) -> str | None:
+    """The layer that can be split so that what a refusal names needs less: itself, or one that it reads."""
+    if named is None or named not in graph.nodes:
+        return None
+    for node in (named, *graph.predecessors(named)):
+        tile = _TILE.fullmatch(node)
+        if tile is not None and tile["layer"] in sizes:
+            return tile["layer"]
+        if tile is None:
+            break
+    return None
 
 
 def _listed(numbers: dict[str, int]) -> str:

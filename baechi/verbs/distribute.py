@@ -30,6 +30,8 @@ from baechi.verbs.given import (
     PlanLike,
     check_outputs,
     check_owner,
+    check_reorder,
+    check_switches,
     compile_options,
     instance_of,
     name_of,
@@ -153,6 +155,8 @@ def distribute(
     plan = opened(plan)
     _check_choice(placer, device_map, plan, max_memory, recompute)
     check_outputs(outputs)
+    check_reorder(reorder)
+    check_switches(training=training, accumulate=accumulate, verify=verify, verbose=verbose)
     name = name_of(optimizer)
     check_owner(optimizer, model.parameters(), type(model).__name__)
     trained, options = instance_of(optimizer), compile_options(compile)

@@ -92,6 +92,34 @@ def check_outputs(outputs: str | None) -> None:
         )
 
 
+def check_switches(**switches: object) -> None:
+    """Raise if a switch is neither on nor off.
+
+    Args:
+        **switches: by name, what was given.
+
+    Raises:
+        ValueError: one is no bool; None leaves `training` and `verbose` to baechi.
+    """
+    for name, value in switches.items():
+        may_be_none = name in ("training", "verbose")
+        if not isinstance(value, bool) and not (value is None and may_be_none):
+            raise ValueError(f"{name} is {value!r}: it takes True or False{', or None' * may_be_none}")
+
+
+def check_reorder(reorder: object) -> None:
+    """Raise if a way to launch layers is none.
+
+    Args:
+        reorder: what was given.
+
+    Raises:
+        ValueError: it is no bool, `"host"` or `"threads"`.
+    """
+    if not isinstance(reorder, bool) and reorder not in ("host", "threads"):
+        raise ValueError(f"reorder is {reorder!r}: it takes True, False, 'host' or 'threads'")
+
+
 def with_outputs(plan: Plan, outputs: Outputs | None) -> Plan:
     """A plan whose outputs go where a user says; its timeline is simulated again if that is new.
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import baechi
 from baechi import AggregateError, FatalError, RoundRobin
+from baechi.dispatch.failures import failure_of
 
 
 class Diverged(Exception):
@@ -217,3 +218,14 @@ def test_a_model_without_weights_is_refused() -> None:
 def test_a_device_that_is_not_here_is_named() -> None:
     with pytest.raises(FatalError, match="no device 'nowhere:0'"):
         baechi.dispatch(mlp(), baechi.HybridScheduler(["cpu", "nowhere:0"], 2))(torch.ones(4, 8))
+
+
+def test_what_all_chunks_refuse_is_raised_once() -> None:
+    """Gradients do not come back from processes: one error, not one for each chunk; others stay a group."""
+    refused = [
+        baechi.FatalError("gradients do not come back"),
+        baechi.FatalError("gradients do not come back"),
+    ]
+    assert failure_of(refused, 2) is refused[0]
+    assert isinstance(failure_of([*refused, baechi.FatalError("another")], 3), baechi.AggregateError)
+    assert isinstance(failure_of([ValueError("same"), ValueError("same")], 2), baechi.AggregateError)

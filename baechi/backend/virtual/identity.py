@@ -54,7 +54,7 @@ class Identity:
 
     def install(self) -> None:
         """Replace them."""
-        TENSOR_DEVICE.put(property(self._device))
+        TENSOR_DEVICE.put(_seen_property(self._device))
         for method in TENSOR_METHODS:
             method.put(_method(method.name, getattr(self, f"_{method.name}")))
         STORAGE_CLONE.put(_clone)
@@ -181,6 +181,8 @@ class Identity:
             if target is None or target.index is None or current.at_work() is not self._emulator:
                 return function(*args, device=device, **kwargs)
             made = function(*args, device="cpu", **kwargs)
+            if not made.numel():  # as caches begin with: there is nothing to send
+                return torch.empty_like(made, device=target, requires_grad=made.requires_grad)
             return made.detach().to(target).requires_grad_(made.requires_grad)
 
         return make
@@ -206,6 +208,18 @@ def _watched_run(thread: threading.Thread) -> None:
     """Modes belong to threads: one that starts while a cluster is emulated is watched, too."""
     with current.entered():
         THREAD_RUN.original(thread)
+
+
+def _seen_property(read: Callable[[torch.Tensor], torch.device]) -> property:
+    """A property of tensors whose reads modes and subclasses see, as they see those of torch's own."""
+
+    def get(tensor: torch.Tensor) -> Any:
+        if has_torch_function_unary(tensor):
+            return handle_torch_function(made.__get__, (tensor,), tensor)
+        return read(tensor)
+
+    made = property(get)
+    return made
 
 
 def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -159,10 +159,10 @@ class Operations:
             elif place is None:
                 place = mark.place
             elif place != mark.place:
-                raise _mixed(facts, place, mark.place)
+                raise _mixed(facts, place, mark.place, called=thread.depth > 0)
         if place is not None:
             if on_host:
-                raise _mixed(facts, place, "the host")
+                raise _mixed(facts, place, "the host", called=thread.depth > 0)
             unplaced = [tensor for tensor in unplaced if not may_lie_on_host(facts, args, tensor)]
             return self._index[place], False, unplaced
         if not given:
@@ -287,9 +287,13 @@ class Operations:
         return self._blocks(known, [mark_of(tensor) for tensor in known])
 
 
-def _mixed(facts: Facts, *places: str) -> RuntimeError:
-    """The error for tensors on several devices, in torch's words."""
+def _mixed(facts: Facts, *places: str, called: bool = True) -> RuntimeError:
+    """The error for tensors on several devices, in torch's words; and what to do where no model is called."""
+    cure = (
+        ". Between calls of a distributed model nothing is moved: use .to(...), or change its weights (merge "
+        "adapters, say) after baechi.restore(model)"
+    )
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{' and '.join(places)}! (when running {facts.name} on the emulated cluster)"
+        f"{' and '.join(places)}! (when running {facts.name} on the emulated cluster){'' if called else cure}"
     )

@@ -107,7 +107,12 @@ def _refuse_split(divided: set[str], named: set[str], fixed: Mapping[str, str]) 
 
 def _named(modules: dict[str, nn.Module], given: Names, argument: str) -> set[str]:
     found: set[str] = set()
-    for wanted in (given,) if isinstance(given, (str, type)) else given:
+    chosen: tuple[str | type, ...] = (given,)  # type: ignore[assignment]
+    if not isinstance(given, (str, type)) and isinstance(given, Iterable):
+        chosen = tuple(given)
+    if not all(isinstance(one, (str, type)) for one in chosen):
+        raise ValueError(f"{argument} is {given!r}: it takes names of classes or modules, or classes")
+    for wanted in chosen:
         if isinstance(wanted, str):
             match = {n for n, m in modules.items() if n == wanted or wanted in _class_names(m)}
         else:

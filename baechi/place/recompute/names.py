@@ -36,6 +36,10 @@ def modules_named(graph: LayerGraph, names: str | Iterable[str]) -> list[str]:
     Raises:
         ValueError: an unknown name, or a module that cannot run twice.
     """
+    if not isinstance(names, Iterable):
+        raise ValueError(
+            f"recompute is {names!r}: it takes 'auto', or names of modules that run again in backward"
+        )
     known = callable_names(graph)
     found: list[str] = []
     for name in [names] if isinstance(names, str) else names:

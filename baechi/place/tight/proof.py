@@ -59,7 +59,7 @@ def _too_large(problem: Problem, group: int, part: LeastBytes, allowed: Sequence
             f"{len(names)} parts that must share a device{pinned} ({', '.join(shown)}, {why}) are larger "
             f"than {where}: they need at least {format_bytes(part.alone_bytes)} together"
         )
-        needed, cure = part.alone_bytes, "not tying their weights" if tied else ""
+        needed, cure = part.alone_bytes, f"not tying the weights of {_listed(tied)}" if tied else ""
     return refusal(problem, name, what, memory, {d: needed - memory[d] for d in allowed}, cure)
 
 
@@ -68,13 +68,20 @@ def _called(problem: Problem, name: str) -> str:
     return name if costs.kind == "layer" else f"functional op {costs.type}"
 
 
-def _tied(problem: Problem, names: Sequence[str]) -> bool:
-    """Whether layers share a weight: one of them owns that under the name of another one, too."""
-    modules = {problem.graph.module_of(name) for name in names}
-    owned = [(name, weight) for name in names for weight in problem.graph.costs(name).weights or ()]
-    return any(
-        weight.rpartition(".")[0] in modules - {problem.graph.module_of(name)} for name, weight in owned
-    )
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)}"
+
+
+def _tied(problem: Problem, names: Sequence[str]) -> list[str]:
+    """The layers that share a weight: one of them owns that under the name of another one, too."""
+    modules = {problem.graph.module_of(name): name for name in names}
+    found: dict[str, None] = {}
+    for name in names:
+        for weight in problem.graph.costs(name).weights or ():
+            other = modules.get(weight.rpartition(".")[0], name)
+            if other != name:
+                found.update({name: None, other: None})
+    return list(found)
 
 
 def _prove_pins(problem: Problem, least: Sequence[LeastBytes], device: int) -> None:

@@ -147,9 +147,14 @@ def _in_a_step(region: Any, *, wholes: bool = False) -> Any:
         if current_graph_task_id() == -1:  # not in backward: the first run, inside the forward's step
             return region(*args, **kwargs)
         runtime.step_until_backward_ends()
-        with entrances_watched(runtime.glue), runtime.backend.running_again():  # regions inside, too
-            result = region(*args, **kwargs)
-            return runtime.glue.joined(result) if wholes else result
+        step = runtime.glue.step
+        before, step.one_device = step.one_device, True
+        try:
+            with entrances_watched(runtime.glue), runtime.backend.running_again():  # regions inside, too
+                result = region(*args, **kwargs)
+                return runtime.glue.joined(result) if wholes else result
+        finally:
+            step.one_device = before
 
     return run
 

@@ -3,19 +3,23 @@
 import functools
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
 from baechi.errors import BaechiError
 from baechi.torchlib.private.compiler import compiler_is_imported, is_in_compiled_model
+from baechi.torchlib.private.modes import makes_fx_graph
 from baechi.torchlib.private.modules import is_tracing, parse_to
 
 DEVICE_MAP = "hf_device_map"
 """Hugging Face's Trainer does not move a model that has this attribute."""
 
 _MOVERS = ("to", "cuda", "cpu")
+
+_ASKED_BY_SCRIPT = "__prepare_scriptable__"
+"""What `torch.jit.script` asks a module for, to script that in its place."""
 
 
 def refuse_moves(model: nn.Module, devices: Mapping[str, str], device_map: Mapping[str, str]) -> None:
@@ -33,13 +37,19 @@ def refuse_moves(model: nn.Module, devices: Mapping[str, str], device_map: Mappi
     for name in _MOVERS:
         model.__dict__[name] = functools.partial(_refuse, model)
     model.__dict__["to"] = functools.partial(_cast_only, model, together)
+    refuse_scripting(model)
     model.__dict__[DEVICE_MAP] = dict(devices if together else device_map)
 
 
 def allow_moves(model: nn.Module) -> None:
     """Undo `refuse_moves`."""
-    for name in (*_MOVERS, DEVICE_MAP):
+    for name in (*_MOVERS, DEVICE_MAP, _ASKED_BY_SCRIPT):
         model.__dict__.pop(name, None)
+
+
+def refuse_scripting(model: nn.Module) -> None:
+    """Refuse `torch.jit.script` of a distributed model, which would meet wrappers instead of its code."""
+    model.__dict__[_ASKED_BY_SCRIPT] = functools.partial(_refuse_tracing, model)
 
 
 def refuse_tracing(model: nn.Module) -> None:
@@ -51,11 +61,16 @@ def refuse_tracing(model: nn.Module) -> None:
     Raises:
         BaechiError: calls are being traced.
     """
-    if is_tracing() or torch.compiler.is_exporting():
-        raise BaechiError(
-            f"this {type(model).__name__} is distributed, and cannot be traced or exported: "
-            "call baechi.restore(model) first, and distribute it again afterwards"
-        )
+    if is_tracing() or torch.compiler.is_exporting() or makes_fx_graph():
+        _refuse_tracing(model)
+
+
+def _refuse_tracing(model: nn.Module) -> NoReturn:
+    raise BaechiError(
+        f"this {type(model).__name__} is distributed, and cannot be traced, scripted or exported (as "
+        "torch.jit.trace, torch.jit.script, torch.export, make_fx and torch.func.linearize do): call "
+        "baechi.restore(model) first, and distribute it again afterwards"
+    )
 
 
 def tell_compiled(model: nn.Module) -> None:

@@ -51,7 +51,8 @@ def walk(
     """
     handed = Handed(named_inputs(model, inputs))
     args, kwargs = map_tensors(Beginning(), (inputs.args, dict(inputs.kwargs)))
-    glue = LaneGlue(step)
+    glue, first = LaneGlue(step), next(tensors_in(args, kwargs), None)
+    step.home = None if first is None else runtime.backend.place_of(first)
     try:
         with runtime.opened(glue):
             result = with_loss(original_forward(model), loss, *args, **kwargs)

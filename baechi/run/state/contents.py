@@ -20,7 +20,7 @@ import torch
 
 from baechi.errors import BaechiError
 from baechi.run.state.meta import Meta
-from baechi.torchlib.modules.tables import content_of, differ, items_of, refill, tables_of
+from baechi.torchlib.modules.tables import content_of, differ, items_of, members_of, refill, tables_of
 from baechi.torchlib.private.modes import without_subclass_function
 from baechi.torchlib.private.operators import MACHINERY
 
@@ -95,28 +95,28 @@ class Contents:
                 if differ(present, found):
                     refill(table, present)
 
-    def _look_into(self, item: Any, kind: type) -> Iterable[Any]:
+    def _look_into(self, item: Any, kind: Any) -> Iterable[Any]:
         """Note one object; returns the objects that it refers to."""
-        if isinstance(item, torch.Tensor):
+        if issubclass(kind, torch.Tensor):
             self.tensors.append(item)
             self._tokens.append(look_of(item))
             return ()
         self._tokens.append(kind)
-        if isinstance(item, (tuple, frozenset)):
-            return item
-        if isinstance(item, _VIEWS):  # a view of a dict refers to that dict only
+        if issubclass(kind, (tuple, frozenset)):
+            return members_of(item)
+        if issubclass(kind, _VIEWS):  # a view of a dict refers to that dict only
             return gc.get_referents(item)
-        if isinstance(item, types.FunctionType):
+        if issubclass(kind, types.FunctionType):
             return (*(item.__closure__ or ()), item.__defaults__, item.__kwdefaults__)
-        if isinstance(item, types.MethodType):
+        if issubclass(kind, types.MethodType):
             return item.__self__, item.__func__
-        if isinstance(item, functools.partial):
+        if issubclass(kind, functools.partial):
             return item.func, item.args, item.keywords
-        if isinstance(item, slice):
+        if issubclass(kind, slice):
             return item.start, item.stop, item.step
-        if _is_closed(kind) or isinstance(item, _CLOSED):
+        if _is_closed(kind) or issubclass(kind, _CLOSED):
             return ()
-        self.unseen |= isinstance(item, Iterator)
+        self.unseen |= issubclass(kind, Iterator)
         return self._note(item)
 
     def _note(self, item: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
-from baechi.torchlib.operators.functions import function_name, may_ask_to_write, writes_first
+from baechi.torchlib.operators.functions import function_name, may_ask_to_write, reads_device, writes_first
 from baechi.torchlib.operators.rule import Rule
 from baechi.torchlib.operators.table import rule_of
 from baechi.torchlib.private.operators import OpOverload
@@ -22,6 +22,7 @@ class FunctionFacts:
         name: its name.
         rule: its row of the table.
         asks: whether it only asks a tensor something.
+        asks_device: whether that is where it lies.
         short: whether the short way may run it: it runs where its tensors lie, and so does its result.
         may_write: whether it may write an argument in place.
     """
@@ -29,6 +30,7 @@ class FunctionFacts:
     name: str
     rule: Rule
     asks: bool
+    asks_device: bool
     short: bool
     may_write: bool
 
@@ -56,6 +58,7 @@ def function_facts(func: Any) -> FunctionFacts:
         name=name,
         rule=rule,
         asks=rule.query and not rule.new_memory,
+        asks_device=reads_device(func),
         short=not (peculiar or foreign or rule.new_memory or rule.resizes or isinstance(func, OpOverload)),
         may_write=bool(writes_first(name) or rule.writes or may_ask_to_write(func)),
     )

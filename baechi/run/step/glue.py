@@ -50,10 +50,17 @@ class GlueMode(RemovableMode):
         self.step = step
         self.weight_op_calls: Counter[tuple[str, int]] = Counter()
         """Of functional ops that read a weight in pieces: calls so far, by function and weight."""
+        self._answers: dict[str, torch.device] = {}
+        """By place, what `x.device` answers of a tensor there: equal devices, and an object for each."""
 
     @uncompiled
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        facts, schedule = function_facts(func), self.step.schedule
+        if facts.asks_device:
+            return self._device_of(func, args)
+        if "device" in kwargs and self._answers:
+            kwargs = self._where_asked(kwargs)
         if types:
             if SplitTensor in types:
                 with self:  # tiles are reached as layers are: by the model's code
@@ -63,7 +70,6 @@ class GlueMode(RemovableMode):
             if Unjoined in types:
                 with self._unsited():
                     return run_unjoined(self._run_op, func, args, kwargs, self.step.backend.place_of)
-        facts, schedule = function_facts(func), self.step.schedule
         if schedule is None or not schedule.waiting:
             if facts.asks:
                 return func(*args, **kwargs)
@@ -103,6 +109,41 @@ class GlueMode(RemovableMode):
             yield
         finally:
             self.step.sites = sites
+
+    def _device_of(self, func: Any, args: Any) -> torch.device:
+        """What `x.device` answers: of all tensors the same, since the code was written for one device.
+
+        It may compare them (`pred.device != target.device`), and the runtime brings together what meets.
+        """
+        with without_subclass_function():
+            true: torch.device = func(*args)
+        if not self.step.one_device:
+            return true
+        place = self.step.backend.place_of(args[0])
+        known = None if true.type == "meta" else self._answers.get(place)
+        if known is not None or true.type == "meta":
+            return known or true
+        home = self._home()
+        if home is None or (true != _HOST and not self._is_ours(true)):
+            return true
+        answer = self._answers[place] = torch.device(home.type, home.index)
+        return answer
+
+    def _home(self) -> torch.device | None:
+        """Where the inputs lie, if that is a device of the cluster or looks like one; else its first one."""
+        backend, home = self.step.backend, self.step.home
+        first = backend.torch_device(backend.names[0])
+        if first is None or home is None:
+            return first
+        there = backend.torch_device(home) or _HOST
+        return there if self._is_ours(there) else first
+
+    def _where_asked(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """`zeros(3, device=x.device)` makes them where x lies, not where `x.device` says for all tensors."""
+        asked = next((place for place, one in self._answers.items() if one is kwargs["device"]), None)
+        if asked is None or kwargs.get("generator") is not None:
+            return kwargs
+        return {**kwargs, "device": self.step.backend.torch_device(asked) or _HOST}
 
     def _by_plan(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> str | None:
         """Where the plan runs a functional op that the code has reached, if not where its inputs say."""

@@ -50,11 +50,23 @@ class Reach(TorchFunctionMode):
         if rule.query:
             return func(*args, **kwargs)
         self._force(func, name, args, kwargs)
-        if rule.keeps_arguments or rule.leaves or self._all_here(args, kwargs):
+        if rule.keeps_arguments or rule.leaves:
             return func(*args, **kwargs)
+        if self._all_here(args, kwargs):
+            return self._made(func(*args, **kwargs))
         self._step.may_write(touched(func, name, args, kwargs))
         (args, kwargs), loans = self._step.lend((args, kwargs), self._place)
-        return loans.settle(func(*args, **kwargs), written=bool(rule.writes))
+        return loans.settle(self._made(func(*args, **kwargs)), written=bool(rule.writes))
+
+    def _made(self, result: Any) -> Any:
+        """What a layer makes inside lies where the layer lies.
+
+        Emulated devices outside of `with cluster:` have no other way to know: without this, what the layer
+        made would be brought to it once more by each function that takes it.
+        """
+        if self._step.backend.session is None:
+            self._step.stamp(result, self._place, self._turn, renew=False)
+        return result
 
     def _force(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> None:
         schedule = self._step.schedule

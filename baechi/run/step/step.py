@@ -39,6 +39,11 @@ class Step:
         self.backend = backend
         self.runtime = runtime
         self.schedule: Schedule | None = None
+        self.home: str | None = None
+        """Where the first input lies; None if there is none."""
+        self.one_device = True
+        """Whether the model's own code runs, which was written for one device. In backward it runs only in
+        regions that are checkpointed; between them torch compares what these save, devices included."""
         self.inside: str | None = None
         """The device of the layer that runs now; None between layers."""
         self.short = short_way_is_open()

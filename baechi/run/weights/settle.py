@@ -13,6 +13,7 @@ from baechi.run.runtime import Runtime
 from baechi.run.weights.match import planned_devices, weights_of
 from baechi.run.weights.move import move
 from baechi.run.weights.pieces import all_pieces, in_pieces, split_weights
+from baechi.torchlib.split_tensors.tensor import SplitTensor
 
 
 def settled(module: nn.Module, binding: Binding) -> Runtime:
@@ -60,6 +61,46 @@ def settled(module: nn.Module, binding: Binding) -> Runtime:
         if binding.name == ROOT:
             runtime.session = runtime.backend.session
     return runtime
+
+
+def why_elsewhere(model: nn.Module, binding: Binding) -> str:
+    """Which weights lie elsewhere than they are read, after they were replaced; empty if none does.
+
+    A call looks for it only once it has failed: `layer.weight = nn.Parameter(...)`, `weight.data = ...`, an
+    adapter that is merged or a module that is added tell nobody.
+
+    Args:
+        model: the root, another module of several devices, or a layer.
+        binding: its link to the runtime.
+    """
+    runtime, prefix = binding.runtime, "" if binding.name == ROOT else f"{binding.name}."
+    backend, cuts = runtime.backend, runtime.cuts
+    weights = {f"{prefix}{name}": weight for name, weight in weights_of(model).items()}
+    weights = in_pieces(
+        weights, {name: cut for name, cut in cuts.items() if type(weights.get(name)) is SplitTensor}
+    )
+    planned = planned_devices(runtime.plan, weights)
+    used = runtime.plan.devices_used
+    if len(used) == 1:  # what was added lies where all else does
+        planned = {name: planned.get(name, used[0]) for name in weights}
+    found = [
+        f"{name} lies on {_in_words(backend, weights[name])}, not on {place}"
+        for name, place in planned.items()
+        if not weights[name].is_meta and backend.place_of(weights[name]) != place
+    ]
+    if not found:
+        return ""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return (
+        f"{', '.join(found[:3])}{more}: it was replaced after the model was distributed. Write into the old "
+        "one (weight.copy_ under torch.no_grad, load_state_dict), move the new one there first, or call "
+        "baechi.restore(model), change it, and distribute it again"
+    )
+
+
+def _in_words(backend: AbstractBackend, weight: torch.Tensor) -> str:
+    place = backend.place_of(weight)
+    return "the host" if place == backend.host else place
 
 
 def _is_misplaced(backend: AbstractBackend, weight: torch.Tensor, planned: str) -> bool:

@@ -3,6 +3,7 @@
 import random
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from baechi.torchlib.modules.tables import (
     content_of,
     differ,
     items_of,
+    members_of,
     numbers_of,
     refill,
     tables_of,
@@ -34,6 +36,8 @@ _NOT_STATE = (
     types.BuiltinFunctionType,
     types.MethodType,
     partial,
+    weakref.ProxyType,
+    weakref.CallableProxyType,
 )
 
 
@@ -80,7 +84,8 @@ class Keeper:
         waiting = [value]
         while waiting:
             item = waiting.pop()
-            if id(item) not in self.seen and not _is_ours(item) and not isinstance(item, _NOT_STATE):
+            # by the type itself: a proxy answers `__class__` by code of its own, which may raise
+            if id(item) not in self.seen and not _is_ours(item) and not issubclass(type(item), _NOT_STATE):
                 self.seen[id(item)] = item
                 waiting.extend(self._note(item))
 
@@ -96,16 +101,19 @@ class Keeper:
 
     def _note(self, item: Any) -> list[Any]:
         """Note one object; returns what it refers to."""
-        if isinstance(item, torch.Tensor):
+        kind = type(item)
+        if issubclass(kind, torch.Tensor):
             self._note_tensor(item)
             return []
-        if isinstance(item, (tuple, frozenset)):
-            return list(item)
-        if isinstance(item, random.Random):
+        if issubclass(kind, (tuple, frozenset)):
+            return members_of(item)
+        if issubclass(kind, random.Random):
+            if issubclass(kind, random.SystemRandom):  # it has no state
+                return []
             state = item.getstate()
             self.undo.append(lambda: item.setstate(state))
             return []
-        if isinstance(item, torch.Generator):
+        if issubclass(kind, torch.Generator):
             self.undo.append(partial(item.set_state, item.get_state()))
             return []
         numbers = numbers_of(item)
@@ -113,7 +121,7 @@ class Keeper:
             if numbers.size_bytes <= SMALL_BYTES:
                 self.undo.append(partial(_put_back, numbers, content_of(numbers)))
             return []
-        if "numpy" in sys.modules and isinstance(item, sys.modules["numpy"].random.Generator):
+        if "numpy" in sys.modules and issubclass(kind, sys.modules["numpy"].random.Generator):
             numpy_state = item.bit_generator.state
             self.undo.append(lambda: setattr(item.bit_generator, "state", numpy_state))
             return []
@@ -148,7 +156,7 @@ class Keeper:
 
 def _is_ours(item: Any) -> bool:
     """Whether it is of our runtime, which is no state of the model. (The zoo's models are modules.)"""
-    return type(item).__module__.startswith("baechi.") and not isinstance(item, nn.Module)
+    return type(item).__module__.startswith("baechi.") and not issubclass(type(item), nn.Module)
 
 
 def _put_back(table: Any, before: Any) -> None:

@@ -2,15 +2,16 @@
 
 A table is a dict (also an object's `__dict__`), a list, a set, a deque, the variable of a closure, or
 the slots of an object. So are the numbers of an array that is no tensor, where one asks for them. Only
-methods of the base type are called (`dict.update(table, ...)`): a subclass may override `__setitem__`, and
-restoring must not run that code.
+methods of the base type are called (`dict.update(table, ...)`, `tuple.__iter__`): a subclass may override
+`__setitem__` or raise from `__len__`, and noting and restoring must not run that code. For the same reason
+`type(item)` says what an item is, not `isinstance`, which asks for `item.__class__`.
 """
 
 import sys
 import types
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,7 +49,7 @@ class Numbers:
         """What it takes."""
         if isinstance(self.owner, bytearray):
             return len(self.owner)
-        size = len(self.owner) if isinstance(self.owner, array) else self.owner.size
+        size = len(self.owner) if isinstance(self.owner, array) else _numpys(self.owner).size
         return int(size * self.owner.itemsize)
 
 
@@ -58,15 +59,22 @@ def numbers_of(item: Any) -> Numbers | None:
     Args:
         item: anything.
     """
-    if isinstance(item, (array, bytearray)):
+    if issubclass(type(item), (array, bytearray)):
         return Numbers(item)
-    if not _is_numpys(item) or item.dtype.hasobject or not item.flags.writeable or not item.size:
+    if not _is_numpys(item):
         return None
-    return Numbers(item)
+    plain = _numpys(item)
+    return None if plain.dtype.hasobject or not plain.flags.writeable or not plain.size else Numbers(item)
 
 
 def _is_numpys(item: Any) -> bool:
-    return "numpy" in sys.modules and isinstance(item, sys.modules["numpy"].ndarray)
+    return "numpy" in sys.modules and issubclass(type(item), sys.modules["numpy"].ndarray)
+
+
+def _numpys(item: Any) -> Any:
+    """The same memory as an array of numpy's own class."""
+    plain = sys.modules["numpy"].ndarray
+    return item if type(item) is plain else plain.view(item, plain)
 
 
 def tables_of(item: Any) -> list[Any]:
@@ -76,17 +84,40 @@ def tables_of(item: Any) -> list[Any]:
         item: anything.
     """
     tables: list[Any] = []
-    if isinstance(item, (dict, list, set, deque, types.CellType)):
+    kind: Any = type(item)
+    if issubclass(kind, (dict, list, set, deque, types.CellType)):
         tables.append(item)
     # an OrderedDict has one, too, which no code writes, and which is made when it is asked for
-    attributes = None if type(item) is OrderedDict else getattr(item, "__dict__", None)
+    reader = None if kind is OrderedDict else _attributes_reader(kind)
+    attributes = None if reader is None else reader(item)
     if type(attributes) is dict:  # a class has a mappingproxy, which cannot be written
         tables.append(attributes)
-    kind: Any = type(item)
     names = slot_names(kind)
     if names:
         tables.append(Slots(item, names))
     return tables
+
+
+_WRITTEN_IN_C = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+@cache
+def _attributes_reader(kind: Any) -> Callable[[Any], Any] | None:
+    """What reads the `__dict__` of the objects of a class; None if it has none, or one by code of its own."""
+    for one in kind.__mro__:
+        if "__dict__" in vars(one):
+            member = vars(one)["__dict__"]
+            return member.__get__ if isinstance(member, _WRITTEN_IN_C) else None
+    return None
+
+
+def members_of(item: tuple[Any, ...] | frozenset[Any]) -> list[Any]:
+    """What is in a tuple or frozenset, by the methods of the base type.
+
+    Args:
+        item: of that type, or of a subclass.
+    """
+    return list(tuple.__iter__(item) if isinstance(item, tuple) else frozenset.__iter__(item))
 
 
 @cache
@@ -117,17 +148,34 @@ def content_of(table: Any) -> Any:
         A plain dict, or a list; of a set a set; of numbers bytes.
     """
     if isinstance(table, Numbers):
-        return bytes(table.owner) if isinstance(table.owner, bytearray) else table.owner.tobytes()
-    if isinstance(table, dict):
+        if isinstance(table.owner, bytearray):
+            return bytes(table.owner)
+        return table.owner.tobytes() if isinstance(table.owner, array) else _numpys(table.owner).tobytes()
+    if type(table) is dict:  # as nearly always
         return dict(table)
+    if isinstance(table, dict):
+        kind = OrderedDict if isinstance(table, OrderedDict) else dict  # it has its own record of the order
+        return dict(kind.items(table))
     if isinstance(table, Slots):
-        return {name: getattr(table.owner, name) for name in table.names if hasattr(table.owner, name)}
+        return _content_of_slots(table)
     if isinstance(table, types.CellType):
         try:
             return [table.cell_contents]
         except ValueError:  # nothing was assigned to the variable yet
             return []
-    return set(table) if isinstance(table, set) else list(table)
+    if isinstance(table, set):
+        return set(set.__iter__(table))
+    return list.__getitem__(table, slice(None)) if isinstance(table, list) else list(deque.__iter__(table))
+
+
+def _content_of_slots(slots: Slots) -> dict[str, Any]:
+    found = {}
+    for name in slots.names:
+        try:
+            found[name] = object.__getattribute__(slots.owner, name)
+        except AttributeError:  # nothing was assigned to it yet
+            continue
+    return found
 
 
 def items_of(content: Any) -> Iterable[Any]:
@@ -199,6 +247,7 @@ def _refill_slots(slots: Slots, content: dict[str, Any]) -> None:
 
 def _refill_numbers(owner: Any, content: bytes) -> None:
     if _is_numpys(owner):
-        owner[...] = sys.modules["numpy"].frombuffer(content, owner.dtype).reshape(owner.shape)
+        plain = _numpys(owner)
+        plain[...] = sys.modules["numpy"].frombuffer(content, plain.dtype).reshape(plain.shape)
     else:
         owner[:] = array(owner.typecode, content) if isinstance(owner, array) else content

@@ -46,6 +46,16 @@ def described(func: Any) -> str:
     return str(getattr(func.__self__, "__name__", name)) if reads_property(func) else str(name)
 
 
+def reads_device(func: Any) -> bool:
+    """Whether a function mode receives a read of `x.device`, torch's own or an emulated cluster's.
+
+    Args:
+        func: a torch function, or an operator.
+    """
+    owner = getattr(func, "__self__", None)
+    return reads_property(func) and (described(func) == "device" or owner is vars(torch.Tensor).get("device"))
+
+
 def writes_first(name: str) -> bool:
     """Whether a torch function writes its first argument in place, by its name.
 

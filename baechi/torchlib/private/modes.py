@@ -55,6 +55,13 @@ dispatch_mode_count: Callable[[], int] = named(
 _NOTHING = nullcontext()
 
 
+def makes_fx_graph() -> bool:
+    """Whether operations are being traced into a graph of torch.fx, by `make_fx`."""
+    return dispatch_mode_count() > 0 and any(
+        type(mode).__name__ == "ProxyTorchDispatchMode" for mode in dispatch_modes()
+    )
+
+
 def set_dispatch_modes(modes: Sequence[Any]) -> None:
     """Let these be the dispatch modes of this thread. It may be interrupted, and done again.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from baechi.errors import BaechiError
 from baechi.torchlib.private.lookup import named
 
 _without_transforms: Callable[[], AbstractContextManager[object]] = named(
@@ -32,6 +33,54 @@ is_wrapped: Callable[[torch.Tensor], bool] = named(
 unwrapped_once: Callable[[torch.Tensor], torch.Tensor] = named(
     "torch._C._functorch.get_unwrapped", "find the memory behind a tensor that torch.func wraps"
 )
+
+is_batch: Callable[[torch.Tensor], bool] = named(
+    "torch._C._functorch.is_legacy_batchedtensor",
+    "tell batches of gradients (`is_grads_batched`, `vectorize`) from plain tensors",
+    lambda tensor: False,
+)
+_without_batch: Callable[[torch.Tensor, int, int, int], torch.Tensor] = named(
+    "torch._remove_batch_dim", "find the memory behind a batch of gradients"
+)
+_with_batch: Callable[[torch.Tensor, int, int], torch.Tensor] = named(
+    "torch._add_batch_dim", "send a batch of gradients"
+)
+_MOST_LEVELS = 64
+"""So many batches of gradients torch allows inside of each other."""
+
+
+def as_batch(tensor: torch.Tensor) -> tuple[torch.Tensor, int] | None:
+    """What is behind a batch of gradients: a tensor whose first dimension is the batch, and torch's level.
+
+    Torch's older vmap makes such tensors, for `torch.autograd.grad(..., is_grads_batched=True)` and
+    `jacobian(..., vectorize=True)`. They have no storage, and few rules for what is done with them.
+
+    Args:
+        tensor: any tensor.
+
+    Returns:
+        None for all other tensors.
+    """
+    if not is_batch(tensor):
+        return None
+    for level in range(1, _MOST_LEVELS):  # a level that it has not would only expand it
+        behind = _without_batch(tensor, level, 1, 0)
+        if not is_batch(behind):
+            return behind, level
+    raise BaechiError(
+        "batches of gradients inside of each other do not go over several devices: use torch.func.vmap"
+    )
+
+
+def rebatched(behind: torch.Tensor, level: int) -> torch.Tensor:
+    """The batch of gradients of which `as_batch` gave what is behind it, or a copy of that.
+
+    Args:
+        behind: a tensor whose first dimension is the batch.
+        level: torch's level of it.
+    """
+    return _with_batch(behind, 0, level)
+
 
 named("torch.autograd.forward_ad._current_level", "see at once that no tensor carries a tangent", 0)
 forward_ad_level: Callable[[], int] = partial(getattr, forward_ad, "_current_level", 0)

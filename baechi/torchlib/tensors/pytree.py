@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
@@ -130,19 +131,25 @@ def named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _map_sequence(again: Callable[[Any], Any], value: list[Any] | tuple[Any, ...]) -> Any:
-    items = [again(item) for item in value]
-    if all(new is old for new, old in zip(items, value, strict=True)):
+    # by the base type: of a subclass, which may be no row of values at all, `__iter__` or `__len__` may raise
+    old = list.__getitem__(value, slice(None)) if isinstance(value, list) else list(tuple.__iter__(value))
+    items = [again(item) for item in old]
+    if all(one is other for one, other in zip(items, old, strict=True)):
         return value
     if isinstance(value, PackedSequence):  # its batch sizes belong to the host, wherever its data lies
-        items[1] = value[1]
+        items[1] = old[1]
     if hasattr(value, "_fields"):  # a named tuple takes its items one by one
         return type(value)(*items)
     return type(value)(items)
 
 
 def _map_mapping(again: Callable[[Any], Any], value: Mapping[Any, Any]) -> Any:
-    items = {key: again(item) for key, item in value.items()}
-    changed = {key: item for key, item in items.items() if item is not value[key]}
+    if isinstance(value, dict):  # by the base type, too; an OrderedDict has its own record of the order
+        pairs = list((OrderedDict if isinstance(value, OrderedDict) else dict).items(value))
+    else:
+        pairs = list(value.items())
+    items = {key: again(item) for key, item in pairs}
+    changed = {key: items[key] for key, item in pairs if items[key] is not item}
     if not changed:
         return value
     if not isinstance(value, MutableMapping):

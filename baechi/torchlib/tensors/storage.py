@@ -12,7 +12,7 @@ import torch
 
 from baechi.torchlib.private.modes import without_dispatch_modes
 from baechi.torchlib.private.tensors import SPARSE_PARTS, sparse_values
-from baechi.torchlib.private.transforms import is_wrapped, unwrapped_once
+from baechi.torchlib.private.transforms import as_batch, is_batch, is_wrapped, unwrapped_once
 
 WEIGHT = -1
 UNSET = -2
@@ -153,6 +153,8 @@ def storage_object(tensor: torch.Tensor) -> Any:
     except (NotImplementedError, RuntimeError):
         if is_wrapped(tensor):
             return storage_object(unwrapped_once(tensor))
+        if is_batch(tensor):
+            return storage_object(unwrapped(tensor))
         if tensor.layout != torch.sparse_coo:
             return tensor
         with without_dispatch_modes():  # fake tensors would have other values
@@ -163,12 +165,14 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor inside of all that `torch.vmap`, `torch.func.grad` and the like wrap around it."""
     while is_wrapped(tensor):
         tensor = unwrapped_once(tensor)
-    return tensor
+    batch = as_batch(tensor)
+    return tensor if batch is None else batch[0]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor's memory is one storage of its own: it is not sparse, not nested, and no wrapper."""
-    return tensor.layout is torch.strided and not tensor.is_nested and not is_wrapped(tensor)
+    wrapper = is_wrapped(tensor) or is_batch(tensor)
+    return tensor.layout is torch.strided and not tensor.is_nested and not wrapper
 
 
 def memories(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -9,7 +9,11 @@ _Value = TypeVar("_Value")
 
 
 class _Entry(weakref.ref[torch.Tensor]):
-    """A weak reference to a tensor, with its value."""
+    """A weak reference to a tensor, with its value.
+
+    An interrupt inside of `forget` leaves the entry of a dead tensor, and another tensor may get its id.
+    So an entry counts only for the tensor that it refers to.
+    """
 
     __slots__ = ("key", "value")
     key: int
@@ -29,16 +33,17 @@ class WeakTable(Generic[_Value]):
         table = weakref.ref(self)
 
         def forget(entry: Any) -> None:
-            here = table()
-            if here is not None:
-                here._entries.pop(entry.key, None)
+            here, key = table(), entry.key
+            # a tensor that got this id may have an entry of its own by now
+            if here is not None and here._entries.get(key) is entry:
+                here._entries.pop(key, None)
 
         self._forget = forget
 
     def get(self, tensor: torch.Tensor) -> _Value | None:
         """The value of a tensor; None if it has none."""
         entry = self._entries.get(id(tensor))
-        return None if entry is None else entry.value
+        return entry.value if entry is not None and entry() is tensor else None
 
     def put(self, tensor: torch.Tensor, value: _Value) -> None:
         """Give a tensor a value."""
@@ -49,4 +54,4 @@ class WeakTable(Generic[_Value]):
     def pop(self, tensor: torch.Tensor) -> _Value | None:
         """Take a tensor's value out; None if it has none."""
         entry = self._entries.pop(id(tensor), None)
-        return None if entry is None else entry.value
+        return entry.value if entry is not None and entry() is tensor else None

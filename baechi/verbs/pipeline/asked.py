@@ -1,6 +1,6 @@
 """How a user asks for a step to be split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,6 +56,10 @@ class Splitting:
                     "whole, a function (name, value, microbatches) that returns what each gets, or a list "
                     "of that"
                 )
+        if self.loss is not None and not callable(self.loss):
+            raise ValueError(f"loss is {self.loss!r}: a function of what the model returns and of the target")
+        if not isinstance(self.order, (str, Sequence, Mapping)):
+            raise ValueError(f"order is {self.order!r}: 'auto', a textbook's name, or tasks in their order")
         if self.coupled not in ("refuse", "accept"):
             raise ValueError(f"coupled is {self.coupled!r}: 'refuse' or 'accept'")
 

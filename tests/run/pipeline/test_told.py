@@ -1,10 +1,13 @@
 """What microbatches cannot do, or cannot know, is raised or told; looking for evidence leaves no trace."""
 
 import copy
+import io
 import logging
+import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from run.pipeline.by_loop import assert_same_gradients
@@ -186,4 +189,20 @@ def test_no_use_of_an_output_that_is_not_joined() -> None:
         with pytest.raises(
             BaechiError, match=r"best is a tensor of shape .* nothing says how these are joined"
         ):
+            use()
+
+
+def test_nor_by_a_function_of_torch_or_of_python() -> None:
+    """Not compared in silence, nor pickled: neither is an answer."""
+    model = seeded(lambda: Words(lambda _, logits, labels: {"scores": logits, "best": logits.norm()}))
+    with pipelined(model, (IDS, LABELS), microbatches=4, device_map=WHERE):
+        best = model(IDS, LABELS)["best"]
+    uses: list[Callable[[], object]] = [
+        lambda: best == 1, lambda: best != best, lambda: 1 in [best], lambda: pickle.dumps(best),
+        lambda: copy.deepcopy(best), lambda: torch.stack([best]), lambda: torch.nn.functional.relu(best),
+        lambda: torch.ones(2) + best, lambda: best.item(), lambda: best[0], lambda: best // 2,
+        lambda: numpy.asarray(best), lambda: torch.save(best, io.BytesIO()),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(BaechiError, match=r"nothing says how these are joined.*baechi\.unsplit"):
             use()

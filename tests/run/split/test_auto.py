@@ -49,6 +49,32 @@ def test_what_fits_nowhere_is_split(functional: bool) -> None:
     assert baechi.last_step(model).peak_bytes == plan.timeline.peak_bytes
 
 
+class Untied(nn.Module):
+    """An embedding and a head of the same size, each with a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, 32), nn.Linear(32, WORDS, bias=False)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(torch.tanh(self.embed(ids)))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+@pytest.mark.default_cases(1)
+@pytest.mark.parametrize(("devices", "kib"), [(8, 1310), (4, 1480)])
+def test_it_goes_on_to_the_next_layer(devices: int, kib: int) -> None:
+    """Two tiles of each are too large: the layer that the refusal names is split further, then the other."""
+    model, inputs = Untied(), (words(2, 8, below=WORDS), words(2, 8, below=WORDS))
+    expected = model(*inputs)
+    cluster = baechi.Cluster.virtual(devices, memory=f"{kib}KiB")
+    baechi.distribute(model, inputs, cluster=cluster, optimizer="adam", effort=0, split="auto")
+    tiles = [costs.tile for _, costs in baechi.plan_of(model).graph.placed_costs() if costs.tile is not None]
+    assert {tile["of"] for tile in tiles} >= {"embed", "head"}
+    with cluster:
+        assert model(*inputs).item() == pytest.approx(expected.item(), abs=TOLERANCE)
+
+
 def test_what_fits_stays_whole() -> None:
     """Nothing is split without need."""
     model, _ = twins(Tied)

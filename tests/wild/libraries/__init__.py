@@ -15,6 +15,9 @@ LIBRARIES = {
     "monai": "of_monai",
     "diffusers": "of_diffusers",
     "transformers": "of_transformers",
+    "e3nn": "of_e3nn",
+    "kornia": "of_kornia",
+    "zuko": "of_zuko",
 }
 """File by package, as pip names it."""
 

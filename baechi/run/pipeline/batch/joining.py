@@ -66,8 +66,9 @@ class Unjoined:
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise BaechiError(
             f"the output {self._name or 'of the model'} is a {self._what} of each microbatch, and nothing "
-            f"says how these are joined{self._why and f' ({self._why})'}: return tensors with a row for each "
-            "row of the batch, or distribute the model without microbatches"
+            f"says how these are joined{self._why and f' ({self._why})'}: compute with outputs that have a "
+            "row for each row of the batch (of similarities: with the embeddings), call the model inside of "
+            "`with baechi.unsplit(model):`, or distribute it without microbatches"
         )
 
     @classmethod
@@ -76,6 +77,15 @@ class Unjoined:
         flat = [one for each in given for one in (each if isinstance(each, (list, tuple)) else [each])]
         next(one for one in flat if isinstance(one, Unjoined))._refuse()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # errors of other processes carry it as it is; a file would hold what nobody can use
+        return self._refuse()
+
+    __hash__ = object.__hash__
+    __eq__ = __ne__ = _refuse
+    __contains__ = __index__ = __complex__ = __round__ = __invert__ = __pos__ = _refuse
+    __floordiv__ = __mod__ = __rfloordiv__ = __rmod__ = __and__ = __or__ = __xor__ = _refuse
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __delitem__ = __array__ = _refuse
     __getattr__ = __getitem__ = __iter__ = __len__ = __bool__ = __call__ = _refuse
     __setattr__ = __setitem__ = __float__ = __int__ = __neg__ = __abs__ = _refuse
     __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __lt__ = __gt__ = _refuse

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from baechi.errors import UNSPLIT_CURE, BaechiError
 from baechi.torchlib.private.modes import without_dispatch_modes, without_torch_function
+from baechi.torchlib.private.transforms import is_batch
 
 Gradients = Callable[[Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 """From the gradients of the results, those of the weights and inputs."""
@@ -61,6 +62,12 @@ class _Outer(torch.autograd.Function):
             raise BaechiError(
                 "create_graph=True through a step in microbatches: its gradients have no history, so what is "
                 f"computed of them (a gradient penalty) would train nothing: {UNSPLIT_CURE}"
+            )
+        if any(grad is not None and is_batch(grad) for grad in grads):
+            raise BaechiError(
+                "a batch of gradients (is_grads_batched=True, jacobian or hessian with vectorize=True) goes "
+                "through a step in microbatches, whose backward runs once: call the model inside of `with "
+                "baechi.unsplit(model):`, or distribute it with microbatches=1"
             )
         ctx.box.incoming = grads
         return _token(), None, None

@@ -50,7 +50,7 @@ def state_of_user(
             path = f"{name}.{key}".lstrip(".")
             state.tables += [(path, table) for table, _ in keeper.containers[known:]]
     for item in keeper.seen.values():
-        if isinstance(item, torch.Generator) and item is not torch.default_generator:
+        if issubclass(type(item), torch.Generator) and item is not torch.default_generator:
             state.generators.append(item)
         elif (numbers := numbers_of(item)) is not None and numbers.size_bytes <= SMALL_BYTES:
             state.arrays.append(numbers)
