@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from baechi.errors import BaechiError
-from baechi.report.words import printable
+from baechi.errors import BaechiError, printable
 
 FAILED = 2
 """Exit status of a command that could not do what it was asked to."""

@@ -25,7 +25,7 @@ from baechi.report.facts import Facts
 from baechi.report.pipeline import PipelineFacts
 from baechi.report.pipeline.text import tables as tables_of_pipeline
 from baechi.report.tables import Table, tables
-from baechi.report.words import DrawnTable, lines_of, printable, shortened
+from baechi.report.words import DrawnTable, lines_of, shortened
 from baechi.simulate.pipeline import ordered
 
 WIDTH = 80
