@@ -194,11 +194,7 @@ class RecordError(FatalError, ValueError):
         listed = [printable(fault) for fault in faults[:_MOST_FAULTS]]
         if len(faults) > _MOST_FAULTS:
             listed.append(f"and {len(faults) - _MOST_FAULTS:,} more")
-        super().__init__(
-            "\n".join([what, *[f"  - {fault}" for fault in listed]])
-            if listed[1:]
-            else " ".join([what, *listed])
-        )
+        super().__init__("\n".join([what, *[f"  - {fault}" for fault in listed]]))
 
 
 _MOST_FAULTS = 20

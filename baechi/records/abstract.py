@@ -88,4 +88,9 @@ class AbstractRecord(ABC):
         except RecordError as error:
             whole = "whole " if error.places and not error.places[0][0] else ""  # it lacks something
             what = f"{source} is no {whole}baechi {cls.record_kind}:"
-            raise type(error)(what, error.faults or (str(error),), error.places) from error
+            faults = error.faults or (str(error),)
+            if faults[1:]:
+                raise type(error)(what, faults, error.places) from error
+            single = type(error)(f"{what} {faults[0]}")
+            single.faults, single.places = faults, error.places
+            raise single from error

@@ -148,7 +148,8 @@ def text_of(path: str | Path, what: str) -> str:
     try:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode):
-            raise RecordError(f"{path} is no regular file, so it holds no {what}")
+            found_kind = "a directory" if stat.S_ISDIR(found.st_mode) else "no regular file"
+            raise RecordError(f"{path} is {found_kind}, so it holds no {what}")
         with os.fdopen(number, "rb", closefd=False) as file:
             data = file.read(MOST_BYTES + 1) if found.st_size <= MOST_BYTES else b""
         if max(len(data), found.st_size) > MOST_BYTES:
@@ -172,11 +173,11 @@ def check_output(path: str | Path) -> None:
     """
     target = Path(path)
     if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder, not a file to write", str(path))
+        raise IsADirectoryError(errno.EISDIR, "is a directory, not a file to write", str(path))
     if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "cannot be written: its folder is not there", str(path))
+        raise FileNotFoundError(errno.ENOENT, "no such file or directory: its folder is not there", str(path))
     if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, "cannot be written: permission denied", str(path))
+        raise PermissionError(errno.EACCES, "permission denied: it cannot be written", str(path))
 
 
 def write(path: str | Path, text: str) -> None:

@@ -11,7 +11,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.edge_costs import EdgeCosts
 from baechi.records.graph_notes import GraphNotes
 from baechi.records.layer_costs import LayerCosts
-from baechi.records.schema import Name, form_of, in_words, malformed, refused, shown, within
+from baechi.records.schema import LONGEST, Name, form_of, in_words, malformed, refused, shown, within
 
 if TYPE_CHECKING:
     DiGraph = nx.DiGraph[str]
@@ -100,6 +100,9 @@ class LayerGraph(DiGraph, AbstractRecord):
 
     def _faults(self) -> Iterator["_Fault"]:
         """What is wrong: the node or edge (None: the graph), where in its attributes, and what."""
+        for name in self:
+            if not isinstance(name, str) or not 0 < len(name) <= LONGEST:
+                yield name, "", f"its name is {shown(name)}, not text of 1 to {LONGEST:,} characters"
         yield from GraphNotes.faults([(None, self.graph)])
         yield from LayerCosts.faults(self.nodes.items())
         edges = (((source, target), data) for source, target, data in self.edges(data=True))
@@ -323,7 +326,11 @@ _NODES = (*LayerCosts.amounts("node"), "runs_again")
 
 
 def _sentence(key: Any, path: str, what: str) -> str:
-    whose = f"edge {key[0]} > {key[1]}: " if isinstance(key, tuple) else "" if key is None else f"{key}: "
+    named = [
+        one if len(one) <= LONGEST else shown(one)
+        for one in map(str, key if isinstance(key, tuple) else [key])
+    ]
+    whose = "" if key is None else f"edge {' > '.join(named)}: " if named[1:] else f"{named[0]}: "
     return whose + in_words(path.removeprefix("."), what) if path else whose + what
 
 

@@ -129,7 +129,7 @@ class LayerCosts(AbstractAttributes):
     dtype: Annotated[str, "name", "The dtype that it computes in."] = "float32"
 
     twin: Annotated[str | None, "node", "An earlier layer that does the same work on other values."] = None
-    colocate: Annotated[str | None, "name", "Its group; the nodes of a group share a device."] = None
+    colocate: Annotated[str | int | None, "name", "Its group; the nodes of a group share a device."] = None
     follows: Annotated[
         str | None,
         "node",

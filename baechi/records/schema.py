@@ -42,7 +42,7 @@ LONGEST = 2000
 MOST = 1e24
 """Amounts are at most so large: their products are numbers."""
 
-_BYTES = 1e18
+_BYTES = 2**63 - 1
 
 
 def malformed(*places: tuple[str, str]) -> RecordError:
@@ -89,7 +89,7 @@ DeviceName = Annotated[
         lambda text: 0 < len(text) <= LONGEST and ">" not in text,
     ),
 ]
-Bytes = Annotated[int, Rule(f"from 0 to {_BYTES:g}", lambda size: 0 <= size <= _BYTES)]
+Bytes = Annotated[int, Rule("from 0 to 2^63 - 1", lambda size: 0 <= size <= _BYTES)]
 Seconds = Annotated[float, Rule("from 0 to 1e12", lambda time_s: 0 <= time_s <= 1e12)]
 Speed = Annotated[float, Rule("from 1e-6 to 1e6", lambda speed: 1e-6 <= speed <= 1e6)]
 Rate = Annotated[float, Rule(f"from 1e-3 to {MOST:g}", lambda rate: 1e-3 <= rate <= MOST)]

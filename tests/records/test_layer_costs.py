@@ -132,11 +132,13 @@ def test_every_amount_is_checked() -> None:
             for wrong in (-1, float("inf"), float("nan"), "4"):
                 said = {"key": {name: wrong}}
                 ((key, path, what),) = row.faults(said.items())
-                assert (key, path) == ("key", f".{name}") and what.startswith(f"it is {wrong!r}, not a number")
+                assert (key, path) == ("key", f".{name}") and what.startswith(
+                    f"it is {wrong!r}, not a number"
+                )
             assert list(row.faults({"key": {name: None, "other": -1}}.items())) == []
     graph = LayerGraph()
     graph.add_node("a", backward_s={"L4": -3.0}, kind="op")
-    with pytest.raises(RecordError, match=r"backward_s is -3\.0") as caught:
+    with pytest.raises(RecordError, match=r"backward_s\['L4'\] is -3\.0") as caught:
         graph.check()
     assert "a: kind is 'op', not one of layer, glue, input" in caught.value.faults
 
