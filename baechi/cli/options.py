@@ -16,7 +16,19 @@ OptimizerOption = Annotated[str | None, typer.Option(help="Whose state counts in
 TrainingOption = Annotated[
     bool | None, typer.Option("--training/--inference", help="As the model stands unless given.")
 ]
-SourceOption = Annotated[str, typer.Option(help="Where times come from: auto, hooks, layers or estimate.")]
+_SOURCES = ("auto", "hooks", "layers", "estimate")
+
+
+def _known_source(text: str) -> str:
+    if text not in _SOURCES:
+        raise typer.BadParameter(f"{text!r} is unknown: known are {', '.join(_SOURCES)}")
+    return text
+
+
+SourceOption = Annotated[
+    str,
+    typer.Option(help="Where times come from: auto, hooks, layers or estimate.", callback=_known_source),
+]
 EffortOption = Annotated[str, typer.Option(help="How long auto searches: 0, 1, 2, ... or max.")]
 MemoryOption = Annotated[
     str | None, typer.Option("--max-memory", help="By device, name or index: 0=10GiB,1=20GiB; 0 forbids one.")

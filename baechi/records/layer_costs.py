@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired, TypedDict, final
 
 from baechi.records.attributes import AbstractAttributes
-from baechi.records.schema import Dimension, Positive, Text
+from baechi.records.schema import Dimension, Place, Positive, Text
 
 
 class Read(TypedDict):
@@ -165,12 +165,12 @@ class LayerCosts(AbstractAttributes):
     ] = None
 
     returned: Annotated[
-        Mapping[str, float] | None,
+        Mapping[Place, float] | None,
         "bytes, by place",
         "What the model returns of it, by the place among all that the model returns.",
     ] = None
     losses: Annotated[
-        Mapping[str, float] | None, "bytes, by place", "The part of `returned` where backward begins."
+        Mapping[Place, float] | None, "bytes, by place", "The part of `returned` where backward begins."
     ] = None
     on_host: Annotated[
         bool, "flag", "It is a functional op that reads only inputs of the model, so it runs on the host."

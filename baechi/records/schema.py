@@ -82,6 +82,9 @@ class Rule:
 
 Text = Annotated[str, Rule("of at most 100,000 characters", lambda text: len(text) <= 100_000)]
 Name = Annotated[str, Rule(f"of 1 to {LONGEST:,} characters", lambda text: 0 < len(text) <= LONGEST)]
+Place = Annotated[
+    str, Rule("of at most 9 digits", lambda text: text.isascii() and text.isdigit() and len(text) < 10)
+]
 DeviceName = Annotated[
     str,
     Rule(
