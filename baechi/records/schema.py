@@ -196,7 +196,7 @@ def form_of(kind: Any) -> Form:
 def _form(kind: Any, rule: Rule | None) -> Form:
     origin, args = get_origin(kind), get_args(kind)
     if kind in _PLAIN:
-        return _of_plain(_PLAIN[kind], rule)
+        return _of_plain(_PLAIN[kind], None if kind is NoneType else rule)
     if origin in (Union, UnionType):
         return _of_either(
             [form_of(one) if get_origin(one) is Annotated else _form(one, rule) for one in args]
@@ -319,7 +319,8 @@ def documented(cls: Any) -> list[tuple[str, str, str, str]]:
         return [(name, form_of(hints[name]).words, "", said[name]) for name in cls._fields]
     rows = []
     for field in [field for field in fields(cls) if field.init]:
-        texts = [one for one in get_args(hints[field.name])[1:] if isinstance(one, str)]
+        hint = hints[field.name]
+        texts = [one for one in get_args(hint)[1:] if isinstance(one, str) and get_origin(hint) is Annotated]
         meaning = texts[-1] if texts else _meanings(cls)[field.name]
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         missing = (

@@ -1,4 +1,4 @@
-"""Two hundred wrong calls of the command line: each ends with one sentence that says what is wrong, and status 2."""
+"""Wrong calls of the command line: each ends with one sentence that says what is wrong, and with status 2."""
 
 import json
 import os
@@ -45,25 +45,30 @@ class Model(nn.Module): pass
 GRAPH, PLAN = "zoo:gnmt", "plan.json"
 PLACED = [
     "--cluster 9999999999xA100-80GB", "--cluster 0xA100-80GB", "--cluster -1xA100-80GB", "--cluster 1025xL4",
-    "--cluster 600xL4,600xL4", "--cluster 4xA1000", "--cluster ''", "--cluster ,", "--cluster 2x", "--cluster x",
+    "--cluster 600xL4,600xL4", "--cluster 4xA1000", "--cluster ,",
+    "--cluster ''", "--cluster 2x", "--cluster x",
     "--cluster 1.5xL4", "--cluster nanxL4", "--cluster infxL4", "--cluster 2xL4,", "--cluster '2xL4 2xL4'",
     "--cluster nowhere.json", "--cluster .", "--cluster fifo", "--cluster /dev/zero", "--cluster empty.json",
     "--cluster plan.json", "--cluster deep.json", "--cluster twice.json", "--cluster digits.json",
-    "--cluster cuda:7", "--cluster gpu", "--cluster '²xL4'", "--cluster '\x1b[2J'", "--cluster " + "9" * 5000 + "xL4",
+    "--cluster cuda:7", "--cluster gpu", "--cluster '²xL4'", "--cluster '\x1b[2J'",
+    "--cluster " + "9" * 5000 + "xL4",
     "--cluster " + "n" * 5000,
     "--placer best", "--placer ''", "--placer random:x", "--placer random:-1", "--placer m_etf", "--placer 3",
     "--optimizer adamant", "--optimizer ''", "--optimizer 5",
-    "--effort -1", "--effort 1.5", "--effort nan", "--effort inf", "--effort ''", "--effort most", "--effort ²",
+    "--effort -1", "--effort 1.5", "--effort nan", "--effort inf", "--effort ''", "--effort most",
+    "--effort ²",
     "--effort 1000000000", "--effort " + "9" * 5000, "--effort 101",
     "--max-memory 0=1GiB,0=2GiB", "--max-memory 0=1GiB,device:0=2GiB", "--max-memory 0", "--max-memory =1GiB",
     "--max-memory 0=", "--max-memory ''", "--max-memory ,", "--max-memory 9=1GiB", "--max-memory -1=1GiB",
-    "--max-memory 0=-1GiB", "--max-memory 0=nan", "--max-memory 0=inf", "--max-memory 0=1XB", "--max-memory 0=1e9",
+    "--max-memory 0=-1GiB", "--max-memory 0=nan", "--max-memory 0=inf", "--max-memory 0=1XB",
+    "--max-memory 0=1e9",
     "--max-memory 0=0,1=0", "--max-memory cuda:0=1GiB", "--max-memory 0=" + "9" * 400 + "GiB",
     "--max-memory 0=" + "9" * 400 + ".5GiB", "--max-memory 0=" + "9" * 5000, "--max-memory ²=1GiB",
     "--max-memory '\x1b[2J=1GiB'", "--max-memory 0=1GiB,,1=1GiB",
     "--training --inference --optimizer adam", "--inference", "--inference --optimizer adam",
     "--outputs elsewhere", "--outputs ''", "--recompute ''", "--recompute ,", "--recompute nothing.like.it",
-    "-o nowhere/plan.json", "-o .", "-o ''", "-o plan.json/plan.json", "-o " + "n" * 300, "--output", "-o fifo",
+    "-o nowhere/plan.json", "-o .", "-o ''", "-o plan.json/plan.json", "-o " + "n" * 300, "--output",
+    "-o fifo",
     "--nothing", "--json=3", "--cluster", "too many", "--training=yes", "--source guess",
 ]  # fmt: skip
 MICROBATCHES = [
@@ -73,14 +78,18 @@ ENDS = [
     "nothing", "missing.py:f", "no.such.module:f", "json:nope", "targets.py:several", "targets.py:raises",
     "targets.py:key", "targets.py:leaves", "targets.py:pair", "targets.py:three", "targets.py:nothing",
     "targets.py:inputs_are_a_set", "targets.py:inputs_first", "targets.py:needs", "targets.py:endless",
-    "targets.py:memory", "targets.py:later", "targets.py:yields", "targets.py:does_not_run", "targets.py:Model",
-    "targets.py:", ":f", "targets.py", "targets.py:no:f", "fifo.py:f", "folder.py:f", "broken.py:f", "zeros.py:f",
+    "targets.py:memory", "targets.py:later", "targets.py:yields", "targets.py:does_not_run",
+    "targets.py:Model",
+    "targets.py:", ":f", "targets.py", "targets.py:no:f", "fifo.py:f", "folder.py:f", "broken.py:f",
+    "zeros.py:f",
     "needing.py:f", "leaving.py:f", "zoo:vgg", "zoo:", "..:f", ".x:f", "a..b:f", "-x:f", "'\x1b[2J:f'", "''",
     "targets.py:_nope", "os.path:join", "sys:exit", "n" * 5000 + ".py:f", "plan.json:f",
 ]  # fmt: skip
 PLANS = [
-    "nowhere.json", ".", "fifo", "/dev/zero", "/dev/null", "empty.json", "cut.json", "twice.json", "deep.json",
-    "digits.json", "latin.json", "binary", "list.json", "graph.json", "strange.json", "''", "n" * 5000, "other.json",
+    "nowhere.json", ".", "fifo", "/dev/zero", "/dev/null", "empty.json", "cut.json", "twice.json",
+    "deep.json",
+    "digits.json", "latin.json", "binary", "list.json", "graph.json", "strange.json", "''", "n" * 5000,
+    "other.json",
 ]  # fmt: skip
 ALL = [
     *[f"place {GRAPH} {words}" for words in PLACED],
@@ -90,12 +99,17 @@ ALL = [
     *[f"report {name}" for name in PLANS[:-1]],
     *[f"report {PLAN} --measured {name}" for name in [*PLANS, PLAN]],
     *[f"compare {PLAN} {name}" for name in PLANS],
-    *[f"report {PLAN} --{form} {where}" for form in ("html", "trace", "json") for where in ("nowhere/x", ".", "''")],
+    *[f"report {PLAN} --{form} {where}" for form in ("html", "trace", "json") for where in ("nowhere/x",
+    ".", "''")],
     f"report {PLAN} --html one --trace one", f"report {PLAN} --html", f"report {PLAN} --json - --html -",
-    "profile zoo:gnmt", "profile", "place", "fits", "simulate", "report", "compare one.json", "links --cluster",
-    "links -o nowhere/links.json", "clusters nowhere", "clusters 0xL4", "clusters 2xL4 2xL4", "nothing", "plac",
-    "--nothing", "bench nothing", "bench", "bench placers --models nothing", "bench placers --quick 3", "demo now",
-    "profile targets.py:good -o nowhere/graph.json", "profile targets.py:good -o .", "profile targets.py:good",
+    "profile zoo:gnmt", "profile", "place", "fits", "simulate", "report", "compare one.json",
+    "links --cluster",
+    "links -o nowhere/links.json", "clusters nowhere", "clusters 0xL4", "clusters 2xL4 2xL4", "nothing",
+    "plac",
+    "--nothing", "bench nothing", "bench", "bench placers --models nothing", "bench placers --quick 3",
+    "demo now",
+    "profile targets.py:good -o nowhere/graph.json", "profile targets.py:good -o .",
+    "profile targets.py:good",
     "fits targets.py:raises", "fits targets.py:pair", "fits zoo:vgg", "fits zoo:gnmt --cluster 0xL4",
     "fits zoo:gnmt --optimizer adamant", "fits zoo:gnmt --max-memory 0=1,0=2", "fits zoo:gnmt --effort x",
     "fits deep.json", "fits fifo.json", "place strange.json", "place graph.json/x", "fits /dev/zero",
@@ -119,9 +133,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     strange["nodes"][1][1]["weights"] = [5, "\x1b[2J"]
     texts = {
         "targets.py": TARGETS, "broken.py": "def f(:\n", "needing.py": "import no_such_package\n",
-        "leaving.py": "raise SystemExit('enough')\n", "empty.json": "", "cut.json": text[:200], "list.json": "[1]",
-        "twice.json": head + '"order": [], "order": []}', "digits.json": head + '"order": ' + "9" * 5000 + "}",
-        "deep.json": head + '"order": ' + "[" * 100_000 + "]" * 100_000 + "}", "strange.json": json.dumps(strange),
+        "leaving.py": "raise SystemExit('enough')\n", "empty.json": "", "cut.json": text[:200],
+        "list.json": "[1]",
+        "twice.json": head + '"order": [], "order": []}',
+        "digits.json": head + '"order": ' + "9" * 5000 + "}",
+        "deep.json": head + '"order": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        "strange.json": json.dumps(strange),
         "other.json": text.replace('"plan"', '"plane"', 1),
     }  # fmt: skip
     for name, content in texts.items():

@@ -1,4 +1,4 @@
-"""Records whose files were changed, at random by a seed, and what is done with those that are read all the same.
+"""Records whose files were changed, at random by a seed, and what is done with those that are read.
 
     PYTHONPATH=tests python -m records.mutations 0 20000
 
@@ -36,9 +36,12 @@ from baechi.simulate.pipeline import ordered
 SECONDS = 20
 KINDS = ("graph", "split graph", "cluster", "plan", "pipeline", "timeline", "index")
 OTHERS: list[Any] = [
-    None, [], {}, "x", "", -1, 0, 1.5, True, False, [1], {"a": 1}, [[]], -0.0, 1e308, 1e-308, 5e-324, 1e25, 2**63,
-    2**64, 10**40, "nothing", "\x1b[31m\x07", "a>b", "d0>d1", ">", "host", "cpu:0", "a\nb", "\ud800", "\u202e",
-    "n" * 5000, "../x", "/etc/passwd", ".", "\0", "NaN", "d0", "b", 10**9, [0] * 3, {"": 0}, "forward", "input",
+    None, [], {}, "x", "", -1, 0, 1.5, True, False, [1], {"a": 1}, [[]], -0.0, 1e308, 1e-308, 5e-324, 1e25,
+    2**63,
+    2**64, 10**40, "nothing", "\x1b[31m\x07", "a>b", "d0>d1", ">", "host", "cpu:0", "a\nb", "\ud800",
+    "\u202e",
+    "n" * 5000, "../x", "/etc/passwd", ".", "\0", "NaN", "d0", "b", 10**9, [0] * 3, {"": 0}, "forward",
+    "input",
 ]  # fmt: skip
 RAW = ["NaN", "Infinity", "-Infinity", "9" * 400, "9" * 5000, "1e999", "-1e999", "[" * 2000 + "]" * 2000,
        '{"a":' * 200 + "1" + "}" * 200, '{"a": 1, "a": 2}', "1" + "0" * 300 + ".0"]  # fmt: skip
@@ -49,7 +52,8 @@ def originals() -> dict[str, str]:
     """The text of a record of each kind, with every attribute somewhere."""
     layer = {
         "module": "b", "type": "Linear", "whole_because": "so", "forward_s": {"cpu": 1.0, "L4": 2.0},
-        "backward_s": {"cpu": 2.0, "L4": 4.0}, "spread_s": 0.1, "host_forward_s": 0.01, "host_backward_s": 0.01,
+        "backward_s": {"cpu": 2.0, "L4": 4.0}, "spread_s": 0.1, "host_forward_s": 0.01,
+        "host_backward_s": 0.01,
         "param_bytes": 8, "buffer_bytes": 1, "grad_bytes": 8, "largest_grad_bytes": 4, "grads": 2,
         "output_bytes": 8, "passing_bytes": 2, "held_bytes": 2, "saved_bytes": 4, "lent_bytes": 1,
         "upstream_grad_bytes": 8, "temp_bytes": 3, "forward_temp_bytes": 2, "backward_rise_bytes": 3,
@@ -57,7 +61,8 @@ def originals() -> dict[str, str]:
         "backward_moved_bytes": 99, "backward_arithmetic": [[200, 99]], "backward_kernels": 3,
         "backward_grad_bytes": 8, "dtype": "float16", "twin": "a", "colocate": "g", "weights": ["b.w", "b.b"],
         "held_until": "e", "awaited_before": "d", "awaited_after": [1], "runs_again": {"b": 0.5},
-        "splits": {"shapes": {"w": [2, 2]}, "tied": {"w": ["x.w"]}, "refused": "", "rows": 4, "lengths": {"h": 2}},
+        "splits": {"shapes": {"w": [2, 2]}, "tied": {"w": ["x.w"]}, "refused": "", "rows": 4,
+        "lengths": {"h": 2}},
     }  # fmt: skip
     glue = {
         "kind": "glue", "module": "", "type": "add", "forward_s": 1.0, "follows": "b", "output_bytes": 8,
@@ -90,7 +95,8 @@ def originals() -> dict[str, str]:
     ]
     notes = {
         "training": True, "measured": True, "model": "Net", "provenance": "by hand", "optimizer": "adam",
-        "outputs": "device", "microbatches": 2, "containers": ["m"], "recompute": ["b"], "uncounted": ["aten::x"],
+        "outputs": "device", "microbatches": 2, "containers": ["m"], "recompute": ["b"],
+        "uncounted": ["aten::x"],
     }  # fmt: skip
     graph = graph_of(nodes, edges, **notes)
     cluster = Cluster(
@@ -104,7 +110,8 @@ def originals() -> dict[str, str]:
     tried = (Candidate("single", 9.0, {"d0": 4}, "too full"), Candidate("m-etf"))
     plan = Plan(graph, cluster, where, placer="me", candidates=tried)
     dry = Plan(graph, cluster, where, placer="me", candidates=tried, dry=plan.timeline)
-    tile = {"of": "h", "dimension": "out", "sizes": [2, 2], "number": 0, "cuts": {"w": 0}, "tied": {"w": ["x"]},
+    tile = {"of": "h", "dimension": "out", "sizes": [2, 2], "number": 0, "cuts": {"w": 0},
+    "tied": {"w": ["x"]},
             "units": {"w": [1, 1]}, "function": "linear"}  # fmt: skip
     split = graph_of(
         {
@@ -139,7 +146,7 @@ def mutated(kind: str, random: Random) -> bytes:
     for marker, said in raw.items():
         text = text.replace(f'"{marker}"', said)
     content = bytearray(text.encode())
-    if not raw and random.random() < 0.25 or content.decode() == originals()[kind]:
+    if (not raw and random.random() < 0.25) or content.decode() == originals()[kind]:
         for _ in range(changes):
             place = random.randrange(max(1, len(content)))
             match random.randrange(4):
@@ -201,7 +208,8 @@ def used(kind: str, path: Path) -> None:
         assert all([tensor.numel() for _, tensor in checkpoint.tensors(checkpoint.entries)])
         return
     reading: dict[str, type[AbstractRecord]] = {
-        "graph": LayerGraph, "split graph": LayerGraph, "cluster": Cluster, "plan": Plan, "pipeline": Pipeline,
+        "graph": LayerGraph, "split graph": LayerGraph, "cluster": Cluster, "plan": Plan,
+        "pipeline": Pipeline,
         "timeline": Timeline,
     }  # fmt: skip
     record = reading[kind].load(path)

@@ -1,5 +1,6 @@
 """A safetensors checkpoint: its table of contents is read first, then one tensor at a time."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ def _is_beside(index: Path, file: str) -> bool:
 
 def _present(paths: Iterable[Path]) -> list[Path]:
     paths = list(paths)
-    absent = [str(file) for file in paths if not file.is_file()]
+    absent = [str(file) for file in paths if not os.path.isfile(file)]
     if absent:
         raise CheckpointError("files of the checkpoint are no regular files, or not there", tuple(absent))
     return paths
