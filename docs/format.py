@@ -16,7 +16,7 @@ SECTIONS: tuple[tuple[str, str, Any], ...] = (
     (
         "Graphs",
         "A graph has `graph` (notes), `nodes` (each `[name, attributes]`, in code order) and `edges` (each "
-        "`[source, target, attributes]`). All attributes may be missing or null; unknown ones are kept. Notes:",
+        "`[source, target, attributes]`). Attributes may be missing or null; unknown ones are kept. Notes:",
         GraphNotes,
     ),
     ("", "Attributes of a node:", LayerCosts),
@@ -48,11 +48,9 @@ fields below. It is read by these rules:
 - **Limits.** At most {files.MOST_BYTES // 2**20} MiB, {files.DEEPEST} objects and lists in each other, 4,300
   digits a number; names have at most {schema.LONGEST:,} characters, numbers are at most {schema.MOST:g}. Only
   regular files are read: no pipe is waited for.
-- **Nothing is lost.** A file is written beside the old one, onto the disk, and then put in its place,
-with its
-  permissions. A process that is killed, or a disk that is full,
-  leaves the old one. Reports of the command line
-  and what is kept of measured links are written so, too.
+- **Nothing is lost.** A file is written beside the old one, onto the disk, and then put in its place, with
+  its permissions. A process that is killed, or a disk that is full, leaves the old one. Reports of the
+  command line and what is kept of measured links are written so, too.
 - **Names are shown as they are**, but for characters that a terminal would obey: `\\x1b` is an escape.
 - Files of older versions are read, which lack fields with a value below "if missing".
 """
