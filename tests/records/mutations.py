@@ -164,7 +164,10 @@ def mutated(kind: str, random: Random) -> bytes:
 
 
 def _change(data: Any, raw: dict[str, str], random: Random) -> None:
-    table, key = random.choice(list(_places(data)))
+    places = list(_places(data))
+    if not places:  # the changes before took all
+        return
+    table, key = random.choice(places)
     match random.randrange(8):
         case 0 | 1:
             table[key] = random.choice(OTHERS)
