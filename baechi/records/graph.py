@@ -100,9 +100,11 @@ class LayerGraph(DiGraph, AbstractRecord):
 
     def _faults(self) -> Iterator["_Fault"]:
         """What is wrong: the node or edge (None: the graph), where in its attributes, and what."""
-        for name in self:
+        for name, data in self.nodes(data=True):
             if not isinstance(name, str) or not 0 < len(name) <= LONGEST:
                 yield name, "", f"its name is {shown(name)}, not text of 1 to {LONGEST:,} characters"
+            elif max(name.count("."), str(data.get("module")).count(".")) > _DEEPEST:
+                yield name, "", f"its name, or that of its module, has more than {_DEEPEST} dots"
         yield from GraphNotes.faults([(None, self.graph)])
         yield from LayerCosts.faults(self.nodes.items())
         edges = (((source, target), data) for source, target, data in self.edges(data=True))
@@ -320,6 +322,9 @@ class LayerGraph(DiGraph, AbstractRecord):
 
 
 _Fault = tuple[Any, str, str]
+
+_DEEPEST = 100
+"""Modules lie so deep in each other at most."""
 
 _NODES = (*LayerCosts.amounts("node"), "runs_again")
 """The attributes that name nodes."""

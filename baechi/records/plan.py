@@ -13,7 +13,7 @@ from baechi.records.abstract import AbstractRecord
 from baechi.records.cluster import Cluster
 from baechi.records.graph import LayerGraph
 from baechi.records.lazy_imports import lazy_import
-from baechi.records.schema import Bytes, DeviceName, Name, Seconds, Text
+from baechi.records.schema import DeviceName, Name, Text, TotalBytes, TotalSeconds
 from baechi.records.timeline import Timeline
 
 
@@ -31,8 +31,8 @@ class Candidate:
     in_rows: ClassVar[bool] = True
 
     placer: str
-    step_s: Seconds | None = None
-    peak_bytes: Mapping[DeviceName, Bytes] = field(default_factory=dict)
+    step_s: TotalSeconds | None = None
+    peak_bytes: Mapping[DeviceName, TotalBytes] = field(default_factory=dict)
     note: Text = ""
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from baechi.errors import RecordError
 from baechi.records.abstract import AbstractRecord
-from baechi.records.schema import Bytes, DeviceName, Seconds
+from baechi.records.schema import DeviceName, TotalBytes, TotalSeconds
 
 SpanKind = Literal["compute", "transfer", "wait"]
 Phase = Literal["forward", "backward", "other"]
@@ -33,10 +33,10 @@ class Span:
     kind: SpanKind
     layer: str
     where: str
-    start_s: Seconds
-    end_s: Seconds
+    start_s: TotalSeconds
+    end_s: TotalSeconds
     phase: Phase = "forward"
-    size_bytes: Bytes = 0
+    size_bytes: TotalBytes = 0
     microbatch: int | None = None
 
 
@@ -63,12 +63,12 @@ class Timeline(AbstractRecord):
     later: ClassVar[tuple[str, ...]] = ("live_bytes", "source", "reserved_bytes")
 
     spans: tuple[Span, ...]
-    makespan_s: Seconds
-    peak_bytes: Mapping[DeviceName, Bytes]
+    makespan_s: TotalSeconds
+    peak_bytes: Mapping[DeviceName, TotalBytes]
     counters: Mapping[str, int] = field(default_factory=dict)
-    live_bytes: Mapping[DeviceName, tuple[tuple[Seconds, Bytes], ...]] = field(default_factory=dict)
+    live_bytes: Mapping[DeviceName, tuple[tuple[TotalSeconds, TotalBytes], ...]] = field(default_factory=dict)
     source: Source = "simulated"
-    reserved_bytes: Mapping[DeviceName, Bytes] = field(default_factory=dict)
+    reserved_bytes: Mapping[DeviceName, TotalBytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         faults = [
@@ -112,7 +112,7 @@ class Timeline(AbstractRecord):
         return "training" if backward else "inference"
 
     def busy_s(self, where: str, kind: SpanKind = "compute") -> float:
-        """Seconds that a device computed, or a link transferred; work around the model does not count.
+        """TotalSeconds that a device computed, or a link transferred; work around the model does not count.
 
         No more than the step takes: what ran while another device still worked for the step before, is not
         part of the step.
@@ -122,7 +122,7 @@ class Timeline(AbstractRecord):
             kind: which spans to add up.
 
         Returns:
-            Seconds.
+            TotalSeconds.
         """
         own = [span for span in self.spans if span.where == where and span.kind == kind]
         return min(self.makespan_s, sum([span.end_s - span.start_s for span in own if span.phase != "other"]))

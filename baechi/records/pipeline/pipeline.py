@@ -16,7 +16,7 @@ from baechi.records.pipeline.dependencies import in_flight, limit_faults, order_
 from baechi.records.pipeline.placeable import units_of
 from baechi.records.pipeline.units import NOWHERE, Run, Stage, Task, Units, tasks_of
 from baechi.records.plan import Plan
-from baechi.records.schema import Bytes, DeviceName, Dimension, Name, Positive, Seconds
+from baechi.records.schema import DeviceName, Dimension, Name, Positive, TotalBytes, TotalSeconds
 from baechi.records.timeline import Timeline
 
 
@@ -35,8 +35,8 @@ class OrderTried:
     in_rows: ClassVar[bool] = True
 
     rule: str
-    step_s: Seconds
-    peak_bytes: Mapping[DeviceName, Bytes]
+    step_s: TotalSeconds
+    peak_bytes: Mapping[DeviceName, TotalBytes]
     limits: Mapping[DeviceName, Positive] = field(default_factory=dict)
     fits: bool = True
 

@@ -110,7 +110,7 @@ def _is_beside(index: Path, file: str) -> bool:
 
     The cache of the Hugging Face hub is made of links, from one folder into another.
     """
-    if not file or "\0" in file or Path(file).is_absolute() or ".." in Path(file).parts:
+    if not file or not file.isprintable() or Path(file).is_absolute() or ".." in Path(file).parts:
         return False
     lies = (index.parent / file).resolve()
     return any([lies.is_relative_to(folder) for folder in (index.parent.resolve(), index.resolve().parent)])

@@ -24,7 +24,8 @@ def indexed(folder: Path, file: object) -> Path:
 @pytest.mark.parametrize(
     "file",
     ["../outside.safetensors", "/outside.safetensors", "link.safetensors", "inner/../../outside.safetensors",
-     "", ".", "folder", "fifo", "\0", "n" * 5000, "missing.safetensors", 5, None, ["one.safetensors"], "\x1b[2J"],
+     "", ".", "folder", "fifo", "\0", "n" * 5000, "missing.safetensors", 5,
+     None, ["one.safetensors"], "\x1b[2J"],
 )  # fmt: skip
 def test_it_stays_in_its_folder(file: object, tmp_path: Path) -> None:
     """Nothing outside is read, no pipe is waited for, and names are shown, not obeyed."""
