@@ -94,7 +94,7 @@ def parsed(text: str, source: str) -> Any:
         raise RecordError(f"{source} has a number of too many digits") from error
     except MemoryError as error:
         raise RecordError(f"{source} is too large for this machine's memory") from error
-    level: list[tuple[str, Any]] = [("", data)]
+    level: list[tuple[str, Any]] = [("", data)] if isinstance(data, (dict, list)) else []
     for _ in range(DEEPEST):
         for path, one in level:
             if isinstance(one, _Pairs):

@@ -45,7 +45,7 @@ assert kind.load(path).to_json() == text
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.record_kind)
 def test_kills(record: AbstractRecord, tmp_path: Path) -> None:
     """Processes that are killed while they save records and pages, at any moment."""
-    path, kills = tmp_path / "record.json", int(os.environ.get("BAECHI_KILLS", "40"))
+    path, kills = tmp_path / "record.json", int(os.environ.get("BAECHI_KILLS", "20"))
     record.save(path)
     name, page = type(record).__name__, tmp_path / "page.html"
     subprocess.run([sys.executable, "-c", KILLS, name, path, page, str(kills)], check=True)

@@ -82,7 +82,7 @@ def test_a_key_twice_and_too_deep(kind: str) -> None:
     for more in ('"about": {"x": {"a": 1, "a": 2}}', '"schema": 1', f'"about": {"[" * 40}{"]" * 40}'):
         with pytest.raises(RecordError, match=r"twice|deep"):
             READING[kind].from_json(text.replace("{", f"{{{more}, ", 1))
-    for much in ("[" * 10**5, "9" * 5000, f'{{"a":{"9" * 5000}}}'):
+    for much in ("", "5", "null", '"x"', "NaN", "[]", "{}", "[" * 10**5, "9" * 5000, f'{{"a":{"9" * 5000}}}'):
         with pytest.raises(RecordError):
             READING[kind].from_json(much)
     assert READING[kind].from_json(text.replace("{", '{"about": "known to nobody", ', 1)).to_json() == text
